@@ -8,10 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FRAMEWORKS", "NAMES", "OPTIONAL", "InstallError", "cache", "is_ready", "node_folder", "python_of", "set_up"]
+__all__ = [
+    "BEFORE",
+    "FRAMEWORKS",
+    "INJECTED",
+    "NAMES",
+    "OPTIONAL",
+    "InstallError",
+    "cache",
+    "is_ready",
+    "node_folder",
+    "python_of",
+    "set_up",
+]
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 _LOCK: Final = _CHECKOUT / "requirements" / "runtime.txt"
+_PINS: Final = _CHECKOUT / "tests" / "inject"
 _HTTP: Final = ("uvicorn==0.54.0", "uvloop==0.23.0", "httptools==0.9.0")
 """What serves HTTP, the same for all."""
 _INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
@@ -19,17 +32,27 @@ _INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "fastmcp": (("fastmcp==4.1.4", *_HTTP),),
     "sdk": (("mcp==2.3.0", *_HTTP),),
     "limits": (("msgspec==0.22.0", *_HTTP),),
+    "agents": (("--no-deps", "--requirement", str(_PINS / "agents.txt")), ("--no-deps", "--editable", str(_CHECKOUT))),
+    "google_adk": (("--no-deps", "--requirement", str(_PINS / "google_adk.txt")), ("--no-deps", "--editable", str(_CHECKOUT))),
     "tmcp": (("tmcp@1.20.0", "@tmcp/adapter-zod@0.1.7", "@tmcp/transport-stdio@0.5.0", "zod@4.6.7"),),
 }
+_BEFORE: Final = os.environ.get("TOOLYARD_BENCH_BEFORE")
+BEFORE: Final = Path(_BEFORE).resolve() if _BEFORE else None
+"""Another checkout of Toolyard that this one is compared with."""
+if BEFORE is not None:
+    _INSTALLS["before"] = (("--requirement", str(BEFORE / "requirements" / "runtime.txt")), ("--no-deps", "--editable", str(BEFORE)), _HTTP)
 _OVERRIDE: Final = "certifi"
 """FastMCP asks for a newer one than some package indexes have."""
 
 NAMES: Final = tuple(_INSTALLS)
 
-FRAMEWORKS: Final = ("toolyard", "fastmcp", "sdk")
+FRAMEWORKS: Final = ("toolyard", *(("before",) if BEFORE is not None else ()), "fastmcp", "sdk")
 """Those with a worker, which are measured in their own process."""
 
-OPTIONAL: Final = ("tmcp",)
+INJECTED: Final = ("agents", "google_adk")
+"""Those with agent SDKs."""
+
+OPTIONAL: Final = ("tmcp", *INJECTED)
 """Those that are done without where they cannot be made."""
 
 

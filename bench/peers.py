@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from environments import is_ready, node_folder, python_of
+from environments import BEFORE, is_ready, node_folder, python_of
 
 __all__ = ["BEHIND", "GATEWAYS", "LIMIT", "OURS", "PEERS", "Peer", "absent"]
 
@@ -52,6 +52,15 @@ PEERS: Final = {
     for peer in (
         Peer(OURS, "Toolyard", "toolyard", "toolyard_server.py", ("--shape", "envelope"), answers="envelope"),
         Peer("toolyard-plain", "Toolyard, plain tools", "toolyard", "toolyard_server.py", ("--shape", "plain")),
+        Peer(
+            "toolyard-monitor",
+            "Toolyard, metrics and audit log",
+            "toolyard",
+            "toolyard_server.py",
+            ("--shape", "envelope", "--monitor"),
+            transports=("http",),
+            answers="envelope",
+        ),
         Peer("fastmcp", "FastMCP 4.1.4", "fastmcp", "fastmcp_server.py"),
         Peer("sdk", "MCP SDK 2.3.0, MCPServer", "sdk", "sdk_server.py"),
         Peer("sdk-low", "MCP SDK 2.3.0, low-level", "sdk", "sdk_lowlevel_server.py"),
@@ -59,6 +68,10 @@ PEERS: Final = {
         Peer(LIMIT, "limit: a bare echo", "limits", "limit.py"),
     )
 }
+
+if BEFORE is not None:
+    _SCRIPT: Final = str(BEFORE / "bench" / "servers" / "toolyard_server.py")
+    PEERS["before"] = Peer("before", "Toolyard before", "before", _SCRIPT, ("--shape", "envelope"), answers="envelope")
 
 BEHIND: Final = PEERS["toolyard-plain"]
 """The server behind every gateway."""
@@ -70,6 +83,9 @@ GATEWAYS: Final = {
         Peer("fastmcp", "FastMCP 4.1.4, create_proxy", "fastmcp", "fastmcp_gateway.py"),
     )
 }
+
+if BEFORE is not None:
+    GATEWAYS["before"] = Peer("before", "Toolyard before", "before", str(BEFORE / "bench" / "servers" / "toolyard_gateway.py"))
 
 
 def absent(peers: Sequence[Peer]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from environments import python_of
+from environments import BEFORE, python_of
 
 __all__ = ["Measure", "Row", "Subject", "WorkerError", "cpu_ms_of", "in_rounds", "measure_paths", "rotated"]
 
@@ -54,7 +54,10 @@ class Subject(NamedTuple):
 
     def command(self, path: str) -> list[str]:
         """Return the command that measures a path, or lists them all if it is empty."""
-        return [python_of(self.environment), str(_HERE / f"worker_{self.environment}.py"), self.job, str(self.tools), path]
+        script = (
+            BEFORE / "bench" / "worker_toolyard.py" if BEFORE and self.environment == "before" else _HERE / f"worker_{self.environment}.py"
+        )
+        return [python_of(self.environment), str(script), self.job, str(self.tools), path]
 
     def paths(self) -> list[str]:
         """Return the paths of the job, for any number of tools."""

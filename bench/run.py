@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from command import Command, Options, Report
-from environments import FRAMEWORKS, NAMES, OPTIONAL, InstallError, cache, is_ready, set_up
+from environments import FRAMEWORKS, INJECTED, NAMES, OPTIONAL, InstallError, cache, is_ready, set_up
 from peers import PEERS
 from protocol import ERAS
 from rounds import Measure, Row, Subject, WorkerError, cpu_ms_of, in_rounds, measure_paths
@@ -20,6 +20,7 @@ _PUBLISHED: Final = 100
 _OURS: Final = "Yard.call"
 _SYNC: Final = "(sync tool)"
 _HEAVY: Final = frozenset({"mcp", "starlette", "uvicorn", "click", "rich", "redis"})
+_INJECT_US: Final = 20
 _BARE: Final = "python -c pass"
 _YARD: Final = "from toolyard import Yard"
 _STARTS: Final = {
@@ -38,6 +39,17 @@ def inprocess(options: Options) -> Report:
     of = {row.path: row.median for row in rows}
     lines = [[row.path, f"{row.median:.2f}", _middle(row), _times_ours(row, of)] for row in rows]
     return Report(keep("inprocess", rows, calls=options.calls), as_table(("path", "CPU us", "middle half", "times ours"), lines))
+
+
+def inject(options: Options) -> Report:
+    """CPU time that an adapter of an agent SDK adds to a call; it exits with 1 if that is more than the bar."""
+    subjects = {"toolyard": Subject("agents", "yard")} | {name: Subject(name, "inject") for name in INJECTED}
+    rows = measure_paths(subjects, options.rounds, options.calls)
+    ours = next(row.median for row in rows if row.path == _OURS)
+    lines = [[row.path, f"{row.median:.2f}", _middle(row), f"{row.median - ours:.2f}"] for row in rows]
+    slow = [row.path for row in rows if row.median - ours > _INJECT_US]
+    fault = f"'{slow[0]}' adds more than {_INJECT_US} us." if slow else ""
+    return Report(keep("inject", rows, calls=options.calls), as_table(("path", "CPU us", "middle half", f"above {_OURS}"), lines), fault)
 
 
 def growth(options: Options) -> Report:
@@ -114,6 +126,7 @@ def _set_up() -> int:
 
 _INSIDE: Final[dict[str, tuple[Command, int]]] = {
     "inprocess": (inprocess, 20),
+    "inject": (inject, 20),
     "growth": (growth, 20),
     "publish": (publish, 20),
     "start": (start, 20),
@@ -145,7 +158,8 @@ def _options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Opti
     rounds = _COMMANDS[given.command][1] if given.rounds is None else given.rounds
     if rounds < 2 or given.calls < 1 or given.seconds <= 0:
         parser.error("'--rounds' must be at least 2, '--calls' at least 1 and '--seconds' more than 0.")
-    missing = [name for name in NAMES if not is_ready(name) and (name in FRAMEWORKS or (given.command in WIRE and name not in OPTIONAL))]
+    needed = INJECTED if given.command == "inject" else [name for name in NAMES if name not in OPTIONAL]
+    missing = [name for name in needed if not is_ready(name) and (name in (*FRAMEWORKS, *INJECTED) or given.command in WIRE)]
     if missing:
         parser.error(f"Not set up: {', '.join(missing)}. Run 'setup' first.")
     return Options(rounds, given.calls, given.seconds, (given.era,) if given.era else tuple(ERAS), peers)

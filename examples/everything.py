@@ -345,6 +345,55 @@ class Prompts:
         return f"Write something about {answer['context']}."
 
 
+@tool(operation="query", shape="plain")
+async def greet(name: str) -> str:
+    """Greet somebody, at once."""
+    return f"Hello, {name}!"
+
+
+@tool(operation="query", shape="plain", job="optional")
+async def slow_compute(call: Call, seconds: float = 0, label: str = "") -> str:
+    """Compute for so many seconds, as a task where the client takes tasks."""
+    await call.progress(0, seconds, f"computing {label}")
+    await asyncio.sleep(seconds)
+    return f"Computed {label} in {seconds} s."
+
+
+@tool(operation="command", job="required")
+async def failing_job() -> None:
+    """Fail after a second, only ever as a task."""
+    await asyncio.sleep(1)
+    raise ToolError("state_error", "This tool always fails.")
+
+
+@tool(operation="command", job="optional")
+async def protocol_error_job() -> None:
+    """Fail as with a defect, which makes a task fail."""
+    raise ToolError("internal_error", "This tool always breaks.")
+
+
+@tool(operation="destroy", shape="plain", job="optional")
+async def confirm_delete(call: Call, filename: str = "") -> str:
+    """Ask whether to delete a file, and pretend to."""
+    answer = await call.ask(form(confirm={"type": "boolean"}), f"Delete '{filename}'?", key="confirm")
+    return f"Deleted '{filename}'." if answer.get("confirm") else "Nothing was deleted."
+
+
+@tool(operation="query", shape="plain", job="optional")
+async def multi_input(call: Call) -> str:
+    """Ask two things at the same time."""
+    first, second = await asyncio.gather(
+        call.ask(form(name=TEXT), "Who are you?", key="name"), call.ask(form(city=TEXT), "Where are you?", key="city")
+    )
+    return f"{first} and {second}"
+
+
+@tool(operation="command", shape="plain", job="required", confirmation=Confirmation("What is your name?", form(name=TEXT), "user_name"))
+async def test_tool_with_task(call: Call) -> str:
+    """Ask for a name first, and greet it in a task."""
+    return f"Hello, {call.confirmation['name']}!"
+
+
 @tool(operation="query")
 async def now_and_then() -> str:
     """Exist every other time."""
@@ -393,9 +442,11 @@ class Changing:
         return "Changed."
 
 
+TASKS = [greet, slow_compute, failing_job, protocol_error_job, confirm_delete, multi_input, test_tool_with_task]
+
 yard = Yard(
     "everything",
-    tools=[Content(), Running(), Asking(), run_in_region, contact],
+    tools=[Content(), Running(), Asking(), run_in_region, contact, *TASKS],
     resources=[Documents()],
     prompts=[Prompts()],
     providers=[Changing()],

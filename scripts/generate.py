@@ -20,7 +20,7 @@ from toolyard.cli.parser import make_parsers
 from toolyard.cli.reference import reference
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
 from toolyard.config.profiles import ProfileTable
-from toolyard.config.settings import Serving
+from toolyard.config.settings import Monitoring, Serving
 from toolyard.model.profile import Toolset
 from toolyard.providers.upstream.scan import ALL_RULES
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
@@ -36,6 +36,7 @@ SECTIONS: Final[dict[str, type]] = {
     "search": SearchSettings,
     "runtime": RuntimeSettings,
     "auth": Authentication,
+    "monitor": Monitoring,
 }
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
@@ -76,7 +77,7 @@ def settings() -> str:
         "See [Configuration](../guides/configuration.md); with [a JSON Schema](toolyard.schema.json) editors complete the file.",
         "",
         "An empty variable sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`; items of",
-        "lists are separated by commas; `api_keys` and `profiles` are JSON.",
+        "lists are separated by commas; `api_keys`, `metrics_keys` and `profiles` are JSON.",
         "",
         "## Top level",
         "",
@@ -116,6 +117,13 @@ def settings() -> str:
         "Authentication over HTTP. `api_keys` is a list of tables with `name`, `digest` and optional `profile`.",
         "",
         *_table("auth"),
+        "",
+        "## `[monitor]`",
+        "",
+        "Metrics and log files of a server: see [Monitor a server](../guides/monitoring.md). `metrics_keys` is a list of tables with",
+        "`name` and `digest`.",
+        "",
+        *_table("monitor"),
         "",
         "## `[upstreams.NAME]`",
         "",

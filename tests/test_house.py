@@ -221,3 +221,7 @@ def test_no_call_passes_more_than_five_positional_arguments(path: Path) -> None:
         if len(call.args) > POSITIONAL_ARGUMENTS and not any(isinstance(argument, ast.Starred) for argument in call.args)
     ]
     assert not places
+
+
+def test_type_checkers_are_told_that_the_package_has_types() -> None:
+    assert (ROOT / "src" / "toolyard" / "py.typed").is_file()

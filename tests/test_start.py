@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from toolyard._internal.project import find_project, project_dir
 from toolyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -107,7 +108,10 @@ def test_a_gateway_starts_without_what_its_first_list_does_not_need(tmp_path: Pa
     for name, settings in {"program": UpstreamSettings(command="none"), "address": UpstreamSettings(url="http://127.0.0.1:1/mcp")}.items():
         lines += [f"[upstreams.{name}]", f'command = "{settings.command}"' if settings.command else f'url = "{settings.url}"']
         there = replace(settings, cwd=str(tmp_path)) if settings.command else settings
-        save(folder_of(state, name), replace(catalogue, endpoint_hash=endpoint_hash(there)))
+        save(
+            folder_of(project_dir(state, find_project(tmp_path / "toolyard.toml")), name),
+            replace(catalogue, endpoint_hash=endpoint_hash(there)),
+        )
     (tmp_path / "toolyard.toml").write_text("\n".join(lines))
     code = f"import os, sys\nos.environ['TOOLYARD_STATE_DIR'] = {str(state)!r}\n" + GATEWAY.format(file=str(tmp_path / "toolyard.toml"))
 

@@ -24,6 +24,7 @@ class Start(NamedTuple):
     shape: Literal["envelope", "plain"]
     page: int
     reply: str
+    monitor: bool = False
 
 
 def parse() -> Start:
@@ -37,8 +38,18 @@ def parse() -> Start:
     parser.add_argument("--shape", choices=["envelope", "plain"], default="plain", help="how Toolyard answers: plain is as the peers do")
     parser.add_argument("--page", type=int, default=0, help="tools in a page of Toolyard's list; 0 is all of them")
     parser.add_argument("--reply", default="", help="a file with what a limit answers to tools/list")
+    parser.add_argument("--monitor", action="store_true", help="let Toolyard keep metrics and an audit log")
     given = parser.parse_args()
-    return Start(given.stdio, given.http, given.mode == "json", given.tools, given.shape, given.page, given.reply)
+    return Start(
+        stdio=given.stdio,
+        port=given.http,
+        stateless=given.mode == "json",
+        tools=given.tools,
+        shape=given.shape,
+        page=given.page,
+        reply=given.reply,
+        monitor=given.monitor,
+    )
 
 
 def functions(count: int) -> Sequence[Callable[..., Any]]:

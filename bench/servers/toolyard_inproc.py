@@ -4,10 +4,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 from toolyard import Call, Envelope, Handler, Yard
-from toolyard.monitor import Ring, log_sink
+from toolyard.monitor import AuditLog, Metrics, Ring, log_sink
 
 __all__ = ["toolyard"]
 
@@ -40,6 +41,9 @@ async def toolyard(bench: Bench) -> None:
         await bench("Yard.call of run_chain, 8 steps that pass it on", lambda: yard.call("run_chain", _PASSING), _ends_right)
     async with Yard(tools=_base()) as yard:
         await bench("Yard.call, no sinks", lambda: yard.call("add", _ARGUMENTS), _is_right)
+    with TemporaryDirectory() as folder, AuditLog(f"{folder}/audit.jsonl") as audit:
+        async with Yard(tools=_base(), sinks=[Metrics(), audit]) as yard:
+            await bench("Yard.call, metrics and audit log", lambda: yard.call("add", _ARGUMENTS), _is_right)
     async with Yard(tools=_base(), sinks=[Ring()], middleware=[_pass_on], policies=[_allow], limiters=[_go]) as yard:
         await bench("Yard.call, policy, turn, middleware", lambda: yard.call("add", _ARGUMENTS), _is_right)
 

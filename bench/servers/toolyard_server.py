@@ -1,6 +1,8 @@
 """Toolyard's server: one yard with the measured tools."""
 
 import logging
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from contract import Start, functions, parse
 
@@ -23,10 +25,11 @@ def main(start: Start) -> None:
     page = start.page or start.tools
     if start.stdio:
         toolyard.serve(yard, transport="stdio", page_size=page)
-    elif start.stateless:
-        toolyard.serve(yard, transport="http", host="127.0.0.1", port=start.port, page_size=page, stateless=True, json_response=True)
-    else:
-        toolyard.serve(yard, transport="http", host="127.0.0.1", port=start.port, page_size=page)
+        return
+    how: dict[str, Any] = {"stateless": True, "json_response": True} if start.stateless else {}
+    with TemporaryDirectory() as folder:
+        how |= {"metrics": start.monitor, **({"audit_log": f"{folder}/audit.jsonl"} if start.monitor else {})}
+        toolyard.serve(yard, transport="http", host="127.0.0.1", port=start.port, page_size=page, **how)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from toolyard.providers.upstream.provider import make_upstream
     from toolyard.providers.upstream.settings import UpstreamSettings
     from toolyard.runtimes.settings import RuntimeSettings
-    from toolyard.state.store import Store
+    from toolyard.state.memory import MemoryStore
+    from toolyard.state.sqlite import SqliteStore
+    from toolyard.state.store import Lease, Store, StoreUnavailableError
     from toolyard.transports.http import asgi
     from toolyard.yard import Yard
 
@@ -52,7 +54,9 @@ __all__ = [
     "Functions",
     "Handler",
     "Image",
+    "Lease",
     "Limits",
+    "MemoryStore",
     "Message",
     "Middleware",
     "Operation",
@@ -71,7 +75,9 @@ __all__ = [
     "Serving",
     "Session",
     "Sink",
+    "SqliteStore",
     "Store",
+    "StoreUnavailableError",
     "Surface",
     "Text",
     "Tool",
@@ -158,7 +164,13 @@ _HOMES = {
     "providers.upstream.provider": ("make_upstream",),
     "providers.upstream.settings": ("UpstreamSettings",),
     "runtimes.settings": ("RuntimeSettings",),
-    "state.store": ("Store",),
+    "state.memory": ("MemoryStore",),
+    "state.sqlite": ("SqliteStore",),
+    "state.store": (
+        "Lease",
+        "Store",
+        "StoreUnavailableError",
+    ),
     "transports.http": ("asgi",),
     "yard": ("Yard",),
 }

@@ -1,17 +1,20 @@
 """The yard: assembles registry, providers, sessions, store and dispatcher, and opens and closes them."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypedDict, Unpack, cast
 
 import msgspec
 
 from toolyard._internal.files import find_state_dir
 from toolyard._internal.lazy import PausedCollection
-from toolyard._internal.signed_tokens import default_signer
+from toolyard._internal.logfmt import log_value
+from toolyard._internal.project import project_dir
+from toolyard._internal.signed_tokens import default_signer, environment_secret
 from toolyard._version import VERSION
 from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, CallRequest, Channel, Limiter, Middleware, Policy
 from toolyard.dispatch.dispatcher import Dispatcher
@@ -22,10 +25,11 @@ from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.results import Results
 from toolyard.dispatch.sessions import Sessions
 from toolyard.dispatch.tool import Tool
+from toolyard.jobs.service import Jobs
 from toolyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
 from toolyard.model.envelope import Envelope
 from toolyard.model.limits import Limits
-from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles
+from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
 from toolyard.providers import Provider, Publish
@@ -34,13 +38,15 @@ from toolyard.providers.provider_set import ProviderSet, StaticProvider
 from toolyard.providers.upstream import LOCK_FILE
 from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
-from toolyard.state.store import Clock, MemoryStore, Store
+from toolyard.state.memory import MemoryStore
+from toolyard.state.store import Clock, Store, StoreUnavailableError
 
 if TYPE_CHECKING:
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
 __all__ = [
     "Lifespan",
+    "ResolvedUpstream",
     "Yard",
     "YardOverrides",
     "all_providers",
@@ -66,7 +72,11 @@ class YardOverrides(TypedDict, total=False):
     """More providers."""
     search: Mapping[str, Any]
     runtime: Mapping[str, Any]
+    shape: Shape
     state_dir: str | None
+    store: Store
+    default_store: Store
+    """A store for a yard that has none; if it cannot be used, the yard opens nevertheless."""
 
 
 def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
@@ -121,10 +131,17 @@ def known_packs(packs: Iterable[str]) -> list[str]:
     return named
 
 
+class ResolvedUpstream(NamedTuple):
+    """The settings of an upstream with variables and secrets filled in, or the problem if one is missing."""
+
+    settings: "UpstreamSettings"
+    problem: str = ""
+
+
 def upstream_providers(
-    upstreams: Mapping[str, "UpstreamSettings"], *, state_dir: str | None, lock: Path | None, longest: int
+    upstreams: Mapping[str, ResolvedUpstream], *, state_dir: str | None, project: str, lock: Path | None, longest: int
 ) -> list[Provider]:
-    """Return the providers of upstreams; `lock` is the file of accepted definitions.
+    """Return the providers of a project's upstreams; `lock` is the file of accepted definitions.
 
     Raises:
         OSError: The state directory cannot be used.
@@ -134,9 +151,12 @@ def upstream_providers(
     from toolyard.providers.upstream.pins import Pins  # noqa: PLC0415 - the same
     from toolyard.providers.upstream.provider import make_upstream  # noqa: PLC0415 - a yard without upstreams starts sooner
 
-    state = find_state_dir(state_dir)
+    state = project_dir(find_state_dir(state_dir), project)
     pins = Pins(lock or state / LOCK_FILE, state=state)
-    return [make_upstream(name, settings, state=state, pins=pins, longest=longest) for name, settings in upstreams.items()]
+    return [
+        make_upstream(name, resolved.settings, state=state, pins=pins, longest=longest, problem=resolved.problem)
+        for name, resolved in upstreams.items()
+    ]
 
 
 @asynccontextmanager
@@ -154,6 +174,7 @@ async def background_task(work: Any) -> AsyncGenerator[None]:
 def describe_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return settings with their origins; one without an origin is from code where it differs from the default."""
     own = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
+    own |= {"shape": "envelope"}
     defaults = {**own, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
     return {
         key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
@@ -162,6 +183,9 @@ def describe_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 
 _COMPLETIONS: Final = 100
 _READY_S: Final = 2.0  # how long opening waits for slow providers: clients wait three seconds for their first answer
+_SIGNING_KEY: Final = "signing_key"
+"""The key of the signing key in the store."""
+_log = logging.getLogger(__name__)
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
 Completed = Literal["resource", "prompt"]
 Settled = Mapping[str, str] | None
@@ -183,6 +207,7 @@ class Yard:
         search: SearchSettings | None = None,
         profile: Profile = EVERYTHING,
         profiles: Iterable[Profile] = (),
+        shape: Shape = "envelope",
         lifespan: Lifespan | None = None,
         middleware: Sequence[Middleware] = (),
         sinks: Iterable[Sink] = (),
@@ -200,7 +225,8 @@ class Yard:
         self.name = name
         self.version = version
         self.instructions = instructions
-        self.profile = profile
+        self._profiles = Profiles(profile, profiles, shape=shape)
+        self.profile = self._profiles.find(None)
         self.limits = msgspec.structs.replace(limits or Limits())
         self.search = search or SearchSettings()
         self.runtime = runtime or RuntimeSettings()
@@ -208,10 +234,12 @@ class Yard:
         """The origins of settings that do not come from code."""
         self.state_dir = state_dir
         """The state directory, if not the usual one."""
+        self.address: str | None = None
+        """Where clients reach the yard, while it is served."""
         self._clock = clock
         self._own_store = store
+        self._store_is_optional = False
         self._equip(allow_eval=allow_eval)
-        self._profiles = Profiles(profile, profiles)
         self._packs = known_packs(packs)
         self._metatools = select_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
@@ -222,6 +250,7 @@ class Yard:
         self._policies = tuple(policies)
         self._limiters = tuple(limiters)
         self._dispatcher: Dispatcher | None = None
+        self._jobs: Jobs | None = None
         self._open: AsyncExitStack | None = None
 
     def configure(self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **overrides: Unpack[YardOverrides]) -> None:
@@ -234,6 +263,7 @@ class Yard:
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
+        self._profiles.reshape(cast("Shape", overrides.get("shape", self._profiles.shape)))
         self.adopt(overrides.get("profiles", ()), profile=overrides.get("profile"))
         self._packs = known_packs(dict.fromkeys([*self._packs, *overrides.get("packs", ())]))
         self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
@@ -243,6 +273,9 @@ class Yard:
         self._metatools = select_metatools(overrides.get("metatools", self._metatools))
         self.origins = dict(origins)
         self.state_dir = overrides.get("state_dir") or self.state_dir
+        if self._own_store is None or "store" in overrides:
+            self._store_is_optional = "store" not in overrides
+            self._own_store = overrides.get("store") or overrides.get("default_store")
         self._equip(allow_eval=overrides.get("allow_eval", self.registry.allow_eval))
 
     def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
@@ -281,6 +314,27 @@ class Yard:
         if self._dispatcher is None:
             raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
         return self._dispatcher
+
+    @property
+    def store(self) -> Store:
+        """Return the store: the one that the yard was given, or one in memory."""
+        return self._store
+
+    @property
+    def jobs(self) -> Jobs:
+        """Return the jobs.
+
+        Raises:
+            RuntimeError: The yard is not open.
+        """
+        if self._jobs is None:
+            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
+        return self._jobs
+
+    @property
+    def has_store(self) -> bool:
+        """Return whether the yard was given a store, so that its state may outlive the process."""
+        return self._own_store is not None
 
     @property
     def abandoned_threads(self) -> int:
@@ -379,6 +433,7 @@ class Yard:
         """Return every setting with its value and its origin."""
         own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
         own |= {"metatools": metatools_setting(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
+        own |= {"shape": self._profiles.shape}
         return describe_settings({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
@@ -400,8 +455,8 @@ class Yard:
         self.signer = default_signer(self.state_dir)
         self.registry = Registry(self.limits, allow_eval=allow_eval, suggestions=SUGGESTIONS)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated)
-        self.sessions = Sessions(self.limits, clock=self._clock)
-        self._store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
+        self.sessions = Sessions(self.limits, clock=self._clock, store=self._own_store)
+        self._store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:
         dispatcher = Dispatcher(
@@ -418,7 +473,38 @@ class Yard:
             dispatcher.observe(self._records)
         return dispatcher
 
+    async def _open_store(self) -> None:
+        """Take the signing key from the store, or put it there, which also shows whether the store can be used.
+
+        Raises:
+            StoreUnavailableError: It cannot, and it was asked for.
+        """
+        try:
+            secret = await self._store.get(_SIGNING_KEY)
+            if environment_secret():
+                return
+            if secret is None:
+                await self._store.compare_and_set(_SIGNING_KEY, None, self.signer.load_secret())
+                secret = await self._store.get(_SIGNING_KEY)
+        except StoreUnavailableError as error:
+            if not self._store_is_optional:
+                raise
+            _log.warning("yard_without_store yard=%s reason=%s", log_value(self.name), error.reason)
+        else:
+            self.signer.use_secret(secret or b"")
+
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
+        if self._own_store is not None:
+            stack.push_async_callback(self._own_store.close)
+            await self._open_store()
+        self._jobs = Jobs(
+            self._store,
+            dispatcher,
+            self.registry,
+            limits=self.limits,
+            find_profile=self.profile_of,
+            needs_credentials=self.providers.forwards,
+        )
         await stack.enter_async_context(background_task(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))
@@ -435,3 +521,4 @@ class Yard:
         await self.providers.wait_ready(_READY_S, unless_known=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)
+        await stack.enter_async_context(self.jobs.open())

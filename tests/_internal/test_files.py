@@ -119,3 +119,13 @@ def test_what_others_can_read_or_own_is_not_private(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     with pytest.raises(PermissionError):
         read_private(tmp_path / "a")
+
+
+def test_a_state_directory_that_everybody_can_change_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    with pytest.raises(PermissionError):
+        find_state_dir(tmp_path / "state")
+
+    (tmp_path / "state").chmod(0o755)
+    assert find_state_dir(tmp_path / "state") == tmp_path / "state"

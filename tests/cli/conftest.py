@@ -5,13 +5,13 @@ import pty
 import subprocess
 import sys
 import termios
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from toolyard._internal.project import find_project, project_dir
 from toolyard.providers.upstream.catalogue import Catalogue, folder_of, save
 from toolyard.providers.upstream.pins import Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -50,12 +50,9 @@ def serve_once(write: Callable[..., Path], tmp_path: Path) -> Callable[..., None
     def serve(name: str = "shop", *, instructions: str = "", first: Literal["trust", "ask"] = "trust", **tools: str) -> None:
         listed = tuple({"name": tool, "description": text, "inputSchema": dict[str, str]()} for tool, text in tools.items())
         catalogue = Catalogue(endpoint_hash="0", seen=0.0, version="2025-11-25", instructions=instructions, tools=listed)
-        save(folder_of(tmp_path / "state", name), catalogue)
-        pins = Pins(tmp_path / "toolyard.lock", state=tmp_path / "state")
-        pins.check(name, catalogue, UpstreamSettings(command=name, first=first))
-        for thread in threading.enumerate():
-            if thread.name.startswith("toolyard-scan-"):
-                thread.join()  # what it logs belongs to no command of the test
+        state = project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml"))
+        save(folder_of(state, name), catalogue)
+        Pins(tmp_path / "toolyard.lock", state=state).check(name, catalogue, UpstreamSettings(command=name, first=first))
 
     return serve
 

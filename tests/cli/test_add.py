@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from toolyard._internal.project import find_project, project_dir
+
 Run = Callable[..., tuple[int, str, str]]
 
 WRITTEN = '# Mine.\nstate_dir = "state"\n'
@@ -54,7 +56,7 @@ def test_a_new_file_is_made_where_there_is_none(toolyard: Run) -> None:
 
 def test_a_secret_goes_to_a_file_and_goes_when_the_upstream_does(toolyard: Run, file: Path) -> None:
     _, out, err = toolyard("add", "git", "--env", "TOKEN=hunter2", "--", "npx")
-    secret = Path("state/secrets/git.TOKEN").absolute()
+    secret = project_dir(Path("state").absolute(), find_project(file)) / "secrets" / "git.TOKEN"
     assert secret.read_text() == "hunter2"
     assert str(secret) in err
     assert "hunter2" not in out + err + file.read_text()
@@ -140,3 +142,54 @@ def test_an_upstream_that_is_not_there_cannot_be_removed(toolyard: Run) -> None:
     assert status == 2
     assert "Did you mean 'github'?" in err
     assert toolyard("remove", "github", "--quiet") == (0, "github\n", "")
+
+
+def test_projects_side_by_side_have_secrets_of_their_own(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "shared"))
+    for project in ("a", "b"):
+        (tmp_path / project).mkdir()
+        monkeypatch.chdir(tmp_path / project)
+        toolyard("add", "gh", "--env", f"TOKEN=secret-of-{project}", "--", "npx")
+
+    found = sorted(path.read_text() for path in (tmp_path / "shared").rglob("gh.TOKEN"))
+    assert found == ["secret-of-a", "secret-of-b"]
+
+    assert toolyard("remove", "gh")[0] == 0
+
+    assert [path.read_text() for path in (tmp_path / "shared").rglob("gh.TOKEN")] == ["secret-of-a"]
+
+
+def test_another_secret_is_never_overwritten(toolyard: Run, file: Path) -> None:
+    toolyard("add", "git", "--env", "TOKEN=first", "--", "npx")
+    before = file.read_text()
+    file.write_text(WRITTEN)  # somebody removes the table by hand, and may want it back
+    toolyard("add", "git", "--env", "TOKEN=second", "--", "npx")
+
+    folder = project_dir(Path("state").absolute(), find_project(file)) / "secrets"
+    assert sorted(path.read_text() for path in folder.iterdir()) == ["first", "second"]
+    assert upstreams()["git"] != tomllib.loads(before)["upstreams"]["git"]
+
+    file.write_text(WRITTEN)
+    toolyard("add", "git", "--env", "TOKEN=second", "--", "npx")
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_secret_below_the_home_directory_is_referred_to_without_it(
+    toolyard: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    toolyard("add", "git", "--env", "TOKEN=hunter2", "--", "npx")
+
+    assert str(tmp_path) not in file.read_text()
+    assert upstreams()["git"]["env"]["TOKEN"].startswith("${secretref:file:~/state/projects/")
+    toolyard("remove", "git")
+    assert not list((tmp_path / "state").rglob("git.TOKEN"))
+
+
+def test_a_state_directory_that_everybody_can_change_is_not_used(toolyard: Run) -> None:
+    Path("state").mkdir(mode=0o777)
+    Path("state").chmod(0o777)
+    status, _, err = toolyard("add", "git", "--env", "TOKEN=hunter2", "--", "npx")
+
+    assert (status, "Everybody can write" in err) == (2, True)
+    assert upstreams() == {}

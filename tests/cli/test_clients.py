@@ -12,6 +12,7 @@ from typing import IO, Any
 import pytest
 import yaml
 
+from toolyard._internal.project import find_project, project_dir
 from toolyard.client_configs.clients import CLIENTS, Environment
 from toolyard.config import read_config
 
@@ -107,10 +108,10 @@ def _answer_to(number: int, lines: IO[str]) -> dict[str, Any]:
 
 def test_secrets_go_to_files_of_their_own_and_are_never_shown(home: Path, toolyard: Run) -> None:
     _, out, err = toolyard("import", "-v")
-    file = home / ".local/state/toolyard/secrets/github.GITHUB_TOKEN"
+    file = project_dir(home / ".local/state/toolyard", find_project()) / "secrets" / "github.GITHUB_TOKEN"
 
     assert "hunter2" not in out + err + Path("toolyard.toml").read_text()
-    assert upstreams()["github"]["env"] == {"GITHUB_TOKEN": f"${{secretref:file:{file}}}", "LEVEL": "debug"}
+    assert upstreams()["github"]["env"] == {"GITHUB_TOKEN": f"${{secretref:file:~/{file.relative_to(home)}}}", "LEVEL": "debug"}
     assert file.read_text() == "ghp_hunter2"
     assert file.stat().st_mode & 0o777 == 0o600
     settled = read_config(environment={}).upstreams["github"].resolve({}, print)

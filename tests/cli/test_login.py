@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from toolyard._internal.project import find_project, project_dir
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.metadata import Client, StoredLogin, Token
 from toolyard.providers.upstream.oauth.vault import Vault
@@ -36,7 +37,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Auth
 
 
 def vault_of(authority: Authority, tmp_path: Path, name: str = "shop") -> Vault:
-    return Vault(folder_of(tmp_path / "state", name), authority.url)
+    return Vault(folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml")), name), authority.url)
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_whoever_refused_a_yard_is_known_by_name_without_a_file(authority: Autho
 
 
 def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "state", "elsewhere")
+    folder = folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml")), "elsewhere")
     folder.mkdir(parents=True)
     (folder / "tokens.json").write_text('{"kept_in": "keyring", "user": "x"}')
     (folder / "tokens.json").chmod(0o600)
@@ -165,7 +166,7 @@ def test_without_any_upstream_an_address_is_wanted(authority: Authority, toolyar
 def test_a_home_that_is_not_there_is_told(authority: Authority, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLYARD_STATE_DIR", "~nobody-of-that-name/x")
 
-    assert "The state directory cannot be found" in toolyard("login", "shop")[2]
+    assert "The state directory cannot be used" in toolyard("login", "shop")[2]
 
 
 def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
@@ -183,8 +184,25 @@ def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, 
 
 
 def test_a_login_that_cannot_be_removed_is_told(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
-    (folder_of(tmp_path / "state", "shop") / "tokens.json").mkdir(parents=True)
+    (folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml")), "shop") / "tokens.json").mkdir(parents=True)
 
     status, _, err = toolyard("logout", "shop")
 
     assert (status, "cannot be removed" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("one_browser")
+def test_logins_of_two_projects_are_separate(authority: Authority, toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    for project in ("a", "b", "c"):
+        (tmp_path / project).mkdir()
+        (tmp_path / project / "toolyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n' if project != "c" else "")
+    monkeypatch.chdir(tmp_path / "a")
+    assert toolyard("login", "shop")[0] == 0
+
+    monkeypatch.chdir(tmp_path / "b")
+    assert toolyard("logout", "shop")[1] == "Nobody was signed in at 'shop'.\n"
+    monkeypatch.chdir(tmp_path / "c")
+    status, _, err = toolyard("logout", "shop")
+    assert (status, "Another project has one" in err) == (2, True)
+    assert toolyard("logout", "shop", "--config", "../a/toolyard.toml")[1].startswith("The login at 'shop' is deleted")

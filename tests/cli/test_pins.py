@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from toolyard._internal.project import find_project, project_dir
+
 Run = Callable[..., tuple[int, str, str]]
 Serve = Callable[..., None]
 
@@ -82,7 +84,8 @@ def test_on_a_terminal_there_are_colours(in_terminal: Callable[..., str], serve_
 @pytest.mark.usefixtures("accepted_shop")
 def test_without_the_accepted_words_the_fields_are_told(toolyard: Run, serve_once: Serve, tmp_path: Path) -> None:
     serve_once(pay="Pay later.", sell="Sell.")
-    (tmp_path / "state" / "upstreams" / "shop" / "accepted.json").unlink()
+    stored = project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml"))
+    (stored / "upstreams" / "shop" / "accepted.json").unlink()
     status, out, _ = toolyard("diff")
 
     assert status == 1
@@ -92,7 +95,8 @@ def test_without_the_accepted_words_the_fields_are_told(toolyard: Run, serve_onc
 @pytest.mark.usefixtures("accepted_shop")
 def test_an_upstream_that_nobody_looked_at_here_is_said(toolyard: Run, serve_once: Serve, tmp_path: Path) -> None:
     serve_once("bank", lend="Lend.")
-    (tmp_path / "state" / "upstreams" / "bank" / "catalogue.json").unlink()
+    stored = project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml"))
+    (stored / "upstreams" / "bank" / "catalogue.json").unlink()
 
     unknown = "The definitions of 'bank' are unknown on this machine. Serve it once, so that they are read.\n"
     assert toolyard("diff") == (0, "", f"{unknown}Nothing of 'shop' differs from what was accepted.\n")
@@ -282,3 +286,19 @@ def test_on_a_terminal_there_are_colours_in_scan(in_terminal: Callable[..., str]
     told = in_terminal("scan")
 
     assert "\x1b[1mmedium  \x1b[0mzero-width  shop: tool 'sell', description\r\n        Sell.\\u200b\r\n" in told
+
+
+def test_accepting_in_one_project_leaves_the_lock_of_another_alone(
+    toolyard: Run, serve_once: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_once(first="ask", pay="Pay.")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "toolyard.toml").write_text(f"state_dir = {str(tmp_path / 'state')!r}\n")
+    monkeypatch.chdir(tmp_path / "other")
+
+    assert toolyard("accept", "shop", "--all")[0] == 2
+    assert not (tmp_path / "other" / "toolyard.lock").exists()
+
+    assert toolyard("accept", "shop", "--all", "--config", "../toolyard.toml")[0] == 0
+    assert '"pay"' in (tmp_path / "toolyard.lock").read_text()
+    assert not (tmp_path / "other" / "toolyard.lock").exists()

@@ -160,7 +160,7 @@ def test_over_stdio_stdout_holds_the_protocol_alone_and_the_end_of_input_ends_it
     assert done.stderr.count(" serving yard=app transport=stdio ") == 1
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_over_http_it_serves_until_it_is_told_to_end(number: signal.Signals, status: int, write: Write) -> None:
     write(APP)
     with begun("app.py", "--transport", "http", "--port", "0") as process:
@@ -217,6 +217,10 @@ def test_others_are_not_served_without_authentication(write: Write, toolyard: Ru
         (["app.py", "--port", "9000"], "'--port' needs '--transport http'"),
         (["app.py", "--json-response"], "'--json-response' needs '--transport http'"),
         (["app.py", "--transport", "sse", "--stateless"], "'--stateless' needs '--transport http': 'sse' ignores it."),
+        (["app.py", "--metrics"], "'--metrics' needs '--transport http'"),
+        (["app.py", "--transport", "sse", "--access-log", "x"], "'--access-log' needs '--transport http': 'sse' ignores it."),
+        (["app.py", "--audit-log", "app.py/x"], "app.py' cannot be used: File exists."),
+        (["app.py", "--transport", "http", "--workers", "2", "--stateless", "--metrics"], "'metrics' needs one worker"),
         (["app.py", "--reload"], "'--reload' needs '--transport http'"),
         (["app.py", "--reload", "--transport", "http", "--workers", "2", "--stateless"], "contradict each other"),
         (["app.py", "--port", "many"], "'--port' must be a whole number"),
@@ -448,7 +452,7 @@ def test_a_program_is_a_server(write: Write) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate()
 
-    assert (answered, process.returncode) == (200, 143)
+    assert (answered, process.returncode) == (200, 0)
 
 
 @pytest.mark.parametrize(
@@ -505,3 +509,43 @@ async def test_inside_an_event_loop_there_is_no_other(capsys: pytest.CaptureFixt
 
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("toolyard: 'serve' runs an event loop of its own")
+
+
+LARGE = """
+from toolyard import Yard, tool
+
+@tool(operation="query")
+def large() -> str:
+    '''Return a large result.'''
+    return "x" * 100_000
+
+@tool(operation="query")
+def size(text: str) -> int:
+    '''Count characters.'''
+    return len(text)
+
+yard = Yard(tools=[large, size])
+"""
+
+
+def test_a_handle_survives_a_restart_of_the_server(write: Write, in_process: Process) -> None:
+    write(LARGE)
+
+    def answer(name: str, arguments: dict[str, Any]) -> Any:
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        messages = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call]
+        done = in_process("serve", "app.py", stdin="".join(json.dumps(message) + "\n" for message in messages))
+        return json.loads(done.stdout.splitlines()[1])["result"]["structuredContent"]["data"]
+
+    handle = answer("large", {})["handle"]
+
+    assert answer("size", {"text": {"$ref": handle}}) == 100_000
+
+
+def test_a_store_that_was_asked_for_and_cannot_be_used_is_one_sentence(write: Write, toolyard: Run) -> None:
+    write(LARGE)
+    write("no database" * 1000, "broken.db")
+    status, _, said = toolyard("serve", "app.py", "--store", "sqlite:broken.db")
+
+    assert status == 2
+    assert "broken.db" in said.splitlines()[-1]

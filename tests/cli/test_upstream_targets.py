@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def names(out: str) -> list[str]:
 
 @pytest.mark.parametrize("arguments", [["toolyard.toml"], [], ["--config", "toolyard.toml"]])
 def test_a_file_with_upstreams_alone_is_a_yard(arguments: list[str], yard_file: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("list", *arguments)
+    status, out, _ = toolyard("list", *arguments, "--wait")
 
     assert status == 0
     assert "shop__list_orders" in names(out)
@@ -83,10 +84,12 @@ def test_who_describes_a_tool_about_tools_waits_for_nobody(yard_file: str, tooly
 
 
 def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    toolyard("list", yard_file, "--wait")
     with_a_hanging_one(yard_file)
     monkeypatch.setattr("toolyard.cli.targets._SILENT_S", 0.01)
-    monkeypatch.setattr("toolyard.cli.targets._TIMEOUT_S", 0.01)
-    status, _, err = toolyard("list", yard_file)
+    monkeypatch.setattr("toolyard.yard._READY_S", 0.01)
+    monkeypatch.setattr("toolyard.cli.targets._TIMEOUT_S", 1.0)
+    status, _, err = toolyard("list", yard_file, "--wait")
 
     assert (status, "'hangs' …" in err) == (0, True)
 
@@ -101,7 +104,7 @@ def test_who_lists_an_address_where_nobody_is_is_told_why_there_is_nothing(tooly
 def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_listed(yard_file: str, toolyard: Run) -> None:
     with Path(yard_file).open("a") as file:
         file.write("[upstreams.gone]\nurl = 'http://127.0.0.1:1/mcp'\n")
-    status, out, err = toolyard("list", yard_file)
+    status, out, err = toolyard("list", yard_file, "--wait")
 
     assert (status, "shop__list_orders" in names(out)) == (0, True)
     assert "'gone' offers nothing for now. " in err
@@ -111,7 +114,7 @@ def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_list
 def test_packs_and_profiles_of_the_file_hold(yard_file: str, toolyard: Run, write: Write) -> None:
     rules = "[toolsets.own]\nsources = ['system']\n[profiles.own]\ntoolsets = ['own']\nsurface = 'direct'\n"
     write(f"packs = ['system']\nprofile = 'own'\n{rules}{Path(yard_file).read_text()}", "toolyard.toml")
-    status, out, _ = toolyard("list")
+    status, out, _ = toolyard("list", "--wait")
 
     assert status == 0
     assert "ping" in names(out)
@@ -122,7 +125,7 @@ def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str,
     write(
         'from toolyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard("own", tools=[look])\n', "own.py"
     )
-    status, out, _ = toolyard("list", "own.py")
+    status, out, _ = toolyard("list", "own.py", "--wait")
 
     assert status == 0
     assert {"look", "shop__echo"} <= set(names(out))
@@ -131,7 +134,7 @@ def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str,
 def test_a_clients_file_is_a_target(shop: str, toolyard: Run, write: Write) -> None:
     server = {"command": sys.executable, "args": ["-m", "toolyard", "serve", shop, "--quiet"], "toolyard": {"tools": ["echo"]}}
     write(json.dumps({"mcpServers": {"Shop": server}}), "mcp.json")
-    status, out, err = toolyard("list", "mcp.json")
+    status, out, err = toolyard("list", "mcp.json", "--wait")
 
     assert status == 0
     assert names(out) == ["shop__echo"]
@@ -167,7 +170,6 @@ def test_nothing_at_all_is_no_yard(command: list[str], toolyard: Run, write: Wri
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[upstreams.a]\ncommand = '${UNSET}'", "'upstreams.a.command' in 'toolyard.toml' needs the variable 'UNSET', which is not set."),
         ("packs = ['sistem']", "There is no pack 'sistem'."),
         ("profile = 'x'\npacks = ['system']", "There is no profile 'x'."),
         ("[upstreams.yard]\ncommand = 'a'", "Two providers are named 'yard'"),
@@ -213,3 +215,32 @@ def test_without_a_home_the_place_must_be_named(yard_file: str, toolyard: Run, m
 
     assert status == 2
     assert "'state_dir'" in err
+
+
+@pytest.mark.parametrize("command", [["list"], ["search", "orders"], ["manifest"]])
+def test_lists_do_not_wait_for_one_that_hangs(command: list[str], yard_file: str, toolyard: Run) -> None:
+    toolyard("list", "--wait")
+    with_a_hanging_one(yard_file)
+    started = time.monotonic()
+    status, out, err = toolyard(*command)
+
+    assert (status, "shop__list_orders" in out) == (0, True)
+    assert "'hangs' offers nothing for now. It is being started. '--wait' waits until it answers." in err
+    assert time.monotonic() - started < 30  # two seconds, and much room for a busy machine; it sleeps for 600
+
+
+def test_a_variable_that_is_not_set_keeps_no_other_upstream_from_being_used(yard_file: str, toolyard: Run) -> None:
+    with Path(yard_file).open("a") as file:
+        file.write("[upstreams.poor]\ncommand = 'x'\nenv = {TOKEN = '${NOT_SET_HERE}'}\n")
+    status, out, err = toolyard("list", yard_file, "--wait")
+
+    assert (status, "shop__list_orders" in names(out)) == (0, True)
+    assert "'NOT_SET_HERE'" in err
+    assert toolyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
+
+
+def test_a_yard_whose_only_upstream_lacks_a_variable_says_why(toolyard: Run, write: Write) -> None:
+    write("[upstreams.poor]\ncommand = '${NOT_SET_HERE}'\n", "toolyard.toml")
+    status, out, err = toolyard("list")
+
+    assert (status, out, "'NOT_SET_HERE'" in err) == (2, "", True)

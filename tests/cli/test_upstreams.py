@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from toolyard._internal.project import find_project, project_dir
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.health import Status, restart_requested_at, write_status
 from toolyard.providers.upstream.process_log import ProcessLog, log_path
@@ -19,6 +20,7 @@ from toolyard.providers.upstream.provider import Upstream, make_upstream
 
 Run = Callable[..., tuple[int, str, str]]
 BAD: Final = Path(__file__).parent.parent / "providers" / "upstream" / "servers" / "bad_server.py"
+NO_HOME: Final = "toolyard: The state directory cannot be used: There is no home directory. Set another with 'state_dir'.\n"
 FILE: Final = f"""
 [upstreams.good]
 command = {json.dumps(sys.executable)}
@@ -42,8 +44,15 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def use(folder: Path, **more: object) -> None:
     """Leave what a yard that uses 'good' would say."""
-    known: dict[str, object] = {"state": "ready", "pid": os.getpid(), "tools": 9, "latency_ms": 1.25, "seen": time.time() - 7200, **more}
-    write_status(folder_of(folder, "good"), Status(name="good", **known))  # pyright: ignore[reportArgumentType] - each test says what it needs
+    known: dict[str, object] = {
+        "state": "ready",
+        "yard_pid": os.getpid(),
+        "tools": 9,
+        "latency_ms": 1.25,
+        "seen": time.time() - 7200,
+        **more,
+    }
+    write_status(folder_of(project_dir(folder, find_project()), "good"), Status(name="good", **known))  # pyright: ignore[reportArgumentType] - each test says what it needs
 
 
 @pytest.mark.usefixtures("state")
@@ -63,10 +72,10 @@ def test_what_a_yard_uses_is_as_that_yard_says(state: Path, toolyard: Run) -> No
     assert toolyard("upstreams")[1].splitlines()[0] == "good\tready\t9 (2 withheld, 1 changed)\t1.2 ms\t2 h ago\t"
 
     use(state, last_error="It died.", seen=time.time())
-    assert toolyard("upstreams")[1].splitlines()[0] == "good\tready\t9\t1.2 ms\t0 s ago\tOnce: It died."
+    assert toolyard("upstreams")[1].splitlines()[0] == "good\tready\t9\t1.2 ms\t0 s ago\tOnce: It died. See 'toolyard logs good'."
 
 
-@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"state": "stopped"}])
+@pytest.mark.parametrize("change", [{"yard_pid": 2**22 + 1}, {"state": "stopped"}])
 def test_what_a_yard_said_that_is_gone_does_not_count(state: Path, toolyard: Run, change: dict[str, object]) -> None:
     use(state, **change)
 
@@ -137,7 +146,7 @@ def test_a_restart_leaves_word_for_the_yard_that_uses_it(state: Path, toolyard: 
 
     assert (status, out) == (0, "")
     assert str(os.getpid()) in err
-    assert restart_requested_at(folder_of(state, "good")) > 0
+    assert restart_requested_at(folder_of(project_dir(state, find_project()), "good")) > 0
     assert toolyard("restart", "good", "-q") == (0, "", "")
 
 
@@ -154,7 +163,7 @@ def state_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state_logs"))
     for name in ("files", "notes"):
-        log = ProcessLog(log_path(tmp_path / "state_logs", name))
+        log = ProcessLog(log_path(project_dir(tmp_path / "state_logs", find_project()), name))
         log.feed(b"".join(b"%s %d\n" % (name.encode(), number) for number in range(150)))
         log.close()
     return tmp_path / "state_logs"
@@ -171,7 +180,7 @@ def test_the_last_lines_are_printed(toolyard: Run) -> None:
 
 
 def test_what_moves_the_cursor_is_shown_and_not_sent(state_logs: Path, toolyard: Run) -> None:
-    log = ProcessLog(log_path(state_logs, "files"))
+    log = ProcessLog(log_path(project_dir(state_logs, find_project()), "files"))
     log.feed(b"\x1b[2Jcleared\n")
     log.close()
 
@@ -205,7 +214,7 @@ def test_a_state_directory_that_cannot_be_found_is_said_to_be(toolyard: Run, mon
 
     monkeypatch.setattr("toolyard.cli.targets.find_state_dir", fail)
 
-    assert toolyard("logs", "files")[::2] == (2, "toolyard: The state directory cannot be found: There is no home directory.\n")
+    assert toolyard("logs", "files")[::2] == (2, NO_HOME)
 
 
 @pytest.mark.parametrize("number", ["-1", "x"])
@@ -218,10 +227,84 @@ def test_lines_that_come_are_printed_until_it_is_interrupted(state_logs: Path) -
     with subprocess.Popen(program, stdout=subprocess.PIPE, env=os.environ.copy()) as following:  # noqa: S603 - our own
         assert following.stdout is not None
         assert following.stdout.readline().endswith(b" stderr files 149\n")
-        log = ProcessLog(log_path(state_logs, "files"))
+        log = ProcessLog(log_path(project_dir(state_logs, find_project()), "files"))
         log.feed(b"one more\n")
         assert following.stdout.readline().endswith(b" stderr one more\n")
         log.close()
         following.send_signal(signal.SIGINT)
 
     assert following.returncode == 130
+
+
+def test_failures_that_a_check_finds_are_remembered_until_it_succeeds(state: Path, toolyard: Run) -> None:
+    crash = "[upstreams.good]\ncommand = 'sh'\nargs = ['-c', 'echo Nothing here >&2; exit 3']\n"
+    (state.parent / "toolyard.toml").write_text(crash)
+    assert toolyard("upstreams", "--check")[0] == 1
+
+    [line] = toolyard("upstreams")[1].splitlines()
+    [found] = json.loads(toolyard("upstreams", "--json")[1])
+
+    assert found["state"] == "cold"
+    assert found["failed"] > time.time() - 60
+    assert "exit code 3. Nothing here" in found["last_error"]
+    assert line.endswith("'toolyard logs good'.")
+    assert "Nothing here" in toolyard("logs", "good")[1]
+
+    (state.parent / "toolyard.toml").write_text(FILE.partition("[upstreams.lost]")[0])
+    assert toolyard("upstreams", "--check")[0] == 0
+    [found] = json.loads(toolyard("upstreams", "--json")[1])
+    assert (found["failed"], found["reason"]) == (None, "No running yard uses it.")
+
+
+def test_a_check_does_not_wait_long_for_one_that_hangs(state: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.cli.upstreams._CHECK_S", 0.1)
+    (state.parent / "toolyard.toml").write_text(FILE.partition("[upstreams.lost]")[0].replace('"well"', '"never_answers"'))
+    status, out, _ = toolyard("upstreams", "--check", "--json")
+    [found] = json.loads(out)
+
+    assert (status, found["state"], "'--wait'" in found["reason"]) == (1, "degraded", True)
+    assert json.loads(toolyard("upstreams", "--json")[1])[0]["failed"] is not None
+
+
+def test_a_variable_that_is_not_set_is_the_reason_of_its_upstream_alone(state: Path, toolyard: Run) -> None:
+    good = FILE.partition("[upstreams.lost]")[0]
+    (state.parent / "toolyard.toml").write_text(f"{good}[upstreams.poor]\ncommand = 'x'\nenv = {{A = '${{NOT_SET_HERE}}'}}\n")
+
+    assert "NOT_SET_HERE" in toolyard("upstreams")[1].splitlines()[1]
+
+    status, out, _ = toolyard("upstreams", "--check", "--json")
+    found = {one["name"]: one for one in json.loads(out)}
+    assert (status, found["good"]["state"]) == (1, "ready")
+    assert (found["poor"]["state"], "'NOT_SET_HERE'" in found["poor"]["reason"]) == ("degraded", True)
+
+
+def test_logs_states_and_restarts_of_two_projects_are_separate(
+    state: Path, toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(state)
+    log = ProcessLog(log_path(project_dir(state, find_project()), "good"))
+    log.feed(b"here\n")
+    log.close()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "toolyard.toml").write_text(FILE)
+    monkeypatch.chdir(tmp_path / "other")
+
+    assert toolyard("upstreams")[1].splitlines()[0] == "good\tcold\t0\t-\t-\tIt was never started."
+    assert toolyard("restart", "good")[0] == 2
+    assert toolyard("logs", "good")[0] == 2
+    assert toolyard("logs", "good", "--config", "../toolyard.toml")[1].endswith("here\n")
+    assert toolyard("restart", "good", "--config", "../toolyard.toml")[0] == 0
+
+
+def test_the_state_of_a_clients_file_is_found_by_its_name(
+    state: Path, toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (state.parent / "toolyard.toml").unlink()
+    (tmp_path / "client").mkdir()
+    (tmp_path / "client" / "mcp.json").write_text(json.dumps({"mcpServers": {"good": {"command": "sh", "args": ["-c", "echo hi >&2"]}}}))
+    assert toolyard("upstreams", "client/mcp.json", "--check")[0] == 1
+
+    assert toolyard("logs", "good")[0] == 2
+    assert "hi" in toolyard("logs", "good", "--config", "client/mcp.json")[1]
+    monkeypatch.chdir(tmp_path / "client")
+    assert "hi" in toolyard("logs", "good", "--config", "mcp.json")[1]

@@ -202,3 +202,19 @@ def test_a_table_without_secrets_does_not_change() -> None:
 )
 def test_secrets_in_a_line_of_a_file_are_masked(line: str, shown: str) -> None:
     assert mask_text(line) == shown
+
+
+def test_a_file_with_another_secret_or_one_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "git.TOKEN").write_bytes(b"\xff")
+    table = {"env": {"TOKEN": "first", "MY.TOKEN": "a", "MY_TOKEN": "b"}}
+    found = extract_secrets("git", table, storage="file", folder=tmp_path, variables={})
+
+    assert {Path(path).name: text for path, text in found.secrets.items()} == {
+        "git.TOKEN-2": "first",
+        "git.MY_TOKEN": "a",
+        "git.MY_TOKEN-2": "b",
+    }
+    store_secrets(found.secrets)
+    with pytest.raises(FileExistsError):
+        store_secrets({str(tmp_path / "git.MY_TOKEN"): "c"})
+    assert (tmp_path / "git.MY_TOKEN").read_text() == "a"

@@ -180,8 +180,8 @@ def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_are_kno
     write("zzz = 1")
 
     assert (
-        "Known: target, profile, allow_eval, packs, metatools, state_dir, "
-        "auth, limits, profiles, runtime, search, serve, toolsets, upstream_defaults, upstreams." in refused()
+        "Known: target, profile, allow_eval, shape, packs, metatools, state_dir, store, "
+        "auth, limits, monitor, profiles, runtime, search, serve, toolsets, upstream_defaults, upstreams." in refused()
     )
 
 
@@ -363,3 +363,34 @@ def test_a_name_can_be_made_of_everything(written: str) -> None:
 def test_names_that_differ_in_their_joints_alone_are_twins() -> None:
     assert colliding_name("a-b", ["a-b", "c", "a_b"]) == "a_b"
     assert colliding_name("a-b", ["a-b", "ab"]) is None
+
+
+def test_the_project_is_the_folder_of_the_file_but_a_url_that_no_file_names_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "https://a.example/mcp"
+    assert read_config(environment={}).project == str(tmp_path)
+
+    (tmp_path / "toolyard.toml").write_text("")
+    assert read_config({"target": "elsewhere/yard.py"}, environment={}).project == str(tmp_path)
+    assert read_config({"target": url}, environment={}).project == url
+
+    (tmp_path / "toolyard.toml").write_text(f"target = '{url}'")
+    assert read_config(environment={}).project == str(tmp_path)
+
+
+def test_variables_of_metatools_mcp_set_nothing_and_say_so() -> None:
+    assert read_config(environment={"TOOLYARD_PORT": "5"}).warnings == ()
+    [warning] = read_config(environment={"METATOOLS_PORT": "5", "METATOOLS_SEARCH_STRATEGY": "bm25"}).warnings
+    assert "METATOOLS_PORT" in warning
+
+
+def test_the_flags_of_tls_and_of_the_streamable_transport_are_read() -> None:
+    flags = {"serve.transport": "streamable", "serve.tls": True, "serve.tls_cert": "c", "serve.tls_key": "k"}
+    serving = read_config(flags, environment={}).settings.serve
+
+    assert (serving.transport, serving.tls, serving.tls_cert) == ("http", True, "c")
+    assert read_config({**flags, "serve.tls": False}, environment={}).settings.serve.tls_cert is None
+    with pytest.raises(ConfigError):
+        read_config({"serve.tls": True}, environment={})

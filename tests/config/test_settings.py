@@ -90,3 +90,15 @@ def test_one_text_is_no_list(name: str) -> None:
 
 def test_an_address_may_be_written_as_in_a_url() -> None:
     assert Serving(host="[::1]").host == "::1"
+
+
+@pytest.mark.parametrize("name", ["streamable", "streamable-http", "http"])
+def test_http_has_another_name(name: str) -> None:
+    assert Serving(transport=name).transport == "http"
+
+
+def test_tls_needs_a_certificate_and_can_be_switched_off() -> None:
+    with pytest.raises(ValueError, match="tls_cert"):
+        Serving(tls=True)
+    assert Serving(tls=True, tls_cert="c", tls_key="k").tls_cert == "c"
+    assert Serving(tls=False, tls_cert="c", tls_key="k").tls_cert is None

@@ -182,8 +182,9 @@ def arguments_of(url: str, folder: Path, ways: Collection[str]) -> tuple[tuple[s
     if ADDRESS in ways:
         return (url,), (url,)
     if CLIENT_FILE in ways:
-        (folder / "mcp.json").write_text(json.dumps({"mcpServers": {NAME: {"url": url}}}))
-        return (str(folder / "mcp.json"),), (NAME,)
+        path = folder / "mcp.json"
+        path.write_text(json.dumps({"mcpServers": {NAME: {"url": url}}}))
+        return (str(path),), (NAME, "--config", str(path))
     (folder / "toolyard.toml").write_text(configuration(url))
     file = ("--config", str(folder / "toolyard.toml"))
     return file, (NAME, *file)

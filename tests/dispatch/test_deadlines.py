@@ -298,7 +298,7 @@ async def test_a_time_that_nobody_has_any_more_is_forgotten() -> None:
         for seconds in (3000, 2999.5, 7):
             step = {"tool_id": "run_tool", "args": {"tool_id": "quick"}, "timeout_s": 500}
             assert (await yard.call("run_chain", {"steps": [step, step], "timeout_s": seconds})).success
-        assert not deadlines._running  # pyright: ignore[reportPrivateUsage] - the same
+        assert not deadlines._waiting  # pyright: ignore[reportPrivateUsage] - the same
         assert not deadlines._timers  # pyright: ignore[reportPrivateUsage] - the same
 
 
@@ -367,7 +367,7 @@ async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
     async with Yard(tools=[ask]) as yard:
         assert (await yard.call("ask", channel=people.channel)).data == "done"
         deadlines = yard.dispatcher._execution._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
-        assert not any(deadlines._running.values())  # pyright: ignore[reportPrivateUsage] - the same
+        assert not any(deadlines._waiting.values())  # pyright: ignore[reportPrivateUsage] - the same
 
 
 async def test_a_handler_that_listened_is_not_interrupted_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

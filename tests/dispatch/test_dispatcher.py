@@ -750,7 +750,7 @@ async def test_a_yard_that_closes_takes_no_new_calls_and_the_blame_for_those_it_
 async def test_blame_follows_what_failed() -> None:
     from pydantic import BaseModel, field_validator  # noqa: PLC0415 - only here
 
-    from toolyard.state.store import MemoryStore  # noqa: PLC0415 - only here
+    from toolyard.state.memory import MemoryStore  # noqa: PLC0415 - only here
 
     class Broken(BaseModel):
         x: int
@@ -892,7 +892,7 @@ async def test_a_yard_does_not_wait_for_ever_for_a_call_that_does_not_end(caplog
 
 
 async def test_a_caller_that_goes_away_while_its_result_is_stored_leaves_one_record() -> None:
-    from toolyard.state.store import MemoryStore  # noqa: PLC0415 - only here
+    from toolyard.state.memory import MemoryStore  # noqa: PLC0415 - only here
 
     storing = asyncio.Event()
 

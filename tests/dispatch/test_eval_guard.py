@@ -1,10 +1,9 @@
-import logging
 from hashlib import sha256
 from typing import Any, NoReturn
 
 import pytest
 
-from toolyard import Envelope, EvalRule, Limits, ToolError, Yard, tool
+from toolyard import Envelope, EvalRule, Limits, PublishError, ToolError, Yard, tool
 from toolyard.dispatch.eval_guard import BLOCKED_WORDS, guard
 
 HOST = EvalRule("code")
@@ -41,7 +40,6 @@ def failure(answer: Envelope) -> Any:
         "setattr(x, 'name', 5)",
         "hasattr(x, 'name') and f.__name__",
         "'importing the operating system'",
-        "from . import sibling",
         r"pattern = '\d+'",
         "'ü' * 3",
         "order.code + order.resource.http",
@@ -52,25 +50,54 @@ def test_harmless_python_passes(code: str) -> None:
     assert passes(code)
 
 
-@pytest.mark.parametrize("language", [*BLOCKED_WORDS, "ruby"])
+@pytest.mark.parametrize("language", ["python", "javascript", "sql", "ruby"])
 def test_a_word_that_no_language_may_use_is_blocked_in_every_language(language: str) -> None:
-    for code in ("'rm -rf'", "'RM   -rf'", "'rm\n-rf'", "'/etc/passwd'", "'/etc/shadow'"):
-        error = refused(code, EvalRule("code", language))
-        assert (error.code, error.details["kind"]) == ("eval_blocked", "word")
+    for word in BLOCKED_WORDS:
+        for written in (word, word.upper(), word.replace(" ", "\t\n ")):
+            error = refused(f"'{written}'", EvalRule("code", language))
+            assert (error.code, error.details["kind"]) == ("eval_blocked", "word")
 
 
-@pytest.mark.parametrize(("language", "word"), [(language, word) for language, words in BLOCKED_WORDS.items() for word in words])
-def test_every_blocked_word_of_a_language_is_blocked_in_any_case(language: str, word: str) -> None:
-    for written in (word, word.upper(), word.replace(" ", "\t\n ")):
-        error = refused(f"'{written}'", EvalRule("code", language))
-        assert (error.code, error.details["kind"], error.details["blocked"]) == ("eval_blocked", "word", word)
+@pytest.mark.parametrize(
+    ("language", "code"), [("javascript", "exec(compile(open))"), ("sql", "select process, eval from t"), ("python", "drop = table = 1")]
+)
+def test_the_words_of_one_language_mean_nothing_in_another(language: str, code: str) -> None:
+    assert passes(code, EvalRule("code", language))
 
 
-@pytest.mark.parametrize("language", [language for language in BLOCKED_WORDS if language != "python"])
-def test_the_words_of_one_language_mean_nothing_in_another(language: str) -> None:
-    assert passes("exec(compile(open))", EvalRule("code", language))
-    assert passes("this ( is no python", EvalRule("code", language))
-    assert passes("drop table x" if language != "sql" else "process.exit", EvalRule("code", language))
+def test_a_language_without_rules_is_refused_even_if_it_was_never_published() -> None:
+    assert refused("1", EvalRule("code", "ruby")).code == "eval_blocked"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "code"),
+    [("py", "import os"), ("Python3", "import os"), ("js", "eval ('1')"), ("node", "eval ('1')"), ("ECMAScript", "eval ('1')")]
+    + [(name, "drop/**/table x") for name in ("postgres", "PostgreSQL", "mysql", "sqlite", "tsql")],
+)
+def test_usual_spellings_of_a_language_have_its_rules(spelling: str, code: str) -> None:
+    assert refused(code, EvalRule("code", spelling)).code == "eval_blocked"
+
+
+@pytest.mark.parametrize("language", ["ruby", "", "pyhton"])
+async def test_a_language_without_rules_fails_when_the_tool_is_published(language: str) -> None:
+    @tool(operation="eval", eval=EvalRule("code", language))
+    async def run(code: str) -> str:
+        """Run code."""
+        return code
+
+    with pytest.raises(PublishError):
+        async with Yard(tools=[run], allow_eval=True):
+            pass
+
+
+async def test_a_sandbox_may_have_any_language() -> None:
+    @tool(operation="eval", eval=EvalRule("code", "lua", rules="sandbox"))
+    async def run(code: str) -> str:
+        """Run code."""
+        return code
+
+    async with Yard(tools=[run], allow_eval=True) as yard:
+        assert (await yard.call("run", {"code": "os.exit()"})).success
 
 
 @pytest.mark.parametrize(
@@ -142,7 +169,9 @@ def test_code_that_does_not_parse_is_blocked(code: str) -> None:
     assert (error.code, error.details["kind"]) == ("eval_blocked", "construct")
 
 
-@pytest.mark.parametrize(("language", "code"), [("Python", "import os"), ("JavaScript", "child_process"), ("SQL", "drop table x")])
+@pytest.mark.parametrize(
+    ("language", "code"), [("Python", "import os"), ("JavaScript", "require('child_process')"), ("SQL", "drop table x")]
+)
 def test_a_language_is_the_same_in_whatever_case(language: str, code: str) -> None:
     assert refused(code, EvalRule("code", language)).code == "eval_blocked"
 
@@ -182,11 +211,10 @@ def test_a_payload_that_is_no_string_is_converted(payload: object) -> None:
 @pytest.mark.parametrize("rule", [HOST, EvalRule("code", "javascript"), EvalRule("code", rules="sandbox")])
 def test_allowed_code_is_audited_by_its_hash_and_never_by_its_text(rule: EvalRule, caplog: pytest.LogCaptureFixture) -> None:
     code = "hunter2 = 5"
-    with caplog.at_level(logging.INFO, logger="toolyard.audit"):
-        guard(code, rule, "run", Limits())
+    guard(code, rule, "run", Limits())
 
     [record] = caplog.records
-    assert (record.name, record.levelname) == ("toolyard.audit", "INFO")
+    assert (record.name, record.levelname) == ("toolyard.audit", "WARNING")
     line = record.getMessage()
     assert sha256(code.encode()).hexdigest()[:16] in line
     assert "tool=run" in line
@@ -204,6 +232,12 @@ def test_blocked_code_appears_neither_in_the_audit_log_nor_in_the_answer(code: s
     assert digest in record.getMessage()
     assert error.details["code_hash"] == digest
     assert "hunter2" not in record.getMessage() + error.message + str(error.details)
+
+
+def test_allowed_code_leaves_a_line_at_the_default_level(caplog: pytest.LogCaptureFixture) -> None:
+    guard("1 + 1", HOST, "run", Limits())
+
+    assert [record.getMessage().split()[:2] for record in caplog.records] == [["eval", "tool=run"]]
 
 
 def test_the_guard_emits_no_syntax_warnings(recwarn: pytest.WarningsRecorder) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from toolyard import Call, Caller, Envelope, Limits, Profile, ToolError, Toolset, Yard, tool
 from toolyard.dispatch.call import CallRequest
-from toolyard.testing import FakeSink
+from toolyard.testing import FakeSink, connect
 
 
 @tool(operation="query")
@@ -154,3 +154,33 @@ async def test_a_request_can_be_written_as_json_and_run_later() -> None:
 
     assert msgspec.json.decode(stored, type=CallRequest) == request
     assert (answer.data, sink.records[0].identity) == (3, "ada")
+
+
+async def test_a_result_that_does_not_fit_is_named_by_field_and_types_and_never_by_its_contents(caplog: pytest.LogCaptureFixture) -> None:
+    class Order(msgspec.Struct):
+        number: int
+        prices: dict[str, float]
+        note: str | None = None
+
+    @tool(operation="query")
+    async def order() -> Order:
+        """Return an order."""
+        wrong: Any = {"number": "hunter2", "prices": {"hunter2": "hunter2"}, "note": 5}
+        return wrong
+
+    @tool(operation="query")
+    async def lacking() -> Order:
+        """Return an order."""
+        wrong: Any = {"prices": {}}
+        return wrong
+
+    async with connect(Yard(tools=[order, lacking])) as client:
+        error = (await client.call("order")).expect_error("invalid_output")
+        missing = (await client.call("lacking")).expect_error("invalid_output")
+
+    found = sorted((issue["field"], issue["expected"], issue["came"]) for issue in error.details["issues"])
+    assert found == [("note", "string or null", "integer"), ("number", "integer", "string"), ("prices.*", "number", "string")]
+    assert [(issue["field"], issue["came"]) for issue in missing.details["issues"]] == [("number", "nothing")]
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(f"id={error.details['call_id']}" in line and "field=number" in line and "came=string" in line for line in lines)
+    assert "hunter2" not in "".join(lines) + str(error)

@@ -33,7 +33,7 @@ from toolyard.dispatch.tool import check_by_schema
 from toolyard.metatools import METATOOL_NAMES
 from toolyard.model.envelope import Failure
 from toolyard.model.profile import EVERYTHING, METATOOLS
-from toolyard.model.spec import Metatool
+from toolyard.model.spec import Metatool, Operation
 from toolyard.testing import FakeProvider
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
@@ -802,3 +802,31 @@ def test_a_watcher_of_updates_that_fails_stops_no_other(registry: Registry, capl
 def test_a_tool_whose_spec_has_another_kind_is_refused(registry: Registry) -> None:
     with pytest.raises(PublishError, match="prompt"):
         registry.publish("s", [make_tool("a", kind="prompt")])
+
+
+def test_a_foreign_tool_whose_schema_no_validator_finishes_is_quarantined_and_the_rest_are_published() -> None:
+    definitions: dict[str, Any] = {
+        f"d{index}": {"allOf": [{"$ref": f"#/$defs/d{index + 1}"}, {"$ref": f"#/$defs/d{index + 1}"}]} for index in range(40)
+    }
+    schema: dict[str, Any] = {
+        "type": "object",
+        "$defs": {**definitions, "d40": {}},
+        "allOf": [{"$ref": "#/$defs/d0"}],
+        "unevaluatedProperties": False,
+    }
+    bomb, fine = made_tool("bomb", schema), made_tool("fine", {"type": "object"})
+    registry = Registry(Limits())
+    registry.publish("up", [bomb, fine], foreign=True)
+
+    assert [spec.name for spec in registry.visible(EVERYTHING)] == ["fine"]
+    assert [(entry.spec.name, entry.status) for entry in registry.unavailable(EVERYTHING)] == [("bomb", "quarantined")]
+    with pytest.raises(PublishError):
+        Registry(Limits()).publish("own", [bomb])
+
+
+def made_tool(name: str, schema: dict[str, Any]) -> Tool:
+    async def handler(call: object) -> object:
+        raise AssertionError(call)
+
+    spec = ToolSpec(name=name, description="It does.", input_schema=schema, operation=Operation.QUERY)
+    return Tool(spec=spec, handler=handler, check=check_by_schema(schema))

@@ -9,7 +9,7 @@ from toolyard.dispatch.results import Results, at_pointer, shape_of
 from toolyard.dispatch.tool import check_by_schema
 from toolyard.model.envelope import encode_data
 from toolyard.model.profile import EVERYTHING
-from toolyard.state.store import MemoryStore
+from toolyard.state.memory import MemoryStore
 from toolyard.testing import FakeClock
 
 SMALL = Limits(result_characters=100, stored_results=3, stored_seconds=60, stored_bytes=5000)

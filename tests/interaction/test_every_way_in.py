@@ -16,7 +16,10 @@ import pytest
 
 from toolyard import Yard
 from toolyard.config.settings import Serving
+from toolyard.inject import Answer as InjectedAnswer
+from toolyard.inject import Conversation
 from toolyard.launch.serve import serve_forever
+from toolyard.state.sqlite import SqliteStore
 from toolyard.testing import connect
 from toolyard.transports.memory import Memory
 
@@ -39,6 +42,11 @@ async def by_the_library(name: str, arguments: dict[str, Any]) -> Answer:
 async def by_a_test_client(name: str, arguments: dict[str, Any]) -> Answer:
     async with connect(Yard(tools=TOOLS)) as client:
         return json.loads((await client.call(name, **arguments)).to_json())
+
+
+async def by_injection(name: str, arguments: dict[str, Any]) -> Answer:
+    async with Yard(tools=TOOLS) as yard:
+        return json.loads(InjectedAnswer.of(await Conversation(yard).call(name, json.dumps(arguments))).text)
 
 
 async def by_another_tool(name: str, arguments: dict[str, Any]) -> Answer:
@@ -107,12 +115,12 @@ async def by_stdio(era: str, name: str, arguments: dict[str, Any]) -> Answer:
 
 
 @asynccontextmanager
-async def served(**settings: Any) -> AsyncGenerator[int]:
+async def served(yard: Yard | None = None, **settings: Any) -> AsyncGenerator[int]:
     """Serve the tools over HTTP, and return the port."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = Serving(transport="http", port=0, **settings)
     running = asyncio.create_task(
-        serve_forever(Yard(tools=TOOLS), serving, ready=lambda transport: ready.set_result(transport.info().address))
+        serve_forever(yard or Yard(tools=TOOLS), serving, ready=lambda transport: ready.set_result(transport.info().address))
     )
     try:
         yield int((await ready).rpartition(":")[2].partition("/")[0])
@@ -148,6 +156,7 @@ async def by_http(era: str, name: str, arguments: dict[str, Any], **settings: An
 WAYS_IN: dict[str, Callable[[str, dict[str, Any]], Awaitable[Answer]]] = {
     "library": by_the_library,
     "test client": by_a_test_client,
+    "injection": by_injection,
     "another tool": by_another_tool,
     "outer yard": by_a_yard_around_it,
     "command line": by_the_command_line,
@@ -200,6 +209,88 @@ async def test_the_same_call_gets_the_same_answer_over_every_way_in(what: str, w
     assert code not in REPORTED or answer["error"]["details"]["call_id"].startswith("c_")
     assert answer["_meta"].get("coerced") == expected["_meta"].get("coerced")
     assert "hunter2" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize("way_in", WAYS_IN)
+async def test_a_job_is_started_and_waited_for_over_every_way_in(way_in: str) -> None:
+    start = {"tool_id": "run_tool", "args": {"tool_id": "add", "args": {"a": 1}, "background": True}}
+    wait = {"tool_id": "wait_job", "args": {"job_id": {"$from": 0, "path": "/job_id"}}}
+    answer = await WAYS_IN[way_in]("run_chain", {"steps": [start, wait]})
+
+    assert answer["data"]["results"][0]["data"]["status"] == "working"
+    job = answer["data"]["final"]
+    assert (job["status"], job["tool_id"], job["result"]["data"]) == ("completed", "add", 2)
+
+
+@pytest.mark.parametrize("way_in", WAYS_IN)
+async def test_a_tool_that_is_always_a_job_is_one_over_every_way_in(way_in: str) -> None:
+    data = (await WAYS_IN[way_in]("take_long", {}))["data"]
+
+    if way_in == "another tool":  # inside another call it is an ordinary one
+        assert data == "at last"
+    else:
+        assert (data["status"], data["job_id"][:2], data["poll_after_ms"] > 0) == ("working", "j_", True)
+
+
+async def test_a_task_is_followed_over_http_with_its_id_as_the_name_of_the_request() -> None:
+    capabilities: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    meta = {**META, "io.modelcontextprotocol/clientCapabilities": capabilities}
+
+    async def sent(port: int, method: str, params: dict[str, Any], name: str) -> Any:
+        headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, "Mcp-Name": name}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+        return (await asyncio.to_thread(post, port, message, headers))[0]
+
+    async with served() as port:
+        task_id = (await sent(port, "tools/call", {"name": "take_long", "arguments": {}}, "take_long"))["result"]["taskId"]
+        wrong = (await sent(port, "tasks/get", {"taskId": task_id}, "j_other"))["error"]
+        while (task := (await sent(port, "tasks/get", {"taskId": task_id}, task_id))["result"])["status"] == "working":
+            pass
+        cancelled = (await sent(port, "tasks/cancel", {"taskId": task_id}, task_id))["result"]
+
+    assert wrong["code"] == -32020
+    assert (task["status"], task["result"]["structuredContent"]["data"]) == ("completed", "at last")
+    assert cancelled["resultType"] == "complete"
+
+
+class Counting(SqliteStore):
+    """A store that notes each use, apart from the regular look at jobs that another process left."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.used: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or name in {"used", "path", "close"}:
+            return found
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            if arguments != ("job_running/",):
+                self.used.append(name)
+            return found(*arguments, **options)
+
+        return noted
+
+
+@pytest.mark.parametrize("era", [OLD, MODERN])
+async def test_a_call_over_http_that_stores_nothing_does_not_touch_the_store(tmp_path: Path, era: str) -> None:
+    store = Counting(tmp_path / "store.sqlite3")
+    async with served(Yard(tools=TOOLS, store=store)) as port:
+        headers = {"MCP-Protocol-Version": era}
+        if era == MODERN:
+            headers |= {"Mcp-Method": "tools/call", "Mcp-Name": "add"}
+        else:
+            _, session = await asyncio.to_thread(post, port, HELLO, {})
+            headers |= {"Mcp-Session-Id": str(session)}
+        opened = list(store.used)
+        for _ in range(20):
+            answer, _ = await asyncio.to_thread(post, port, request(era, "add", {"a": 1}), headers)
+            assert envelope_in(answer)["data"] == 2
+        used = store.used[len(opened) :]
+
+    assert opened
+    assert used == []
 
 
 @pytest.mark.parametrize("era", [OLD, MODERN])

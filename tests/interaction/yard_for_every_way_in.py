@@ -49,5 +49,11 @@ async def pass_on(name: str, arguments: dict[str, Any], call: Call) -> Any:
     return await call.invoke(name, arguments)
 
 
-TOOLS = [add, refuse, break_down, wait, look, say_nothing, pass_on]
+@tool(operation="query", job="always")
+async def take_long() -> str:
+    """Take long."""
+    return "at last"
+
+
+TOOLS = [take_long, add, refuse, break_down, wait, look, say_nothing, pass_on]
 yard = Yard("every_way_in", tools=TOOLS)

@@ -11,6 +11,8 @@ from toolyard.config import ConfigError, read_config
 from toolyard.launch.build import apply_settings
 from toolyard.launch.errors import LaunchError
 from toolyard.search import SearchSettings
+from toolyard.state.memory import MemoryStore
+from toolyard.state.sqlite import SqliteStore
 
 Write = Callable[..., Path]
 
@@ -89,3 +91,82 @@ def test_serving_with_a_strategy_that_is_none_ends_with_one_sentence(
     assert status == 2
     assert "'guessing'" in err
     assert "Traceback" not in err
+
+
+def served(yard: Yard, path: Path | None = None, **settings: str) -> Yard:
+    config = read_config(settings, path=None if path is None else str(path), environment={})
+    apply_settings(yard, config, Terminal(), serves=True)
+    return yard
+
+
+def file_of(yard: Yard) -> Path:
+    assert isinstance(yard.store, SqliteStore)
+    return yard.store.path
+
+
+def test_a_served_yard_has_the_store_of_its_project_and_any_other_a_store_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "toolyard.toml"
+    path.write_text("state_dir = 'state'\n")
+
+    assert file_of(served(Yard(), path)).is_relative_to(tmp_path / "state" / "projects")
+    assert isinstance(laid(Yard(), path).store, MemoryStore)
+    assert not laid(Yard(), path).has_store
+    assert not Yard().has_store
+
+
+def test_one_folder_is_one_project_whatever_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    by_folder = file_of(served(Yard()))
+    by_target = file_of(served(Yard(), target="shop.py"))
+    (tmp_path / "one" / "toolyard.toml").touch()
+    by_settings = file_of(served(Yard(), tmp_path / "one" / "toolyard.toml"))
+    monkeypatch.chdir(tmp_path)
+
+    assert by_folder == by_target == by_settings == file_of(served(Yard(), target="one/shop.py:yard"))
+    assert by_folder != file_of(served(Yard(), target="two/shop.py"))
+
+
+def test_a_path_of_a_store_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
+    path = tmp_path / "toolyard.toml"
+    path.write_text("store = 'sqlite:data/store.db'\n")
+    assert file_of(laid(Yard(), path)) == tmp_path / "data" / "store.db"
+    path.write_text("store = 'sqlite:~/store.db'\n")
+    assert file_of(laid(Yard(), path)) == Path.home() / "store.db"
+    path.write_text("store = 'sqlite'\n")
+    assert file_of(laid(Yard(), path)) == file_of(served(Yard(), path))
+
+
+def test_a_store_in_the_settings_comes_before_that_of_the_code_and_the_default_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "toolyard.toml"
+    path.write_text("")
+    own = MemoryStore()
+
+    assert served(Yard(store=own), path).store is own
+    assert laid(Yard(store=own), path, TOOLYARD_STORE=f"sqlite:{tmp_path}/store.db").store is not own
+    assert isinstance(served(Yard(), path, store="memory").store, MemoryStore)
+
+
+@pytest.mark.parametrize("store", ["redis", "sqlite:", "sqlite3", "memory:", ":x"])
+def test_a_store_that_does_not_exist_is_refused(tmp_path: Path, store: str) -> None:
+    path = tmp_path / "toolyard.toml"
+    path.write_text(f"store = '{store}'\n")
+    with pytest.raises(LaunchError, match="Write 'memory', 'sqlite' or 'sqlite:PATH'"):
+        laid(Yard(), path)
+
+
+def test_without_a_home_the_default_store_is_in_memory_and_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def homeless(_: object) -> Path:
+        raise OSError(2, "There is no home directory")
+
+    monkeypatch.setattr("toolyard.launch.build.find_state_dir", homeless)
+    path = tmp_path / "toolyard.toml"
+    path.write_text("")
+
+    assert isinstance(served(Yard(), path).store, MemoryStore)
+    assert "store_in_memory" in caplog.text
+    with pytest.raises(LaunchError, match="no home"):
+        served(Yard(), path, store="sqlite")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from ticket_tools import made
 
@@ -9,6 +10,7 @@ from toolyard import Caller
 from toolyard.metatools import learned_output as module
 from toolyard.metatools.learned_output import LearnedOutputs
 from toolyard.model.envelope import encode
+from toolyard.state.memory import MemoryStore
 
 ADA, BEA, CEM, DOT = (Caller(identity=name) for name in ("ada", "bea", "cem", "dot"))
 
@@ -22,7 +24,7 @@ def learnt(*results: Any) -> Any:
 
 
 def seen(outputs: LearnedOutputs, caller: Caller) -> Any:
-    told = outputs.of("t", caller)
+    told = outputs.of(made("t").spec, caller)
     return None if told is None else told["schema"]
 
 
@@ -89,11 +91,11 @@ def test_a_tool_that_changed_is_learnt_anew_and_few_results_suffice() -> None:
     first = made("t").spec
     for number in range(1000):
         outputs.learn(first, {"a": number}, ADA)
-    told = outputs.of("t", ADA)
+    told = outputs.of(made("t").spec, ADA)
     assert told is not None
     assert told["learnt_from"] < 100
     outputs.learn(made("t").spec, {"b": 1}, ADA)
-    assert outputs.of("t", ADA) is None
+    assert outputs.of(made("t").spec, ADA) is None
 
 
 def test_a_name_is_told_to_whose_results_had_it_and_to_all_once_three_identities_did() -> None:
@@ -211,4 +213,39 @@ def test_of_many_tools_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) 
         for number in range(3):
             outputs.learn(spec, number, ADA)
 
-    assert [outputs.of(name, ADA) is None for name in "abc"] == [True, False, False]
+    assert [outputs.of(made(name).spec, ADA) is None for name in "abc"] == [True, False, False]
+
+
+async def test_what_was_stored_about_another_version_of_a_tool_is_not_shown() -> None:
+    store, before, after = MemoryStore(), LearnedOutputs(), LearnedOutputs()
+    spec = made("t").spec
+    async with before.kept_in(store):
+        for number in range(3):
+            before.learn(spec, number, ADA)
+    await after.load(store)
+
+    assert after.of(msgspec.structs.replace(spec, description="Another tool now."), ADA) is None
+
+
+async def test_learnt_output_is_stored_and_read_with_the_callers_who_may_see_it() -> None:
+    store, before, after = MemoryStore(), LearnedOutputs(), LearnedOutputs()
+    spec = made("t").spec
+    async with before.kept_in(store):
+        for _ in range(3):
+            before.learn(spec, {"name": "x", "rows": [{"id": 1}]}, ADA)
+    await after.load(store)
+
+    assert seen(after, ADA) == seen(before, ADA) is not None
+    assert seen(after, BEA) == seen(before, BEA) != seen(before, ADA)
+    again = made("t").spec  # of the restarted process, so it is another object
+    for _ in range(3):
+        after.learn(again, {"name": "x", "rows": [{"id": 1}]}, BEA)
+    assert seen(after, BEA) == seen(before, ADA)
+
+
+async def test_learnt_output_of_an_unreadable_kind_is_ignored() -> None:
+    store, outputs = MemoryStore(), LearnedOutputs()
+    await store.put("learned_output/t", b"another version")
+    await outputs.load(store)
+
+    assert outputs.of(made("t").spec, ADA) is None

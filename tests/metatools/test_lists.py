@@ -37,7 +37,7 @@ async def test_every_tool_is_on_one_page_whatever_the_filter() -> None:
     assert len(every_tool) == 30
     assert len(destroying) == 8
     assert [line["signature"] for line in posting] == [f"post_{n:02}()" for n in range(0, 25, 4)]
-    assert len(about) == 10
+    assert len(about) == 14
 
 
 async def test_namespaces_are_counted() -> None:

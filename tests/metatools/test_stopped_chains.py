@@ -8,7 +8,7 @@ from ticket_tools import Bench, ask, failure
 
 from toolyard import Call, Caller, Envelope, Image, Limits, Profile, Toolset, Yard, tool
 from toolyard.dispatch.call import Handler
-from toolyard.state.store import MemoryStore
+from toolyard.state.memory import MemoryStore
 
 ADD: dict[str, Any] = {"tool_id": "add", "args": {"a": 1}}
 WIPE: dict[str, Any] = {"tool_id": "wipe"}
@@ -300,3 +300,69 @@ async def test_stored_data_refer_to_nothing_in_a_chain_inside_that_takes_a_resul
         data = await ask(yard, "run_chain", steps=[ADD, by_run_tool(inner) if wrapped else inner])
 
     assert data["final"]["final"] == {"previous": {"$from": 0}}
+
+
+async def cancelled_once_hanging(yard: Yard, steps: list[dict[str, Any]]) -> Envelope:
+    """Run a chain, and cancel it as soon as its last step hangs."""
+    task = asyncio.ensure_future(yard.call("run_chain", {"steps": steps}))
+    while not any(call.name == "hang" and call.may_have_run for call in yard.dispatcher.in_flight.values()):  # noqa: ASYNC110 - the tool cannot tell
+        await asyncio.sleep(0)
+    outer = next(call for call in yard.dispatcher.in_flight.values() if call.parent is None)
+    assert yard.dispatcher.cancel(outer.id)
+    return await task
+
+
+async def test_a_cancelled_chain_keeps_its_partial_results() -> None:
+    async with Yard(tools=[Bench(), hang]) as yard:
+        answer = await cancelled_once_hanging(yard, [ADD, HANG])
+
+    assert failure(answer).code == "cancelled"
+    assert [result["data"] for result in answer.data["results"]] == [2]
+
+
+async def test_a_cancelled_chain_keeps_what_a_group_has_finished() -> None:
+    async with Yard(tools=[Bench(), hang]) as yard:
+        answer = await cancelled_once_hanging(yard, [{**ADD, "parallel": "g"}, {**HANG, "parallel": "g"}])
+
+    assert failure(answer).code == "cancelled"
+    assert [result["step"] for result in answer.data["results"]] == [0]
+
+
+async def test_a_cancelled_chain_keeps_the_results_of_the_chain_inside() -> None:
+    async with Yard(tools=[Bench(), hang]) as yard:
+        answer = await cancelled_once_hanging(yard, [ADD, chain_of(ADD, HANG)])
+
+    assert failure(answer).code == "cancelled"
+    assert [one["data"]["results"][0]["data"] for one in answer.data["partial"]] == [2]
+
+
+async def test_a_chain_that_is_cut_off_by_the_end_of_the_yard_keeps_its_partial_results() -> None:
+    async with Yard(tools=[Bench(), hang]) as yard:
+        task = asyncio.ensure_future(yard.call("run_chain", {"steps": [ADD, HANG]}))
+        while not any(call.name == "hang" for call in yard.dispatcher.in_flight.values()):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+    answer = await task
+
+    assert (failure(answer).code, failure(answer).blame) == ("cancelled", "yard")
+    assert [result["data"] for result in answer.data["results"]] == [2]
+
+
+async def test_references_that_need_too_much_room_are_refused_before_they_are_filled_in() -> None:
+    steps = [{"tool_id": "make", "args": {"letters": 600}}, {"tool_id": "add", "args": {"a": [{"$from": 0}] * 150}}]
+    async with Yard(tools=[Bench(), make], limits=Limits(stored_bytes=50_000, argument_bytes=50_000)) as yard:
+        error = failure(await yard.call("run_chain", {"steps": steps}))
+
+    assert (error.code, error.details["cause_code"]) == ("chain_step_failed", "too_large")
+
+
+async def test_very_many_references_are_filled_in() -> None:
+    @tool(operation="query")
+    async def count(values: list[object]) -> int:
+        """Count values."""
+        return len(values)
+
+    nested = [{"inner": [{"$from": 0}, 1]} for _ in range(20_000)]
+    async with Yard(tools=[Bench(), count]) as yard:
+        answer = await yard.call("run_chain", {"steps": [ADD, {"tool_id": "count", "args": {"values": nested}}], "final_only": True})
+
+    assert answer.data == {"final": 20_000}

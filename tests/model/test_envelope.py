@@ -433,3 +433,14 @@ def test_the_state_need_not_be_looked_at_where_nothing_ran() -> None:
     failures = [Envelope.fail(ToolError("cancelled", "No."), may_have_run=ran).error for ran in (False, True)]
 
     assert [failure is not None and "state" in failure.hint for failure in failures] == [False, True]
+
+
+def test_a_test_can_expect_a_failure() -> None:
+    failed = Envelope.fail(ToolError("not_found", "It is gone."))
+
+    assert failed.expect_error() is failed.error
+    assert failed.expect_error("not_found").message == "It is gone."
+    with pytest.raises(AssertionError):
+        failed.expect_error("timeout")
+    with pytest.raises(AssertionError):
+        Envelope.ok(5).expect_error()

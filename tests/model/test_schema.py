@@ -13,13 +13,12 @@ from toolyard.model.schema import (
     SchemaValidator,
     check_schema,
     field_name,
-    fits_simple_schema,
     inline_references,
-    is_simple_schema,
     resolve,
     subschema,
     unknown_field_issue,
 )
+from toolyard.model.simple_schema import fits_simple_schema, is_simple_schema
 
 ORDER: dict[str, Any] = {
     "type": "object",

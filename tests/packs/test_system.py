@@ -1,10 +1,14 @@
 import asyncio
+import json
 from datetime import datetime
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, Limits, Profile, Session, ToolError, Yard, tool
+from toolyard import Call, Caller, Envelope, Limits, Profile, Serving, Session, ToolError, Yard, tool
+from toolyard.launch.serve import serve_forever
 from toolyard.packs.system import System
 from toolyard.testing import FakeClock
 
@@ -72,9 +76,46 @@ async def test_the_server_info_tells_name_and_version_and_the_uptime_where_asked
         short = await yard.call("get_server_info")
         long = await yard.call("get_server_info", {"include_uptime": True})
 
-    assert short.data == {"name": "depot", "version": "7.1"}
-    assert {**long.data, "uptime_s": 0} == {"name": "depot", "version": "7.1", "uptime_s": 0}
+    facts = {"name": "depot", "version": "7.1", "transport": "library", "address": None, "port": None}
+    assert short.data == facts
+    assert {**long.data, "uptime_s": 0} == {**facts, "uptime_s": 0}
     assert long.data["uptime_s"] >= 0
+
+
+async def test_the_server_info_tells_the_address_and_port_while_the_yard_is_served() -> None:
+    yard = Yard(packs=["system"])
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = Serving(transport="http", port=0)
+    served = asyncio.create_task(serve_forever(yard, serving, ready=lambda transport: listening.set_result(transport.info().address)))
+    address = await listening
+    port = urlsplit(address).port
+    answer = await asyncio.to_thread(_call_over_http, port or 0)
+    served.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await served
+
+    assert (answer["transport"], answer["address"], answer["port"]) == ("http", address, port)
+    assert yard.address is None
+
+
+def _call_over_http(port: int) -> dict[str, Any]:
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_server_info", "_meta": meta}}
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "get_server_info"}
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("POST", "/mcp", json.dumps(body), headers)
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return answer["result"]["structuredContent"]["data"]
+
+
+async def test_a_yard_on_a_socket_has_no_port() -> None:
+    async with Yard(packs=["system"]) as yard:
+        yard.address = "unix:/run/yard.sock"
+        answer = await yard.call("get_server_info")
+
+    assert (answer.data["address"], answer.data["port"]) == ("unix:/run/yard.sock", None)
 
 
 async def test_only_the_callers_own_sessions_are_counted_listed_and_described() -> None:
@@ -114,7 +155,7 @@ async def test_the_settings_tell_every_value_and_where_it_came_from() -> None:
     assert answer.data["packs"] == {"value": ["system"], "from": "code"}
     assert answer.data["allow_eval"] == {"value": True, "from": "code"}
     assert answer.data["search.strategy"] == {"value": "lexical", "from": "default"}
-    own = {"name", "version", "profile", "packs", "metatools", "search.strategy", "allow_eval", "state_dir"}
+    own = {"name", "version", "profile", "packs", "metatools", "search.strategy", "allow_eval", "shape", "state_dir"}
     assert set(answer.data) == {*own, *Limits().as_dict()}
 
 

@@ -1,7 +1,10 @@
+import pytest
+
 from toolyard import Operation
 from toolyard.model.spec import ToolSpec
 from toolyard.search import SearchSettings, make_index
 from toolyard.search.hits import Found
+from toolyard.search.settings import read_environment
 
 
 def spec(name: str, description: str) -> ToolSpec:
@@ -37,3 +40,23 @@ def test_a_tool_is_replaced_and_removed() -> None:
     index.remove("one")
     index.remove("one")
     assert (names("pie"), names("cake")) == ([], ["two"])
+
+
+def test_the_weights_and_caps_are_settings_and_variables() -> None:
+    tools = [spec("apple", "A pear."), spec("fruit", "A pear, an apple, an apple and an apple.")]
+
+    def names(query: str = "apple", **variables: str) -> list[str]:
+        environment = {f"TOOLYARD_SEARCH_{name.upper()}": value for name, value in variables.items()}
+        settings = read_environment({"TOOLYARD_SEARCH_STRATEGY": "bm25", **environment})
+        return [hit.spec.name for hit in found(tools, query, settings).hits]
+
+    assert names() == ["apple", "fruit"]
+    assert names(bm25_name_weight="0") == ["fruit"]
+    assert names(bm25_description_weight="0") == ["apple"]
+    assert names(bm25_characters="8") == ["apple"]
+    assert names("zebra apple", bm25_query_words="1") == []
+
+
+def test_a_word_cannot_count_without_end() -> None:
+    with pytest.raises(ValueError, match="bm25_name_weight"):
+        SearchSettings(bm25_name_weight=101)

@@ -112,11 +112,11 @@ async def test_the_headers_of_a_tool_follow_its_schema() -> None:
 async def test_what_can_be_done_depends_on_what_there_is(server: ServerContext) -> None:
     everything = server.capabilities(server.profile_of(ANYONE))
 
-    assert set(everything) == {"tools", "resources", "prompts", "completions", "logging"}
+    assert set(everything) == {"tools", "resources", "prompts", "completions", "logging", "extensions"}
     assert server.instructions(server.profile_of(ANYONE)) == "Be kind."
     async with Yard(tools=[one]) as yard:
         bare = ServerContext(yard, Serving(), channel="test")
-        assert set(bare.capabilities(yard.profile)) == {"tools", "logging"}
+        assert set(bare.capabilities(yard.profile)) == {"tools", "logging", "extensions"}
         bare.close()
 
 

@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -7,13 +6,14 @@ import pytest
 from toolyard import Call, Confirmation, Yard, prompt, resource, tool
 from toolyard._internal.signed_tokens import Signer
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import Caller, Channel
+from toolyard.dispatch.call import Caller, CallRequest
 from toolyard.model.elicitation import ClientRequest
-from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.server import RequestContext, ServerContext
-from toolyard.server.input_required import InputRequest, InputRequired, Invocation
-from toolyard.testing import FakeClock, FakeSink
+from toolyard.server.input_required import InputRequired
+from toolyard.state.memory import MemoryStore
+from toolyard.state.store import StoreUnavailableError
+from toolyard.testing import FakeClock
 from toolyard.wire.messages import INVALID_PARAMS, MISSING_CAPABILITY, Fault
 from toolyard.wire.versions import LATEST
 
@@ -475,50 +475,18 @@ async def test_a_resource_and_a_prompt_can_ask_too(meet: "Meet") -> None:
             assert gone["error"]["data"]["error"]["code"] == "state_error"
 
 
-# What no client can bring about
-
-
-def context_of(server: ServerContext) -> RequestContext:
-    return RequestContext(server=server, id=1, encoder=server.encoder(LATEST), caller=Caller(), capabilities={"elicitation": {}})
-
-
-async def parked(start: Callable[[Channel], Awaitable[Envelope]], state: str | None = None) -> Envelope | InputRequest:
-    async with Yard(sinks=[FakeSink()]) as yard:
+async def test_a_state_whose_key_is_unknown_is_refused_before_anything_begins() -> None:
+    request = CallRequest("greet")
+    state = Signer(lambda: b"x").sign("state of a request", ["gone", request.fingerprint(), 2**40, False])
+    async with Yard(tools=[greet]) as yard:
         server = ServerContext(yard, Serving(), channel="test")
-        try:
-            return await InputRequired(Signer(lambda: b"x"), 60).run(
-                Invocation(method="m", name="n", arguments=b"", start=start), context_of(server), state
-            )
-        finally:
-            server.close()
-
-
-async def test_a_call_that_fails_as_none_should_fails_the_request() -> None:
-    async def start(_: Channel) -> Envelope:
-        raise LookupError("a defect")
-
-    with pytest.raises(LookupError, match="a defect"):
-        await parked(start)
-
-
-async def test_a_call_that_is_cancelled_from_inside_cancels_the_request() -> None:
-    async def start(_: Channel) -> Envelope:
-        raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        await parked(start)
-
-
-async def test_a_state_of_nowhere_is_refused_before_anything_begins() -> None:
-    async def start(_: Channel) -> Envelope:
-        raise AssertionError
-
-    with pytest.raises(Fault):
-        await parked(start, "no state")
-    work = Invocation(method="m", name="n", arguments=b"", start=start)
-    state = Signer(lambda: b"x").sign("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
-    with pytest.raises(ToolError) as caught:
-        await parked(start, state)
+        required = InputRequired(server.detached_calls, Signer(lambda: b"x"))
+        context = RequestContext(server=server, id=1, encoder=server.encoder(LATEST), caller=Caller(), capabilities={"elicitation": {}})
+        with pytest.raises(Fault):
+            await required.run(request, context, "no state")
+        with pytest.raises(ToolError) as caught:
+            await required.run(request, context, state)
+        server.close()
     assert caught.value.code == "state_error"
 
 
@@ -542,71 +510,6 @@ async def test_two_questions_at_the_same_time_are_both_answered(meet: "Meet") ->
     assert peer.sink.codes == [None]
 
 
-async def test_a_call_that_is_over_at_once_is_answered() -> None:
-    def start(_: Channel) -> Awaitable[Envelope]:
-        done: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
-        done.set_result(Envelope.ok(1))
-        return done
-
-    outcome = await parked(start)
-    assert isinstance(outcome, Envelope)
-    assert outcome.data == 1
-
-
-@pytest.mark.parametrize("fails", [True, False])
-async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    ended = asyncio.Event()
-
-    async def start(channel: Channel) -> Envelope:
-        assert channel.ask is not None
-        try:
-            await channel.ask({"who": ClientRequest.person("Who?", SCHEMA)}, False)  # noqa: FBT003 - the shape of a door
-        except asyncio.CancelledError:
-            ended.set()
-            if fails:
-                raise LookupError("a defect") from None
-        return Envelope.ok(1)
-
-    async with Yard() as yard:
-        server = ServerContext(yard, Serving(), channel="test")
-        store = InputRequired(Signer(lambda: b"x"), 60)
-        outcome = await store.run(Invocation(method="m", name="n", arguments=b"", start=start), context_of(server), None)
-        assert isinstance(outcome, InputRequest)
-        assert len(store) == 1
-        store.cancel_all()
-        await ended.wait()
-        await asyncio.sleep(0)  # a turn of the loop, not a wait
-        assert len(store) == 0
-        server.close()
-
-
-async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start(channel: Channel) -> Envelope:
-        assert channel.ask is not None
-        return Envelope.ok(dict(await channel.ask({"who": ClientRequest.person("Who?", SCHEMA)}, True)))  # noqa: FBT003 - the shape of a door
-
-    clock = FakeClock()
-    monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
-    async with Yard() as yard:
-        server = ServerContext(yard, Serving(), channel="test")
-        store = InputRequired(Signer(lambda: b"x"), 60)
-        work = Invocation(method="m", name="n", arguments=b"", start=start)
-        for _ in range(20):
-            outcome = await store.run(work, context_of(server), None)
-            assert isinstance(outcome, InputRequest)
-            for expected in (True, False):
-                context = context_of(server)
-                context.input_responses = said()
-                if expected:
-                    assert isinstance(await store.run(work, context, outcome.state), Envelope)
-                else:
-                    with pytest.raises(ToolError):
-                        await store.run(work, context, outcome.state)
-            clock.advance(50)
-        assert len(store._answered) <= 3  # pyright: ignore[reportPrivateUsage] - memory is what is tested
-        server.close()
-
-
 async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> None:
     ran: list[str] = []
 
@@ -627,8 +530,27 @@ async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> No
     assert answers[3]["error"]["code"] == "state_error"
 
 
+@pytest.mark.parametrize(("limit", "most"), [("_MAX_CALLS_OF_OWNER", 1), ("_MAX_BYTES_OF_OWNER", 5000)])
+async def test_one_caller_cannot_take_the_room_of_the_others(meet: "Meet", monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(f"toolyard.dispatch.detached.{limit}", most)
+
+    @tool
+    async def keep(call: Call, much: str) -> str:
+        """Ask, having taken much."""
+        return f"{(await call.ask(SCHEMA, 'Who?', key='who'))['name']} {len(much)}"
+
+    async with meet(tools=[keep]) as peer:
+        assert await state_of(peer, "keep", arguments={"much": "x" * 3000})
+        peer.call(2, "keep", {"much": "x" * 3000})
+        refused = await peer.envelope()
+        async with meet(tools=[keep], caller=Caller(identity="ben")) as other:
+            assert await state_of(other, "keep", arguments={"much": "x" * 3000})
+
+    assert refused["error"]["code"] == "overloaded"
+
+
 async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.server.input_required._MAX_BYTES", 5000)
+    monkeypatch.setattr("toolyard.dispatch.detached._MAX_BYTES", 5000)
 
     @tool
     async def keep(call: Call, much: str) -> str:
@@ -648,27 +570,16 @@ async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet",
     assert again
 
 
-async def test_a_state_that_is_given_out_again_lives_no_longer_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start(channel: Channel) -> Envelope:
-        assert channel.ask is not None
-        return Envelope.ok(dict(await channel.ask({"who": ClientRequest.person("Who?", SCHEMA)}, False)))  # noqa: FBT003 - the shape of a door
-
+async def test_a_state_that_is_sent_again_lives_no_longer_than_the_call(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
-    async with Yard() as yard:
-        server = ServerContext(yard, Serving(), channel="test")
-        store = InputRequired(Signer(lambda: b"x"), 60)
-        work = Invocation(method="m", name="n", arguments=b"", start=start)
-        outcome = await store.run(work, context_of(server), None)
-        assert isinstance(outcome, InputRequest)
+    async with meet(tools=[greet], settings={"ask_seconds": 60.0}) as peer:
+        state = await state_of(peer)
         clock.advance(50)
-        again = await store.run(work, context_of(server), outcome.state)
-        assert isinstance(again, InputRequest)
+        again = await state_of(peer, requestState=state)
         clock.advance(20)
-        with pytest.raises(Fault, match="expired"):
-            await store.run(work, context_of(server), again.state)
-        store.cancel_all()
-        server.close()
+        peer.call(2, "greet", requestState=again, inputResponses=said())
+        assert (await peer.answer())["error"]["code"] == INVALID_PARAMS
 
 
 async def test_a_question_that_is_no_json_is_not_parked(meet: "Meet") -> None:
@@ -691,3 +602,69 @@ async def test_a_client_without_forms_is_told_that_it_lacks_them(meet: "Meet") -
         error = (await peer.answer())["error"]
 
     assert (error["code"], error["data"]) == (MISSING_CAPABILITY, {"requiredCapabilities": {"elicitation": {"form": {}}}})
+
+
+@tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
+async def confirmed(call: Call) -> str:
+    """Say what was answered."""
+    return call.confirmation["name"]
+
+
+class Unsteady(MemoryStore):
+    """A store that takes a moment, and fails while it is told to."""
+
+    fails = False
+
+    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+        await asyncio.sleep(0)
+        if self.fails:
+            raise StoreUnavailableError("no room", reason="full")
+        return await super().compare_and_set(key, expected, value, ttl=ttl)
+
+
+@pytest.mark.parametrize("name", ["greet", "confirmed"])
+async def test_an_answer_that_comes_twice_at_the_same_moment_runs_the_call_once(meet: "Meet", name: str) -> None:
+    ran: list[str] = []
+
+    async def note(call: Call) -> None:
+        ran.append(call.id)
+
+    async with meet(tools=[greet, confirmed], store=Unsteady(), policies=[note]) as peer:
+        state = await state_of(peer, name)
+        for number in (2, 3):
+            peer.call(number, name, requestState=state, inputResponses=said())
+        answers = [await peer.envelope(), await peer.envelope()]
+
+    assert sorted(answer["success"] for answer in answers) == [False, True]
+    refused = next(answer["error"] for answer in answers if answer["error"])
+    assert (refused["code"], refused["details"]["reason"]) == ("state_error", "call_gone")
+    assert peer.sink.codes.count(None) == 1
+
+
+async def test_an_answer_that_cannot_be_marked_does_not_continue_a_declared_question(meet: "Meet") -> None:
+    store = Unsteady()
+    async with meet(tools=[confirmed], store=store) as peer:
+        state = await state_of(peer, "confirmed")
+        store.fails = True
+        peer.call(2, "confirmed", requestState=state, inputResponses=said())
+        refused = (await peer.envelope())["error"]
+        store.fails = False
+        peer.call(3, "confirmed", requestState=state, inputResponses=said())
+        envelope = await peer.envelope()
+
+    assert (refused["code"], refused["details"]["reason"], refused["may_have_run"]) == ("overloaded", "store_unavailable", False)
+    assert envelope["data"] == "Ada"
+
+
+async def test_an_answer_counts_once_for_all_servers_of_a_store(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    store = MemoryStore()
+    async with meet(tools=[confirmed], store=store) as one, meet(tools=[confirmed], store=store) as other:
+        state = await state_of(one, "confirmed")
+        other.call(1, "confirmed", requestState=state, inputResponses=said())
+        first = await other.envelope()
+        one.call(2, "confirmed", requestState=state, inputResponses=said())
+        second = await one.envelope()
+
+    assert first["data"] == "Ada"
+    assert second["error"]["details"]["reason"] == "call_gone"

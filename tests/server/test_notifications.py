@@ -24,6 +24,8 @@ from toolyard.server.notifications import ChangeNotifier, Subscription, listen
 from toolyard.testing import FakeProvider
 from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault
 from toolyard.wire.params import SUBSCRIPTION, SubscriptionFilter, SubscriptionsListen
+from toolyard.wire.results import ResultEncoder
+from toolyard.wire.results import Server as ServerName
 from toolyard.wire.versions import LATEST
 
 if TYPE_CHECKING:
@@ -126,7 +128,9 @@ class Watched:
     def __init__(self, yard: Yard, provider: FakeProvider, loop: FakeLoop) -> None:
         self.provider = provider
         self.loop = loop
-        self.changes = ChangeNotifier(yard, Lists(yard, Serving(), Signer(lambda: b"x")))
+        self.lists = Lists(yard, Serving(), Signer(lambda: b"x"))
+        self.encoder = ResultEncoder(LATEST, ServerName("t", "1"))
+        self.changes = ChangeNotifier(yard, self.lists)
 
     def subscribe(self, profile: Profile = EVERYTHING, kinds: set[Kind] | None = None, **more: Any) -> list[str]:
         """Return the list that one more client's notices are put into."""
@@ -210,6 +214,21 @@ async def test_what_is_as_before_when_it_is_quiet_is_not_told(watched: Watched) 
     watched.provider.change([one])
     watched.loop.advance(2)
     assert told == []
+
+
+async def test_a_list_that_changed_and_changed_back_is_told_if_a_client_got_it_in_between(watched: Watched) -> None:
+    told = watched.subscribe(kinds={"tools"})
+    watched.provider.change([one, two])
+    watched.lists.page("tools", EVERYTHING, watched.encoder, None)
+    watched.provider.change([one])
+    watched.loop.advance(2)
+    assert told == [TOOLS]
+
+    watched.lists.page("tools", EVERYTHING, watched.encoder, None)
+    watched.provider.change([one, two])
+    watched.provider.change([one])
+    watched.loop.advance(2)
+    assert told == [TOOLS]
 
 
 async def test_only_those_are_told_whose_own_list_changed(watched: Watched) -> None:

@@ -11,7 +11,7 @@ from toolyard.dispatch.progress import Progress
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
 from toolyard.server import RequestContext, ServerContext
-from toolyard.server.input_required import check_asks
+from toolyard.server.context import check_asks
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version
 
 TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"

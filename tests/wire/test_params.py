@@ -234,15 +234,16 @@ def test_what_is_not_ascii_is_left_to_those_who_look_at_characters(params: bytes
 
 
 def test_what_may_be_too_deep_is_left_to_those_who_count_levels() -> None:
-    nested = b'{"name":"add","arguments":{"a":%b1%b}}' % (b"[" * 100, b"]" * 100)
+    nested = b'{"name":"add","arguments":{"a":%b1%b}}' % (b"[" * 200, b"]" * 200)
 
     assert decode_call(written(nested), depth=DEPTH) is None
     assert decode_call(written(nested), depth=1000) is not None
 
 
-def test_what_is_longer_is_read_in_one_go_only_while_it_cannot_be_too_deep() -> None:
-    def call_of(length: int) -> bytes:
-        return written(b'{"name":"add","arguments":{"a":"%b"}}' % (b"x" * length))
+@pytest.mark.parametrize("length", [3 * DEPTH, 5 * DEPTH, 100_000])
+def test_what_is_longer_is_read_in_one_go_only_while_it_cannot_be_too_deep(length: int) -> None:
+    flat = written(b'{"name":"add","arguments":{"a":"%b"}}' % (b"x" * length))
+    bracketed = written(b'{"name":"add","arguments":{"a":"%b"}}' % (b"[" * length))
 
-    assert decode_call(call_of(3 * DEPTH), depth=DEPTH) is not None
-    assert decode_call(call_of(5 * DEPTH), depth=DEPTH) is None
+    assert decode_call(flat, depth=DEPTH) is not None
+    assert decode_call(bracketed, depth=DEPTH) is None

@@ -19,16 +19,25 @@ def find_state_dir(configured: str | os.PathLike[str] | None = None) -> Path:
     """Return the state directory: the configured one, `TOOLYARD_STATE_DIR`, or the user's default.
 
     Raises:
-        OSError: The user has no home directory.
+        OSError: The user has no home directory, or everybody can change the state directory.
     """
     chosen = configured or os.environ.get("TOOLYARD_STATE_DIR")
     states = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         if chosen:
-            return Path(chosen).expanduser().absolute()
-        return (states if states.is_absolute() else Path("~/.local/state").expanduser()) / "toolyard"
+            return _checked(Path(chosen).expanduser().absolute())
+        return _checked((states if states.is_absolute() else Path("~/.local/state").expanduser()) / "toolyard")
     except RuntimeError:
         raise OSError(errno.ENOENT, "There is no home directory") from None
+
+
+def _checked(folder: Path) -> Path:
+    """Return the folder unless everybody can change it, because then logins and pins could be swapped."""
+    with suppress(FileNotFoundError):
+        if folder.stat().st_mode & stat.S_IWOTH:
+            reason = f"Everybody can write to '{folder}'. Run 'chmod o-w' on it, or choose a folder inside it"
+            raise PermissionError(errno.EPERM, reason, str(folder))
+    return folder
 
 
 def make_private(folder: Path) -> None:

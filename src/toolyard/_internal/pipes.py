@@ -23,44 +23,45 @@ class LineSplitter:
         self._on_line = on_line
         self._limit = limit
         self._on_too_long = on_too_long
-        self._buffer = bytearray()
+        self._rest: list[bytes] = []
+        """The pieces of a line that is not complete, which are joined once: a long line is copied no more than that."""
+        self._size = 0
         self._skipping = False
 
     def feed(self, piece: bytes) -> None:
         """Pass on every line that is complete with this piece."""
-        if not self._buffer and not self._skipping and piece.endswith(b"\n"):  # the usual case, whole lines, needs no copy into the buffer
-            rest = piece
-        else:
-            searched = len(self._buffer)
-            self._buffer += piece
-            end = self._buffer.rfind(b"\n", searched)
-            if end < 0:
-                self._check_length()
-                return
-            rest = bytes(self._buffer[: end + 1])
-            del self._buffer[: end + 1]
-        for line in rest.split(b"\n"):
+        *lines, rest = piece.split(b"\n")
+        if lines and self._rest:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._clear()
+        for line in lines:
             if self._skipping:
                 self._skipping = False
             elif len(line) > self._limit:
                 self._on_too_long()
             elif line:
                 self._on_line(line)
-        self._check_length()
+        if rest and not self._skipping:
+            self._keep(rest)
 
     def flush(self) -> None:
         """Pass on the last line, which has no line break."""
-        if self._buffer and not self._skipping:
-            self._on_line(bytes(self._buffer))
-        self._buffer.clear()
+        rest = b"".join(self._rest)
+        self._clear()
+        if rest:
+            self._on_line(rest)
 
-    def _check_length(self) -> None:
-        if self._skipping:
-            self._buffer.clear()
-        elif len(self._buffer) > self._limit:
+    def _keep(self, rest: bytes) -> None:
+        self._rest.append(rest)
+        self._size += len(rest)
+        if self._size > self._limit:
             self._on_too_long()
             self._skipping = True
-            self._buffer.clear()
+            self._clear()
+
+    def _clear(self) -> None:
+        self._rest.clear()
+        self._size = 0
 
 
 class Reader:

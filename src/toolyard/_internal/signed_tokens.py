@@ -1,6 +1,7 @@
 """Signed tokens: JSON with an HMAC, readable by its holder but not forgeable.
 
-Restarts and other workers accept a token if they share the secret: `TOOLYARD_SECRET`, or else the one in the state directory.
+Restarts and other workers accept a token if they share the secret: `TOOLYARD_SECRET`, or else the one in the store, or else the one
+in the state directory.
 """
 
 import hmac
@@ -17,7 +18,7 @@ import msgspec
 
 from toolyard._internal.logfmt import log_value
 
-__all__ = ["Cursors", "SignatureError", "Signer", "default_signer"]
+__all__ = ["Cursors", "SignatureError", "Signer", "default_signer", "environment_secret"]
 
 _SIGNATURE_BYTES: Final = 16
 _SECRET_BYTES: Final = 32
@@ -37,6 +38,15 @@ class Signer:
     def prepare(self) -> None:
         """Load the secret now, so that forked processes share it."""
         _ = self._secret
+
+    def load_secret(self) -> bytes:
+        """Return the secret, such as to store it for other processes."""
+        return self._load_secret()
+
+    def use_secret(self, secret: bytes) -> None:
+        """Sign and verify with this secret from now on."""
+        self._load_secret = lambda: secret
+        self.__dict__.pop("_secret", None)
 
     def sign(self, purpose: str, content: Any) -> str:
         """Return JSON content as a token for one purpose."""
@@ -91,7 +101,12 @@ class Cursors:
 
 def default_signer(state_dir: str | None = None) -> Signer:
     """Return a signer with the secret of the environment, the state directory or, failing both, this process."""
-    return Signer(lambda: os.environ.get("TOOLYARD_SECRET", "").encode() or _stored_secret(state_dir))
+    return Signer(lambda: environment_secret() or _stored_secret(state_dir))
+
+
+def environment_secret() -> bytes:
+    """Return the secret of the environment, which comes before all others and is never stored; empty if there is none."""
+    return os.environ.get("TOOLYARD_SECRET", "").encode()
 
 
 def _stored_secret(state_dir: str | None) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard._internal.files import find_state_dir, rewrite
+from toolyard._internal.project import find_project, project_dir
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Terminal
 from toolyard.client_configs.connect import add_upstreams, display_target, missing_variables
@@ -51,7 +52,7 @@ def read_config_file(path_text: str | None) -> ConfigFile:
         raise LaunchError(str(error)) from error
     except OSError as error:
         raise LaunchError(f"There is no folder for secrets: {error.strerror}. Set one with 'state_dir'.") from error
-    return ConfigFile(path, text, document.get(UPSTREAMS, {}), state / "secrets")
+    return ConfigFile(path, text, document.get(UPSTREAMS, {}), project_dir(state, find_project(path)) / "secrets")
 
 
 def write_config_file(file: ConfigFile, text: str, *, secrets: dict[str, str], storage: SecretStorage) -> None:
@@ -150,6 +151,6 @@ def run_remove(options: Options, terminal: Terminal) -> int:
 def _secrets_of(file: ConfigFile, name: str, text: str) -> Iterator[Path]:
     """Yield the files of an upstream's secrets to which the new text does not refer."""
     for match in _SECRET_FILE.findall(str(file.upstreams[name])):
-        path = Path(match.rstrip("'"))
-        if path.parent == file.secrets and path.name.startswith(f"{name}.") and str(path) not in text:
+        path = Path(match.rstrip("'")).expanduser()
+        if path.parent == file.secrets and path.name.startswith(f"{name}.") and match not in text:
             yield path

@@ -22,6 +22,8 @@ from toolyard.model.envelope import Content, Envelope, Failure, encode
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import Profile
 from toolyard.model.schema import Schema, resolve, subschema
+from toolyard.providers.provider_set import StaticProvider
+from toolyard.providers.upstream.provider import Upstream
 from toolyard.yard import Yard
 
 __all__ = ["ArgumentInput", "read_arguments", "run_call", "write_envelope"]
@@ -199,6 +201,11 @@ def _allows_string(schema: object, root: Schema, depth: int) -> bool:
 
 
 _LEVELS: Final = logging.getLevelNamesMapping()
+_RUN_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"tool_id": {"type": "string"}, "args": {"type": "object"}, "background": {"type": "boolean"}},
+    "additionalProperties": False,
+}
 
 
 def run_call(options: Options, terminal: Terminal) -> int:
@@ -225,6 +232,8 @@ async def _call(
     yard: Yard, profile: Profile, *, options: Options, terminal: Terminal, arguments: ArgumentInput, folder: Path | None
 ) -> int:
     values = arguments.parse(_input_schema(yard, options.name, profile))
+    if options.background:
+        return write_envelope(options, terminal, await _start_job(yard, options, values))
     envelope = await yard.call(
         options.name, values, session=options.session, caller=Caller(profile=profile), channel=_channel(options, terminal)
     )
@@ -233,6 +242,23 @@ async def _call(
         for path in _write_blocks(envelope, folder):
             terminal.inform(f"Wrote '{path}'.")
     return status
+
+
+async def _start_job(yard: Yard, options: Options, values: dict[str, Any]) -> Envelope:
+    """Start a job at the server that the target names, and return its first answer.
+
+    Raises:
+        LaunchError: The target is no URL: the process of this command ends, and its jobs with it.
+    """
+    remotes = [provider for provider in yard.providers if isinstance(provider, Upstream)]
+    if "://" not in options.target or len(remotes) != 1:
+        raise LaunchError("'--background' needs the URL of a running server, which goes on with the job after this command.")
+    tool = remotes[0].unlisted_tool("run_tool", _RUN_SCHEMA, name="run_at_server")
+    await yard.providers.add(StaticProvider("server", [tool], resources=[], prompts=[]))
+    args = values if options.session is None else {**values, "session_id": options.session}
+    answer = await yard.call("run_at_server", {"tool_id": options.name, "args": args, "background": True})
+    inner = cast("dict[str, Any]", answer.data) if answer.success and isinstance(answer.data, dict) else {}
+    return Envelope.from_json(encode(inner)) if "success" in inner else answer  # the envelope of the other yard
 
 
 def _input_schema(yard: Yard, name: str, profile: Profile) -> Schema:

@@ -91,7 +91,7 @@ _MAX_NAMES: Final = 5
 
 def run_list(options: Options, terminal: Terminal) -> int:
     """Print the tools: a table for people, lines of columns for programs, an array with `--json`."""
-    return run_in_yard(options, terminal, partial(_list, options=options, terminal=terminal))
+    return run_in_yard(options, terminal, partial(_list, options=options, terminal=terminal), lists=True)
 
 
 async def _list(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
@@ -158,7 +158,7 @@ def _tools(number: int) -> str:
 
 def run_manifest(options: Options, terminal: Terminal) -> int:
     """Print every tool of the profile, metatools only if they are listed, with the hash of the list."""
-    return run_in_yard(options, terminal, partial(_manifest, options=options, terminal=terminal))
+    return run_in_yard(options, terminal, partial(_manifest, options=options, terminal=terminal), lists=True)
 
 
 async def _manifest(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import config_from, state_dir_of
+from toolyard.cli.targets import config_from, project_dir_of
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError
 from toolyard.config.read import is_upstream_name
@@ -19,7 +19,7 @@ from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.credentials import load_signin
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
-from toolyard.providers.upstream.oauth.vault import Vault, stored_url
+from toolyard.providers.upstream.oauth.vault import Vault, is_known, stored_url
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 __all__ = ["run_login", "run_logout"]
@@ -38,9 +38,10 @@ def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
         options.target, options.name = options.name, ""
     config = config_from(options, terminal)
     name = options.name or next(iter(config.upstreams), "")
-    folder = folder_of(state_dir_of(config), name)
+    state = project_dir_of(config)
+    folder = folder_of(state, name)
     settings = _settings_after_refusal(folder) if is_upstream_name(name) and name not in config.upstreams else None
-    settings = settings or _settings(config, name, terminal)
+    settings = settings or _settings(config, name, terminal, state=state)
     if settings.url is None:
         raise LaunchError(f"'{name}' is a program, which has no login.")
     return _Upstream(name, settings, folder)
@@ -53,10 +54,12 @@ def _settings_after_refusal(folder: Path) -> UpstreamSettings | None:
     return None if address is None else UpstreamSettings(url=address)
 
 
-def _settings(config: Config, name: str, terminal: Terminal) -> UpstreamSettings:
+def _settings(config: Config, name: str, terminal: Terminal, *, state: Path) -> UpstreamSettings:
     entry = config.upstreams.get(name)
     if entry is None:
         meant = did_you_mean(name, list(config.upstreams)) if config.upstreams else " Name one of the configuration, or a URL."
+        if is_upstream_name(name) and any(is_known(folder_of(project, name)) for project in state.parent.glob("*")):
+            meant = " Another project has one: run this in its folder, or name its file with '--config'."
         raise LaunchError(f"There is no upstream '{name}'.{meant}")
     with as_launch_error(ConfigError):
         return entry.resolve(os.environ, terminal.say)
@@ -82,11 +85,17 @@ async def _sign_in(upstream: _Upstream, options: Options, terminal: Terminal) ->
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     vault = Vault(upstream.folder, upstream.settings.url or "")
+
+    async def save(login: StoredLogin) -> None:
+        async with vault.locked():
+            await asyncio.to_thread(vault.write, login)
+
     before = await asyncio.to_thread(vault.read)
-    login: StoredLogin = await load_signin().sign_in(upstream.name, upstream.settings, before, show=show, seconds=options.timeout)
-    async with vault.locked():
-        await asyncio.to_thread(vault.write, login)
-    return login
+    signed_in: StoredLogin = await load_signin().sign_in(
+        upstream.name, upstream.settings, before, show=show, seconds=options.timeout, save=save
+    )
+    await save(signed_in)
+    return signed_in
 
 
 def _describe(upstream: _Upstream, login: StoredLogin) -> list[str]:

@@ -90,6 +90,7 @@ class Parser(ArgumentParser):
 
 _TARGET: Final = "the yard: 'module:attr', 'file.py', 'file.py:attr', a 'toolyard.toml', a client's 'file.json', or a URL"
 _CONFIG: Final = "the file to read settings from (default: 'toolyard.toml', if it exists)"
+_PROJECT: Final = "the project of the upstream: a 'toolyard.toml' (default: the one here), a client's 'file.json' or a URL"
 _PROFILE: Final = "show the yard as callers of this profile see it (default: the yard's own)"
 _CLIENTS: Final = "'claude-code', 'claude-desktop', 'cursor', 'vscode', 'codex', 'gemini' and so on"
 _CHANGED_FILE: Final = "the file to change (default: 'toolyard.toml', which is created if it does not exist)"
@@ -98,17 +99,22 @@ _SECRETS: Final = (
 )
 _NOTHING: Final[Mapping[str, str | bool]] = MappingProxyType({})
 _SETTINGS: Final = (
-    ("serve.transport", "NAME", "the transport: 'stdio' (default), 'http' or 'sse'"),
+    ("serve.transport", "NAME", "the transport: 'stdio' (default), 'http' (also 'streamable') or 'sse'"),
     ("serve.host", "ADDRESS", "the address to listen on (default: 127.0.0.1); any but a loopback address needs authentication"),
     ("serve.port", "PORT", "the port to listen on (default: 8321); 0 is any free port"),
     ("serve.socket", "PATH", "listen on this Unix socket instead"),
     ("serve.stateless", "", "give clients of the handshake era no HTTP session"),
     ("serve.json_response", "", "answer every request with one JSON document, without progress notifications"),
     ("serve.session_timeout", "SECONDS", "end an idle HTTP session after this time (default: 1800); 0 is never"),
+    ("serve.tls", "", "serve HTTPS, with '--tls-cert' and '--tls-key'"),
     ("serve.tls_cert", "FILE", "the certificate, which switches HTTPS on"),
     ("serve.tls_key", "FILE", "the private key of the certificate"),
     ("serve.workers", "NUMBER", "the number of processes (default: 1); more than one needs '--stateless'"),
     ("serve.reload", "", "restart when a '.py' or '.toml' file in the folder of the yard changes"),
+    ("store", "STORE", "where state is kept: 'memory', 'sqlite' or 'sqlite:PATH' (default: 'sqlite', in a file for each project)"),
+    ("monitor.metrics", "", "show counters for Prometheus at '/metrics' (default: over 'http' with one worker)"),
+    ("monitor.audit_log", "FILE", "write a line for each call to this file"),
+    ("monitor.access_log", "FILE", "write a line for each HTTP request to this file"),
     ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code"),
     ("runtime.enabled", "", "let agents run programs with 'execute_code'"),
@@ -134,6 +140,9 @@ class Options(Namespace):
     name: str = ""
     arguments: Sequence[str] = ()
     session: str | None = None
+    background: bool = False
+    action: str = "list"
+    job_id: str = ""
     profile: str | None = None
     allow_eval: bool = False
     output: str | None = None
@@ -158,6 +167,7 @@ class Options(Namespace):
     clients: Sequence[str] | None = None
     file: str | None = None
     dry_run: bool = False
+    wait: bool = False
     undo: bool = False
     project: bool = False
     url: str | None = None
@@ -263,7 +273,7 @@ def _add_settings(parser: Parser) -> None:
     _add_target(parser)
     _add_config_file(parser)
     for key, value, text in _SETTINGS:
-        option = f"--{key.removeprefix('serve.').replace('.', '-').replace('_', '-')}"
+        option = f"--{key.removeprefix('serve.').removeprefix('monitor.').replace('.', '-').replace('_', '-')}"
         if value:
             parser.add_argument(option, dest=key, action=_SetText, default=SUPPRESS, metavar=value, help=text)
         else:
@@ -283,13 +293,14 @@ def _add_key(parser: Parser) -> None:
 
 def _add_upstreams(parser: Parser) -> None:
     _add_target(parser)
-    parser.add_argument("--check", action="store_true", help="start or call each of them now")
+    parser.add_argument("--check", action="store_true", help="start or call each of them now, for at most 5 seconds")
+    _add_wait(parser)
     _add_json_array(parser)
 
 
 def _add_upstream(parser: Parser, text: str = "the upstream") -> None:
     parser.add_argument("name", metavar="NAME", help=text)
-    _add_config_file(parser)
+    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
 
 
 def _add_logs(parser: Parser) -> None:
@@ -308,8 +319,13 @@ def _add_logout(parser: Parser) -> None:
     _add_upstream(parser, "the upstream, or its URL")
 
 
+def _add_wait(parser: Parser) -> None:
+    parser.add_argument("--wait", action="store_true", help="wait until every upstream has answered or failed")
+
+
 def _add_list(parser: Parser) -> None:
     _add_target(parser)
+    _add_wait(parser)
     _add_view(parser)
     _add_json_array(parser)
 
@@ -320,6 +336,7 @@ def _add_call(parser: Parser) -> None:
     text = "'key=value' for each, or one JSON object, or '-' for JSON from stdin"
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", default=[], help=text)
     parser.add_argument("--session", metavar="ID", help="the session of the call")
+    parser.add_argument("--background", action="store_true", help="start a job at the server of a URL, and print its id")
     _add_view(parser)
     parser.add_argument("--output", metavar="DIR", help="write images and other content blocks to files in this folder")
     _add_json(parser, "print the envelope as one line of JSON")
@@ -345,6 +362,16 @@ def _add_runtime(parser: Parser) -> None:
     _add_json_array(parser)
 
 
+def _add_jobs(parser: Parser) -> None:
+    actions = ("list", "show", "wait", "cancel")
+    parser.add_argument("action", nargs="?", choices=actions, default="list", help="list the jobs (default), or do this with one")
+    parser.add_argument("job_id", metavar="JOB", nargs="?", default="", help="the id of the job")
+    parser.add_argument("--limit", metavar="NUMBER", type=_limit, default=50, help="the most jobs to list (default: 50)")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=300.0, help="how long to wait (default: 300)")
+    _add_config_file(parser)
+    _add_json(parser, "print JSON")
+
+
 def _add_describe(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
     parser.add_argument("name", metavar="NAME", help="the tool to describe")
@@ -354,6 +381,7 @@ def _add_describe(parser: Parser) -> None:
 
 def _add_manifest(parser: Parser) -> None:
     _add_target(parser)
+    _add_wait(parser)
     _add_view(parser)
     _add_json(parser, "print JSON (default)")
     parser.add_argument("--markdown", action="store_true", help="print a tool reference in Markdown")
@@ -362,6 +390,7 @@ def _add_manifest(parser: Parser) -> None:
 def _add_search(parser: Parser) -> None:
     parser.add_argument("words", metavar="WORDS", help="what the tool should do, in quotes if there are several words")
     _add_target(parser)
+    _add_wait(parser)
     parser.add_argument("--namespace", metavar="NAME", help="only tools of this namespace")
     parser.add_argument("--operation", choices=_OPERATIONS, metavar="NAME", help=f"only tools of this operation: {', '.join(_OPERATIONS)}")
     parser.add_argument("--limit", type=_limit, metavar="NUMBER", default=5, help="the number of tools, from 1 to 100 (default: 5)")
@@ -381,7 +410,7 @@ def _add_eval(parser: Parser) -> None:
 
 def _add_definitions(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", default="", help="the upstream (default: all)")
-    _add_config_file(parser)
+    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
     _add_json_array(parser)
 
 
@@ -392,7 +421,7 @@ def _add_accept(parser: Parser) -> None:
     parser.add_argument("--all", action="store_true", help="accept everything that differs, including what is no longer offered")
     text = "accept only if the differences are still those that 'toolyard diff' showed with this digest"
     parser.add_argument("--seen", metavar="DIGEST", help=text)
-    _add_config_file(parser)
+    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
     _add_json_array(parser)
 
 
@@ -480,6 +509,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, Callable[[Parser], None]]]] = {
     "call": ("call a tool and print its answer", _add_call),
     "code": ("run a program that calls the tools of a yard", _add_code),
     "runtime": ("show, probe or build what runs programs", _add_runtime),
+    "jobs": ("list, show, wait for or cancel calls in the background", _add_jobs),
     "describe": ("describe a tool: arguments, behaviour and answer", _add_describe),
     "manifest": ("print every tool of a yard, as JSON or Markdown", _add_manifest),
     "search": ("find tools of a yard by what they do", _add_search),

@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 
+from toolyard._internal.files import find_state_dir
 from toolyard.cli.call import write_envelope
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import config_from, run_in_yard, state_dir_of
+from toolyard.cli.targets import config_from, run_in_yard
 from toolyard.cli.terminal import Painted, Terminal
 from toolyard.dispatch.call import Caller, Channel
 from toolyard.launch.errors import LaunchError, exit_status
@@ -33,7 +34,10 @@ _UNAVAILABLE: Final = exit_status("runtime_unavailable")
 def run_runtime(options: Options, terminal: Terminal) -> int:
     """List the backends, attack them, or build the image of the containers."""
     config = config_from(options, terminal)
-    state_dir = str(state_dir_of(config))
+    try:
+        state_dir = str(find_state_dir(config.settings.state_dir))  # images and compiled modules belong to no project
+    except OSError as error:
+        raise LaunchError(f"The state directory cannot be used: {error.strerror}. Set another with 'state_dir'.") from error
     if options.name == "build":
         return asyncio.run(_build(terminal, state_dir))
     probes = asyncio.run(_probe_all(config.settings.runtime, state_dir, attack=options.name == "probe"))

@@ -98,7 +98,7 @@ def run_search(options: Options, terminal: Terminal) -> int:
     """Print the best tools: name, signature and reason of each."""
     with as_launch_error(ToolError):
         check_query(options.words)
-    return run_in_yard(options, terminal, partial(_search, options=options, terminal=terminal))
+    return run_in_yard(options, terminal, partial(_search, options=options, terminal=terminal), lists=True)
 
 
 async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:

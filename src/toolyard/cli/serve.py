@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from toolyard.cli.targets import config_from, file_of, load_yard
+from toolyard._internal.project import file_of
+from toolyard.cli.targets import config_from, load_yard
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, known_settings
 from toolyard.launch.errors import LaunchError
@@ -21,8 +22,9 @@ __all__ = ["run_serve"]
 
 
 _HTTP_ONLY: Final = ("stateless", "json_response", "session_timeout", "workers")
-_IGNORED: Final = {"stdio": ("host", "port", "socket", "tls_cert", "tls_key", *_HTTP_ONLY), "sse": _HTTP_ONLY}
+_IGNORED: Final = {"stdio": ("host", "port", "socket", "tls", "tls_cert", "tls_key", *_HTTP_ONLY), "sse": _HTTP_ONLY}
 """The settings that a transport ignores."""
+_MONITOR_HTTP_ONLY: Final = ("monitor.metrics", "monitor.access_log")
 
 
 def run_serve(options: "Options", terminal: Terminal) -> int:
@@ -44,9 +46,10 @@ def run_serve(options: "Options", terminal: Terminal) -> int:
 def _check_flags(options: "Options", config: Config) -> None:
     """Refuse flags that the transport ignores, because their user expects another transport."""
     transport = config.settings.serve.transport
-    for name in _IGNORED.get(transport, ()):
-        if options.settings.get(f"serve.{name}", False) is not False:
-            flag = known_settings()[f"serve.{name}"].flag
+    ignored = [f"serve.{name}" for name in _IGNORED.get(transport, ())]
+    for key in (*ignored, *(_MONITOR_HTTP_ONLY if transport != "http" else ())):
+        if options.settings.get(key, False) is not False:
+            flag = known_settings()[key].flag
             raise LaunchError(f"'{flag}' needs '--transport http': '{transport}' ignores it.")
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, redirect_stdout
 from functools import partial, reduce
@@ -12,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from toolyard._internal.files import find_state_dir
+from toolyard._internal.project import project_dir
 from toolyard.cli.terminal import Terminal
 from toolyard.config import CLIENT_FILES, Config
 from toolyard.launch.build import apply_settings, find_profile, read_settings
@@ -25,11 +27,10 @@ from toolyard.yard import Yard
 if TYPE_CHECKING:
     from toolyard.cli.parser import Options  # imports argparse
 
-__all__ = ["Work", "config_from", "file_of", "load_target", "load_yard", "open_yard", "run_in_yard", "state_dir_of"]
+__all__ = ["Work", "config_from", "load_target", "load_yard", "open_yard", "project_dir_of", "run_in_yard"]
 
 
 _FORMS: Final = "Write 'module:attr', 'file.py', 'file.py:attr', 'toolyard.toml', a client's 'file.json' or a URL."
-_FILES: Final = (".py", ".toml", *CLIENT_FILES)
 _FALLBACK_NAME: Final = "_toolyard_target"
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ def config_from(options: "Options", terminal: Terminal) -> Config:
         LaunchError: A setting is wrong.
     """
     target, path = options.target, options.config
+    if not target and path is not None and (path.endswith(CLIENT_FILES) or "://" in path):  # commands about an upstream have no TARGET
+        target, path = path, None
     if target.endswith(".toml"):
         if path is not None:
             raise LaunchError(f"'{target}' and '{path}' are both files with settings. Name one of them.")
@@ -56,16 +59,16 @@ def config_from(options: "Options", terminal: Terminal) -> Config:
     return read_settings({**options.settings, **({"target": target} if target else {})}, terminal, path=path)
 
 
-def state_dir_of(config: Config) -> Path:
-    """Return the state directory of the settings.
+def project_dir_of(config: Config) -> Path:
+    """Return the folder in the state directory that belongs to the project of the settings.
 
     Raises:
         LaunchError: There is none.
     """
     try:
-        return find_state_dir(config.settings.state_dir)
+        return project_dir(find_state_dir(config.settings.state_dir), config.project)
     except OSError as error:
-        raise LaunchError(f"The state directory cannot be found: {error.strerror}.") from error
+        raise LaunchError(f"The state directory cannot be used: {error.strerror}. Set another with 'state_dir'.") from error
 
 
 @contextmanager
@@ -99,12 +102,6 @@ def load_target(text: str) -> Generator[Yard]:
         yield _attribute(module, target) if target.attribute else _only_yard(module, target.module)
     finally:
         sys.path.remove(folder)
-
-
-def file_of(text: str) -> Path | None:
-    """Return the file that a target names, or nothing if it names a module or a URL."""
-    path = text if text.endswith(_FILES) else text.rpartition(":")[0]
-    return Path(path) if path.endswith(_FILES) and "://" not in text else None
 
 
 def _parse(text: str) -> _Target:
@@ -186,15 +183,19 @@ def _only_yard(module: ModuleType, place: str) -> Yard:
 Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
 """Runs a command in an open yard for a profile, and returns the exit status."""
 _TIMEOUT_S: Final = 120.0
+_LISTING_S: Final = 2.0
+"""How long a command that lists tools waits: one upstream that hangs must not hide the others."""
 _SILENT_S: Final = 1.0
 """How long upstreams are waited for before the terminal says so."""
 
 
-def run_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: str | None = None, runs: bool = False) -> int:
+def run_in_yard(
+    options: "Options", terminal: Terminal, work: Work, *, tool: str | None = None, runs: bool = False, lists: bool = False
+) -> int:
     """Load the target, open its yard as it would be served, run a command in it and return the exit status.
 
     What a module or a tool prints goes to stderr, so that stdout has only data. With `tool`, only the upstream that publishes it is
-    waited for; a metatool that `runs` needs all of them.
+    waited for; a metatool that `runs` needs all of them. A command that `lists` tools waits at most two seconds, unless '--wait' is given.
 
     Raises:
         LaunchError: The target cannot be loaded, or its yard cannot be opened or closed.
@@ -202,11 +203,12 @@ def run_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: str
     config = config_from(options, terminal)
     with redirect_stdout(sys.stderr), load_yard(config) as yard:
         apply_settings(yard, config, terminal)
-        wait = partial(_wait_for_upstreams, yard, terminal, tool=tool, runs=runs)
+        deadline = time.monotonic() + (_LISTING_S if lists and not options.wait else _TIMEOUT_S)
+        wait = partial(_wait_for_upstreams, yard, terminal, tool=tool, runs=runs, deadline=deadline)
         return run(_run(yard, options, wait=wait, work=work))
 
 
-async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool) -> None:
+async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool, deadline: float) -> None:
     """Wait until upstreams have published their tools, and show which ones are waited for.
 
     Raises:
@@ -220,13 +222,14 @@ async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | Non
     def show(names: Sequence[str]) -> None:
         terminal.show_progress(f"Waiting for {', '.join(repr(name) for name in names)} …")
 
-    await yard.providers.wait_ready(_SILENT_S, enough=is_published)
-    await yard.providers.wait_ready(_TIMEOUT_S, enough=is_published, tell=show)
+    await yard.providers.wait_ready(min(_SILENT_S, deadline - time.monotonic()), enough=is_published)
+    await yard.providers.wait_ready(deadline - time.monotonic(), enough=is_published, tell=show)
     terminal.clear()
     if is_published():
         return
     problems = [
         f"'{provider.name}' offers nothing for now. {problem}"
+        + ("" if getattr(provider, "is_settled", True) else " '--wait' waits until it answers.")
         for provider in yard.providers
         if (problem := getattr(provider, "unavailable_reason", lambda: None)()) is not None
     ]

@@ -1,6 +1,7 @@
 """`toolyard upstreams`, `toolyard restart` and `toolyard logs`: the state of upstreams, and what is stored about them."""
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,30 +9,35 @@ from typing import Final, NamedTuple
 
 from toolyard._internal.logfmt import is_identifier
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import config_from, state_dir_of
+from toolyard.cli.targets import config_from, project_dir_of
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, pad, width_of
+from toolyard.client_configs.connect import missing_variables
+from toolyard.config.upstreams import UpstreamEntry
 from toolyard.launch.build import resolve_upstreams
 from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.launch.signals import run
 from toolyard.model.envelope import encode
 from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of, load
-from toolyard.providers.upstream.health import Status, read_status, request_restart
+from toolyard.providers.upstream.health import Status, more_command, read_last_status, read_status, request_restart
+from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.pins import Definitions, LockError, Pins, PinsByUpstream, definitions_of, find_lock, parse_lock
 from toolyard.providers.upstream.process_log import LogReader, log_path, logged_upstreams
 from toolyard.providers.upstream.provider import Upstream, make_upstream
-from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.providers.upstream.settings import Carrier
 from toolyard.yard import Yard
 
 __all__ = ["StoredDefinitions", "read_definitions", "run_logs", "run_restart", "run_upstreams"]
 
 
 _POLL_S: Final = 0.2
+_CHECK_S: Final = 5.0
+"""How long a check waits: programs that are downloaded first need some seconds."""
 
 
 def run_logs(options: Options, terminal: Terminal) -> int:
     """Print the last lines of an upstream's log, and with `--follow` further lines as they come."""
-    state = state_dir_of(config_from(options, terminal))
+    state = project_dir_of(config_from(options, terminal))
     try:
         names = logged_upstreams(state)
     except OSError as error:
@@ -63,7 +69,7 @@ def run_restart(options: Options, terminal: Terminal) -> int:
     config = config_from(options, terminal)
     if options.name not in config.upstreams:
         raise LaunchError(f"There is no upstream '{options.name}'.{did_you_mean(options.name, sorted(config.upstreams))}")
-    folder = folder_of(state_dir_of(config), options.name)
+    folder = folder_of(project_dir_of(config), options.name)
     try:
         status = read_status(folder)
         if status is None:
@@ -71,7 +77,7 @@ def run_restart(options: Options, terminal: Terminal) -> int:
         request_restart(folder)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be used: {error.strerror}.") from error
-    terminal.inform(f"The yard with the process id {status.pid} restarts '{options.name}' within a second.")
+    terminal.inform(f"The yard with the process id {status.yard_pid} restarts '{options.name}' within a second.")
     return 0
 
 
@@ -119,7 +125,7 @@ def read_definitions(options: Options, terminal: Terminal) -> StoredDefinitions:
         LaunchError: The settings are wrong, or the lock file cannot be read.
     """
     config = config_from(options, terminal)
-    state = state_dir_of(config)
+    state = project_dir_of(config)
     try:
         lock = find_lock(config.path, state)
         locked = parse_lock(lock, lock.read_bytes() if lock.exists() else b"")
@@ -151,46 +157,62 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 def run_upstreams(options: Options, terminal: Terminal) -> int:
     """Print a line for each upstream; with `--check`, exit with 1 if one cannot be used."""
     config = config_from(options, terminal)
-    state = state_dir_of(config)
+    state = project_dir_of(config)
     checked: Mapping[str, Status] = {}
     if options.check:
         pins = Pins(find_lock(config.path, state), state=state)
-        resolved = resolve_upstreams(config, terminal)
-        upstreams = [make_upstream(name, settings, state=state, pins=pins) for name, settings in resolved.items()]
-        checked = run(_check(upstreams, terminal))
-    statuses = [checked.get(name) or _status(name, entry.settings, state) for name, entry in sorted(config.upstreams.items())]
+        upstreams = [
+            make_upstream(name, resolved.settings, state=state, pins=pins, problem=resolved.problem)
+            for name, resolved in resolve_upstreams(config, terminal).items()
+        ]
+        checked = run(_check(upstreams, terminal, seconds=None if options.wait else _CHECK_S))
+    statuses = [checked.get(name) or _status(name, entry, state) for name, entry in sorted(config.upstreams.items())]
     if options.json:
         terminal.write_json(encode(statuses))
     elif statuses:
-        _write_table(statuses, terminal)
+        _write_table(statuses, terminal, {name: entry.settings.carrier for name, entry in config.upstreams.items()})
     else:
         terminal.say("There are no upstreams. 'toolyard import' finds those of MCP clients; 'toolyard add' adds one.")
     return DIFFERENT if any(status.state not in _HEALTHY for status in checked.values()) else 0
 
 
-async def _check(upstreams: Sequence[Upstream], terminal: Terminal) -> Mapping[str, Status]:
-    """Connect to each upstream now and return the states."""
+async def _check(upstreams: Sequence[Upstream], terminal: Terminal, *, seconds: float | None) -> Mapping[str, Status]:
+    """Connect to each upstream now and return the states; one that does not answer in time has failed."""
     terminal.show_progress(f"Checking {len(upstreams)} upstreams …")
     async with Yard("check", providers=upstreams, metatools=False):
-        await asyncio.gather(*(upstream.supervisor.refresh() for upstream in upstreams))
+        refreshes = {asyncio.create_task(upstream.supervisor.refresh()): upstream for upstream in upstreams}
+        late = (await asyncio.wait(refreshes, timeout=seconds))[1] if refreshes else ()
+        for refresh in late:
+            refresh.cancel()
+            name = refreshes[refresh].name
+            error = LinkError("unavailable", f"'{name}' did not answer within {seconds:g} seconds. '--wait' waits longer.")
+            refreshes[refresh].supervisor.health.fail(time.monotonic(), error, own_request=True)
         return {upstream.name: upstream.status() for upstream in upstreams}
 
 
-def _status(name: str, settings: UpstreamSettings, state: Path) -> Status:
+def _status(name: str, entry: UpstreamEntry, state: Path) -> Status:
     """Return the state from the running yard that uses the upstream, or what is stored about it."""
     folder = folder_of(state, name)
     status = read_status(folder)
     if status is not None:
         return status
-    if not settings.enabled:
+    if not entry.settings.enabled:
         return Status(name=name, state="stopped", reason="It is switched off.")
-    catalogue = load(folder)
+    catalogue, last = load(folder), read_last_status(folder)
+    reason = "No running yard uses it." if last is not None or catalogue is not None else "It was never started."
+    failed, last_error = (None, "") if last is None or last.failed is None else (last.failed, last.last_error)
+    if missing := missing_variables(entry.fields, os.environ):
+        reason = f"Not set here: {', '.join(missing)}."
+    elif failed is not None:
+        reason = f"It failed {_ago(time.time() - failed)} ago: {last_error}"
     if catalogue is None:
-        return Status(name=name, state="cold", reason="It was never started.")
+        return Status(name=name, state="cold", reason=reason, failed=failed, last_error=last_error)
     return Status(
         name=name,
         state="cold",
-        reason="No running yard uses it.",
+        reason=reason,
+        failed=failed,
+        last_error=last_error,
         server=str(catalogue.server.get("name", "")),
         version=catalogue.version,
         tools=len(catalogue.tools),
@@ -200,8 +222,8 @@ def _status(name: str, settings: UpstreamSettings, state: Path) -> Status:
     )
 
 
-def _write_table(statuses: list[Status], terminal: Terminal) -> None:
-    rows = [_row(status) for status in statuses]
+def _write_table(statuses: list[Status], terminal: Terminal, carriers: Mapping[str, Carrier]) -> None:
+    rows = [_row(status, carriers[status.name]) for status in statuses]
     widths = [max(width_of(row[column]) for row in (_TITLES, *rows)) for column in range(len(_TITLES))]
     if terminal.interactive:
         terminal.write(Painted(_line(_TITLES, widths), "bold"))
@@ -210,7 +232,10 @@ def _write_table(statuses: list[Status], terminal: Terminal) -> None:
             before, after = _line(row[:1], widths), _line(row[2:], widths[2:])
             room = max(terminal.width - width_of(before) - widths[1] - 4, 0)
             state = Painted(row[1].ljust(widths[1]), _STYLES.get(status.state, "bold"))
-            terminal.write(before.ljust(widths[0]), "  ", state, "  ", cut(after, room))
+            command = _command(status, carriers[status.name])
+            kept = f" {command}" if command and width_of(command) < room // 2 else ""
+            line = after if width_of(after) <= room else cut(after.removesuffix(command).rstrip(), room - width_of(kept)) + kept
+            terminal.write(before.ljust(widths[0]), "  ", state, "  ", line)
         else:
             terminal.write("\t".join(row))
 
@@ -219,12 +244,21 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
     return "  ".join(pad(cell, width) for cell, width in zip(cells, widths, strict=False)).rstrip()
 
 
-def _row(status: Status) -> tuple[str, ...]:
+def _command(status: Status, carrier: Carrier) -> str:
+    """Return the command that shows more about a failure, unless the reason names one."""
+    is_failing = status.failed is not None or bool(status.last_error)
+    return "" if not is_failing or "'toolyard " in status.reason else f"See '{more_command(status.name, carrier)}'."
+
+
+def _row(status: Status, carrier: Carrier) -> tuple[str, ...]:
     latency = "-" if status.latency_ms is None else f"{status.latency_ms:.1f} ms"
     seen = "-" if status.seen is None else f"{_ago(time.time() - status.seen)} ago"
     notes = [f"{count} {what}" for count, what in ((status.withheld, "withheld"), (status.warned, "changed")) if count]
     note = f" ({', '.join(notes)})" if notes else ""
     why = status.reason or (f"Once: {status.last_error}" if status.last_error else "")
+    command = _command(status, carrier)
+    ending = "." if command and why and not why.rstrip().endswith((".", "?", "!")) else ""
+    why = " ".join(f"{why}{ending} {command}".split())
     return (status.name, status.state, f"{status.tools}{note}", latency, seen, why)
 
 

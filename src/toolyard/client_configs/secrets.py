@@ -1,11 +1,13 @@
 """Secrets in upstream tables: recognised by name and form, masked for display, and moved out of the table."""
 
+import errno
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from toolyard._internal.files import write_atomically
+from toolyard._internal.files import write_once
 from toolyard.config.convert import Table
 
 __all__ = ["MASK", "REFERENCE", "Extracted", "SecretStorage", "extract_secrets", "is_secret", "mask_table", "mask_text", "store_secrets"]
@@ -30,6 +32,7 @@ _FORMS: Final = re.compile(
 _LONG: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_+/=-]{32,}")
 _IN_ADDRESS: Final = re.compile(r"(?<=://)[^/?#@\s]+(?=@)")
 _IN_QUERY: Final = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
+_MAX_NUMBER: Final = 1000
 _FLAG: Final = re.compile(r"--?[\w-]+")
 _NAMED: Final = re.compile(r"""(?:^|(?<=[\s"',;=]))(?!secretref:)(?P<name>[\w.-]+)\\?["']?\s*[:=](?!//)\s*\\?["']?""")
 """A name before a value: `TOKEN=…`, `--env=TOKEN=…`, `Authorization: …`, or a member of an object."""
@@ -81,9 +84,9 @@ def extract_secrets(name: str, table: Table, *, storage: SecretStorage, folder: 
 
     def refer(text: str, position: str) -> str:
         if storage == "file":
-            file = folder / (f"{name}." + re.sub(r"[^\w-]", "_", position))
+            file = _free_file(folder / (f"{name}." + re.sub(r"[^\w-]", "_", position)), text, secrets)
             secrets[str(file)] = text
-            return f"${{secretref:file:{file}}}"
+            return f"${{secretref:file:{_from_home(file)}}}"
         variable = _variable(name, position, text, variables)
         secrets[variable] = variables[variable] = text
         return f"${{{variable}}}"
@@ -95,13 +98,35 @@ def extract_secrets(name: str, table: Table, *, storage: SecretStorage, folder: 
 
 
 def store_secrets(secrets: dict[str, str]) -> None:
-    """Write each secret to its private file.
+    """Write each secret to its private file; a file with another secret is never replaced.
 
     Raises:
         OSError: One cannot be written.
     """
     for file, text in secrets.items():
-        write_atomically(Path(file), text.encode())
+        if write_once(Path(file), text.encode()) != text.encode():
+            raise FileExistsError(errno.EEXIST, "It holds another secret", file)
+
+
+def _free_file(file: Path, text: str, secrets: Mapping[str, str]) -> Path:
+    """Return the file, or one with a number behind its name if it holds another secret."""
+    for path in (file, *(file.with_name(f"{file.name}-{number}") for number in range(2, _MAX_NUMBER))):
+        try:
+            known = secrets.get(str(path)) or path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return path
+        except (OSError, UnicodeDecodeError):
+            continue
+        if known == text:
+            return path
+    return file  # writing it is refused
+
+
+def _from_home(file: Path) -> str:
+    """Return a path that begins with '~' if it is below the home directory, so that it says nothing about the machine."""
+    with suppress(RuntimeError, ValueError):
+        return str("~" / file.relative_to(Path.home()))
+    return str(file)
 
 
 def _mask(_text: str, _position: str) -> str:

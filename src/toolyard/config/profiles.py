@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from toolyard.config.convert import ConfigError, Location, Table, build_struct, check_keys, convert_fields, require_table
-from toolyard.model.profile import Profile, Surface, Toolset
+from toolyard.model.profile import Profile, Shape, Surface, Toolset
 
 __all__ = ["PROFILES", "TOOLSETS", "ProfileTable", "read_profiles"]
 
@@ -25,6 +25,8 @@ class ProfileTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Patterns of tool names that are listed on every surface."""
     description: str = ""
     """What the profile is for."""
+    shape: Shape | None = None
+    """How successes are sent: 'envelope' or 'plain' (default: the yard's 'shape')."""
 
 
 def read_profiles(document: Table, path: Path) -> dict[str, Profile]:
@@ -57,4 +59,4 @@ def _profile(name: str, table: object, location: Location, toolsets: dict[str, T
         if toolset in rules.toolsets[:number]:
             raise ConfigError(f"{item} names the toolset '{toolset}' twice.")
     selected = tuple(toolsets[toolset] for toolset in rules.toolsets)
-    return Profile(name=name, toolsets=selected, surface=rules.surface, pins=rules.pins, description=rules.description)
+    return Profile(name=name, toolsets=selected, surface=rules.surface, pins=rules.pins, description=rules.description, shape=rules.shape)

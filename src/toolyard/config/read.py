@@ -14,6 +14,7 @@ from unicodedata import normalize
 
 import msgspec
 
+from toolyard._internal.project import find_project
 from toolyard.config.convert import ConfigError, Location, Table, convert, parse_text, unknown_key
 from toolyard.config.profiles import PROFILES, TOOLSETS, read_profiles
 from toolyard.config.settings import PACKS, PREFIX, Setting, Settings, known_settings
@@ -139,8 +140,10 @@ FILE: Final = "toolyard.toml"
 VARIABLE: Final = f"{PREFIX}CONFIG"
 """The environment variable that names another file."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_FORMER_PREFIX: Final = "METATOOLS_"
+"""Prefix of the variables of metatools-mcp, whose users come here."""
 _OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because settings are shown and this must not be
-_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key"})
+_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key", "monitor.audit_log", "monitor.access_log"})
 Kind = Literal["flag", "code", "environment", "file", "default"]
 
 
@@ -183,6 +186,13 @@ class Config(NamedTuple):
     def is_yard(self) -> bool:
         """Return whether upstreams or packs make a yard, so that no module is needed."""
         return _names_upstreams(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
+
+    @property
+    def project(self) -> str:
+        """Return the project that these settings belong to; a URL that no file names is one of its own, wherever it is used."""
+        target = self.settings.target
+        is_stray_url = target is not None and "://" in target and self.origin("target").kind != "file"
+        return find_project(None if is_stray_url else self.path, target)
 
     def origin(self, key: str) -> Origin:
         """Return where the value of a setting came from."""
@@ -304,6 +314,9 @@ def _flat(document: Table, path: Path) -> Iterator[tuple[str, Any]]:
 
 def _relative_to_file(path: Path, key: str, value: Any) -> Any:
     """Return the value; a path is resolved against the folder of the file that has it."""
+    if key == "store":
+        kind, _, file = value.partition(":")
+        return f"{kind}:{path.parent / file}" if file and not file.startswith("~") else value
     is_target = key == "target" and "://" not in value and value.partition(":")[0].endswith((".py", *CLIENT_FILES))
     is_file = is_target or (key in _PATHS and not value.startswith("~"))
     return str(path.parent / value) if is_file else value
@@ -364,6 +377,9 @@ def _source(sentence: str, section: str, origins: Mapping[str, Origin]) -> str:
 def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each variable that is probably misspelt; other programs may use the prefix, too."""
     known = [name.removeprefix(PREFIX) for name in (VARIABLE, *(setting.variable for setting in known_settings().values()))]
+    former = [name for name in sorted(variables) if name.startswith(_FORMER_PREFIX)]
+    if former:
+        yield f"The variable '{former[0]}' sets nothing: variables of Toolyard begin with '{PREFIX}', not with '{_FORMER_PREFIX}'."
     for name in sorted(variables):
         rest = name.removeprefix(PREFIX)
         if rest == name or rest in known or rest in _OTHERS:

@@ -10,16 +10,20 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolyard.model.limits import Limits
+from toolyard.model.profile import Shape
 from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 
-__all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Serving", "Setting", "Settings", "known_settings"]
+__all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Monitoring", "Serving", "Setting", "Settings", "known_settings"]
 
 
 PACKS: Final = ("system",)
 """The first-party packs."""
+_TRANSPORT_NAMES: Final = {"streamable": "http", "streamable-http": "http"}
+"""Other names of transports, as other servers call them."""
 _MAX_PORT: Final = 65535
 _LISTS: Final = ("allowed_hosts", "allowed_origins", "request_headers")
+_AT_LEAST_ONE: Final = ("workers", "in_flight", "page_size", "requests", "requests_per_identity", "connections", "connections_per_identity")
 _CHECKED_TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
     int: ("a whole number", int),
     float: ("a number", int | float),
@@ -31,7 +35,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How a yard is served."""
 
     transport: str = "stdio"
-    """The transport: 'stdio', 'http', 'sse', or one of an installed package."""
+    """The transport: 'stdio', 'http' (also 'streamable'), 'sse', or one of an installed package."""
     host: str = "127.0.0.1"
     """The address to listen on; any but a loopback address needs authentication."""
     port: int = 8321
@@ -46,6 +50,18 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Seconds after which an idle HTTP session ends; 0 is never."""
     sessions: int = 10_000
     """Maximum number of HTTP sessions at one time."""
+    sessions_per_identity: int = 1000
+    """Maximum number of HTTP sessions of one identity, where callers have credentials."""
+    requests: int = 2000
+    """HTTP requests in work at one time; further ones are answered with 503."""
+    requests_per_identity: int = 500
+    """HTTP requests in work at one time of one identity, where callers have credentials."""
+    connections: int = 4000
+    """HTTP connections at one time; one that never had an admitted request makes room for a new one."""
+    connections_per_identity: int = 1000
+    """HTTP connections at one time of one identity, where callers have credentials."""
+    tls: bool | None = None
+    """Whether HTTPS is served; by default it is if there is a certificate."""
     tls_cert: str | None = None
     """The file with the certificate, which switches HTTPS on."""
     tls_key: str | None = None
@@ -98,18 +114,25 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
         if self.host.startswith("[") and self.host.endswith("]"):  # an IPv6 address as in a URL
             msgspec.structs.force_setattr(self, "host", self.host[1:-1])
+        msgspec.structs.force_setattr(self, "transport", _TRANSPORT_NAMES.get(self.transport, self.transport))
         self._check_types()
         for name, value in self.as_dict().items():
             if isinstance(value, int | float) and not value >= 0:
                 raise ValueError(f"The setting '{name}' must not be negative.")
         if self.port > _MAX_PORT:
             raise ValueError(f"The setting 'port' must be at most {_MAX_PORT}.")
-        if self.workers < 1 or self.in_flight < 1 or self.page_size < 1:
-            raise ValueError("The settings 'workers', 'in_flight' and 'page_size' must be at least 1.")
+        if any(getattr(self, name) < 1 for name in _AT_LEAST_ONE):
+            raise ValueError(f"The settings {', '.join(map(repr, _AT_LEAST_ONE))} must be at least 1.")
         if self.workers > 1 and not self.stateless:
             raise ValueError("More than one worker needs 'stateless', because each keeps its own sessions.")
-        if (self.tls_cert is None) is not (self.tls_key is None):
-            raise ValueError("HTTPS needs both 'tls_cert' and 'tls_key'.")
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if self.tls is False:
+            for name in ("tls_cert", "tls_key"):
+                msgspec.structs.force_setattr(self, name, None)
+        if (self.tls_cert is None) is not (self.tls_key is None) or (self.tls and self.tls_cert is None):
+            raise ValueError("HTTPS, which 'tls' switches on, needs both 'tls_cert' and 'tls_key'.")
 
     def _check_types(self) -> None:
         for setting in msgspec.structs.fields(self):
@@ -137,7 +160,9 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     digest: str
     """The digest of the key, printed by 'toolyard key'."""
     profile: str | None = None
-    """The profile of its owner."""
+    """The profile of its owner; without one, the yard's own."""
+    profiles: tuple[str, ...] = ()
+    """The other profiles that its owner may choose by the path '/mcp/PROFILE'."""
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,6 +186,29 @@ class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The profile for each scope or value of the claim; '*' is for every caller."""
 
 
+class Monitoring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Metrics and log files of a server."""
+
+    metrics: bool | None = None
+    """Whether '/metrics' shows counters for Prometheus (default: over 'http' with one worker)."""
+    metrics_keys: tuple[Key, ...] = ()
+    """The API keys that may read '/metrics'; required for that if there is an '[auth]' section."""
+    audit_log: str | None = None
+    """The file that gets a line for each call."""
+    access_log: str | None = None
+    """The file that gets a line for each HTTP request."""
+    log_bytes: int = 64 * 1024 * 1024
+    """Size in bytes at which one of these files is renamed and a new one begins."""
+    log_backups: int = 5
+    """Number of renamed files that are kept."""
+
+    def __post_init__(self) -> None:
+        if self.log_bytes < 1 or self.log_backups < 0:
+            raise ValueError("The setting 'log_bytes' must be at least 1, and 'log_backups' must not be negative.")
+        if any(key.profile is not None for key in self.metrics_keys):
+            raise ValueError("The keys in 'metrics_keys' have no 'profile': all of them see every tool.")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of 'toolyard.toml'."""
 
@@ -170,12 +218,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The profile of callers without one of their own."""
     allow_eval: bool = False
     """Whether tools that run code are published."""
+    shape: Shape = "envelope"
+    """How successes are sent to MCP clients: 'envelope', or 'plain' for the result alone with its output schema listed."""
     packs: tuple[str, ...] = ()
     """Packs whose tools are published, such as 'system'."""
     metatools: bool | tuple[str, ...] = True
     """The metatools: true for all, false for none, or their names; 'learning' can be one of the names."""
     state_dir: str | None = None
     """The directory for persistent state (default: 'toolyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
+    store: str | None = None
+    """The store: 'memory', 'sqlite' or 'sqlite:PATH' (default: for 'toolyard serve' an SQLite file of the project, else 'memory')."""
     serve: Serving = msgspec.field(default_factory=Serving)
     """How the yard is served."""
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -186,6 +238,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where programs of agents run."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
+    monitor: Monitoring = msgspec.field(default_factory=Monitoring)
+    """Metrics and log files of a server."""
 
 
 class Setting(NamedTuple):

@@ -8,14 +8,14 @@ from asyncio import Lock
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from toolyard.dispatch.call import Call, Limiter, Policy, Release
+from toolyard.dispatch.call import Call, Limiter, Policy, Release, StartJob
 from toolyard.dispatch.deadlines import Deadlines
 from toolyard.dispatch.run import Run
 from toolyard.model.elicitation import ClientRequest, Confirmation, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 
-__all__ = ["Admission", "SerialLocks"]
+__all__ = ["Admission", "SerialLocks", "is_first"]
 
 
 class SerialLocks:
@@ -78,20 +78,31 @@ class Admission:
         self.applies_to_all = bool(self.policies or self._limiters)
         """Whether every call must be admitted, and not only those whose tool asks or is serial."""
         self._deadlines = deadlines
+        self.start_job: StartJob | None = None
+        """Starts jobs, where a yard has them."""
 
     async def admit(self, call: Run) -> Envelope | None:
-        """Ask the policies, then for the declared confirmation, and wait for the limiters.
+        """Ask the policies, then for the declared confirmation, start a job if it is to be one, and wait for the limiters.
 
         Returns:
-            The answer of a policy that answers in place of the tool.
+            The answer in place of the tool's: that of a policy, or of a job that was started.
         """
-        for policy in self.policies:
-            held = await self._decide(call, policy)
-            if held is not None:
-                return held
-        if call.spec.confirmation is not None:
-            call.confirmation = await self._confirm(call, call.spec.confirmation)
+        job, spec = call.options.job, call.spec
+        if job is None or not job.is_admitted:
+            for policy in self.policies:
+                held = await self._decide(call, policy)
+                if held is not None:
+                    return held
+        if spec.confirmation is not None:
+            answered = None if job is None else job.confirmation
+            call.confirmation = await self._confirm(call, spec.confirmation) if answered is None else answered
+        if self.start_job is not None and job is None and (spec.job is not None or call.options.background):
+            started = await self.start_job(call)
+            if started is not None:
+                return started
         await self._acquire(call)
+        if job is not None:
+            await job.claim()
         return None
 
     async def wait_outside(self, call: Run, answer: Awaitable[T]) -> T:
@@ -122,7 +133,7 @@ class Admission:
         if parent is not None and parent.is_proxy and parent.spec.confirmation == confirmation:
             return parent.confirmation
         request = ClientRequest.person(confirmation.text, confirmation.schema)
-        results = await call.ask_all({confirmation.key: request}, declared=_is_first(call))
+        results = await call.ask_all({confirmation.key: request}, declared=is_first(call))
         return form_content(request, results[confirmation.key])
 
     async def _acquire(self, call: Run) -> None:
@@ -141,7 +152,7 @@ class Admission:
             raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None
 
 
-def _is_first(call: Call) -> bool:
+def is_first(call: Call) -> bool:
     """Return whether nothing ran before this call, so that the client may send its request again."""
     parent = call.parent
-    return parent is None or (parent.is_proxy and _is_first(parent))
+    return parent is None or (parent.is_proxy and is_first(parent))

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -17,7 +18,7 @@ from toolyard._internal.logfmt import is_identifier, log_fields, log_value
 from toolyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
-from toolyard.model.envelope import Envelope
+from toolyard.model.envelope import Envelope, encode_sorted
 from toolyard.model.errors import Blame, CodeName, ToolError
 from toolyard.model.profile import Profile
 from toolyard.model.spec import UNKNOWN_TOOL, Kind, ToolSpec
@@ -27,7 +28,9 @@ __all__ = [
     "DEFAULT_OPTIONS",
     "LIBRARY",
     "REFS_RESOLVED",
+    "SHARED",
     "Arguments",
+    "AskClient",
     "Call",
     "CallRequest",
     "Caller",
@@ -36,10 +39,12 @@ __all__ = [
     "Funnel",
     "Handler",
     "InvokeOptions",
+    "JobRun",
     "Limiter",
     "Middleware",
     "Policy",
     "Release",
+    "StartJob",
     "ambient",
     "current_call",
 ]
@@ -69,6 +74,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANYONE: Final = Caller()
+SHARED: Final = Caller(scope="*")
+"""Callers that nothing tells apart: they have no credentials, no session and no connection of their own."""
+
+AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
+"""Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
@@ -81,8 +91,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     """The number of the server context that the call belongs to; 0 is none."""
     progress: SendProgress | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
-    ask: Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]] | None = None
-    """Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
+    ask: AskClient | None = None
     capabilities: frozenset[str] = frozenset()
     """The client requests that the client supports."""
     stateless: bool = False
@@ -98,6 +107,8 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     trace: Mapping[str, str] = {}
     """`traceparent`, `tracestate` and `baggage`, as they came."""
     trace_id: str | None = None
+    job_id: str = ""
+    """The job that the call runs in; its request is over, and the credentials of its request are gone."""
     result_characters: int | None = None
     """The longest answer that the client accepts, where it states one."""
 
@@ -133,6 +144,15 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a reques
     trace: dict[str, str] | None = None
     """`traceparent`, `tracestate` and `baggage`."""
 
+    def fingerprint(self) -> str:
+        """Return a hash of what is called, with which arguments and for whom; the order of arguments does not matter."""
+        arguments = self.arguments
+        try:
+            data = encode_sorted(msgspec.json.decode(arguments) if isinstance(arguments, msgspec.Raw) else arguments)
+        except msgspec.DecodeError:  # the call itself refuses what is no JSON
+            data = bytes(arguments)
+        return sha256(b"\0".join([self.kind.encode(), self.name.encode(), data, self.caller.owner.encode()])).hexdigest()[:24]
+
 
 class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a nested call differs from one that comes from outside."""
@@ -147,6 +167,28 @@ class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The tool whose check that was: by the time of the call the name may belong to another tool."""
     coerced: tuple[str, ...] = ()
     """The arguments that were repaired."""
+    background: bool = False
+    """Whether the call becomes a job, whatever its tool says."""
+    job: "JobRun | None" = None
+    """The job that runs the call."""
+
+
+class JobRun(Protocol):
+    """What the funnel needs of the job that runs a call."""
+
+    @property
+    def is_admitted(self) -> bool:
+        """Return whether the policies have decided already, for the call that started the job."""
+        ...
+
+    @property
+    def confirmation(self) -> "Mapping[str, Any] | None":
+        """Return what a person answered to the declared confirmation, if it was asked already."""
+        ...
+
+    async def claim(self) -> None:
+        """Note that the handler starts now, before it does."""
+        ...
 
 
 DEFAULT_OPTIONS: Final = InvokeOptions()
@@ -159,6 +201,8 @@ Handler = Callable[["Call"], Awaitable[object]]
 Middleware = Callable[[Handler], Handler]
 Policy = Callable[["Call"], Awaitable[Envelope | None]]
 """Returns `None` to allow, an envelope to answer in place of the tool, or raises to deny."""
+StartJob = Callable[["Call"], Awaitable[Envelope | None]]
+"""Starts a job in place of a call and returns the answer, or returns `None` if the call runs at once."""
 Release = Callable[[], None]
 Limiter = Callable[["Call"], Awaitable[Release]]
 """Waits until the call may run, and returns what to call when it has ended."""
@@ -322,7 +366,7 @@ class Call(msgspec.Struct, eq=False):
     async def end_session(self, session_id: str | None = None) -> bool:
         """End a session of this caller, by default the one of this call."""
         mine = self.session.id if self.session is not None and session_id is None else session_id
-        return mine in self.funnel.sessions.ids(self.caller.owner) and await self.funnel.sessions.end(str(mine))
+        return self.funnel.sessions.has(str(mine), self.caller.owner) and await self.funnel.sessions.end(str(mine))
 
     def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
         """Send progress to the client. Thread-safe; may be awaited. `own` marks progress that the yard reports itself."""

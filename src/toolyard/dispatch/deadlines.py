@@ -1,17 +1,13 @@
-"""Deadlines: stops calls that take too long.
-
-Calls with the same timeout expire in the order in which they began, so one timer serves all of them. A timer for each call would
-cost more than the rest of the funnel.
-"""
+"""Deadlines: stops calls that take too long."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from typing import Final, NamedTuple
 
+from toolyard._internal.timer import SharedTimers
 from toolyard.dispatch.run import Run
 
 __all__ = ["Deadlines"]
@@ -31,34 +27,17 @@ class _Pause(NamedTuple):
     """Seconds left, if there is a deadline."""
 
 
-class Deadlines:
+class Deadlines(SharedTimers[Run]):
     """The deadlines of all running calls; a handler that swallows its cancellation is cancelled again."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._running: dict[float, dict[Run, float]] = {}
-        self._timers: dict[float, asyncio.TimerHandle] = {}
+        super().__init__(loop, self._stop)
         self._paused: dict[Run, _Pause] = {}
-
-    def start(self, call: Run, seconds: float) -> dict[Run, float]:
-        """Stop the call after so many seconds; 0 is never.
-
-        Returns:
-            The table from which the call removes itself when it ends in time.
-        """
-        if not seconds:
-            return {}
-        running = self._running.get(seconds)
-        if running is None:
-            running = self._running[seconds] = {}
-            self._timers[seconds] = self._loop.call_later(seconds, self._expire, seconds)
-        running[call] = time.monotonic() + seconds
-        return running
 
     def end(self, call: Run) -> None:
         """Forget a finished call that may have moved to another table, because it was paused or had a timeout of its own."""
         self._paused.pop(call, None)
-        self._take_out(call)
+        self.remove(call)
 
     @contextmanager
     def paused(self, calls: Sequence[Run]) -> Generator[None]:
@@ -66,7 +45,7 @@ class Deadlines:
         now = time.perf_counter()
         for call in calls:
             pause = self._paused.get(call)
-            self._paused[call] = _Pause(1, now, self._take_out(call)) if pause is None else pause._replace(holders=pause.holders + 1)
+            self._paused[call] = _Pause(1, now, self.remove(call)) if pause is None else pause._replace(holders=pause.holders + 1)
         try:
             yield
         finally:
@@ -89,37 +68,9 @@ class Deadlines:
         if pause.left is not None:
             self.start(call, max(pause.left, _LEAST_S))
 
-    def close(self) -> None:
-        """Forget everything."""
-        self._running.clear()
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-
-    def _take_out(self, call: Run) -> float | None:
-        """Remove a call and return how many seconds it has left, or `None` if it has no deadline."""
-        for seconds, running in self._running.items():
-            if call in running:
-                left = running.pop(call) - time.monotonic()
-                if not running:  # a remaining time is hardly ever shared
-                    del self._running[seconds]
-                    self._timers.pop(seconds).cancel()
-                return left
-        return None
-
-    def _expire(self, seconds: float) -> None:
-        running = self._running.get(seconds, {})
-        now = time.monotonic()
-        due = list(takewhile(lambda call: running[call] <= now, running))
-        for call in due:
-            del running[call]
-            call.stop("timeout")
-            self._loop.call_later(_REPEAT_S, self._cancel_again, call)
-        if running:
-            self._timers[seconds] = self._loop.call_later(next(iter(running.values())) - now, self._expire, seconds)
-        else:
-            self._running.pop(seconds, None)
-            self._timers.pop(seconds, None)
+    def _stop(self, call: Run) -> None:
+        call.stop("timeout")
+        self._loop.call_later(_REPEAT_S, self._cancel_again, call)
 
     def _cancel_again(self, call: Run) -> None:
         """Cancel again a handler that swallowed its cancellation."""

@@ -45,6 +45,7 @@ from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
 from toolyard.model.spec import unknown_spec
+from toolyard.state.store import StoreUnavailableError
 
 __all__ = ["Dispatcher"]
 
@@ -108,7 +109,7 @@ class Dispatcher:
         profile = request.caller.profile or self.profile
         call = Run(f"c_{next(self._ids):x}", request, profile, channel, self)
         call.started = time.perf_counter()
-        if parent is not None:
+        if parent is not None or options is not DEFAULT_OPTIONS:
             call.parent, call.options = parent, options
         if self._on_started:
             self._notify_started(call)
@@ -121,9 +122,10 @@ class Dispatcher:
                 if (DOLLAR in text or BACKSLASH in text) and not options.refs_resolved and not tool.wraps and may_contain_refs(text):
                     resolver = self.results.resolver(request.caller.owner, profile)
                     text = encode(await resolver.resolve(decode_arguments(text), tool.spec.input_schema))
+                call.text = text
                 self._check(call, tool, text)
             if not tool.is_simple or request.name != tool.spec.name:
-                self._admit(call)
+                await self._admit(call)
             result = outcome = to_outcome(call, tool, await self._execution.run(call, tool))
         except BaseException as error:  # noqa: BLE001 - the caller gets an answer, whatever a handler raises
             result = outcome = self._failed(call, error)
@@ -133,7 +135,7 @@ class Dispatcher:
                 outcome = await self._shorten(call, outcome, encoded)
         if call.session is None and not self._on_finished:  # a function call less
             return finish(call, outcome, slow=self._limits.slow)
-        return self._finish(call, outcome, result)
+        return self._finish(call, outcome if call.session is None else await self._save_session(call, outcome), result)
 
     async def read(self, uri: str, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None) -> Envelope:
         """Read a resource; the data of the answer are its contents in the words of MCP."""
@@ -156,6 +158,14 @@ class Dispatcher:
             return Query(prompt.query, arguments, partial(messages_of, prompt.spec))
 
         return await self._answer(call, find)
+
+    def run(self, request: CallRequest, channel: Channel) -> Awaitable[Envelope]:
+        """Answer a request of any kind that came from outside."""
+        if request.kind == "resource":
+            return self.read(request.name, caller=request.caller, channel=channel)
+        if request.kind == "prompt":
+            return self.prompt(request.name, request.arguments, caller=request.caller, channel=channel)
+        return self.dispatch(request, channel=channel)
 
     async def complete(
         self,
@@ -222,9 +232,18 @@ class Dispatcher:
         try:
             return outcome.cut(await self.results.store(encoded, call.request.caller.owner, call.profile, room=room))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
-            if outcome.error is not None and isinstance(error, ToolError):
+            if outcome.error is not None and isinstance(error, ToolError | StoreUnavailableError):
                 return outcome.cut(too_large(encoded))
             return self._failed(call, error)
+
+    async def _save_session(self, call: Run, outcome: Outcome) -> Outcome:
+        """Store the data of a call's session, and return a failure if that fails; a call that failed keeps its own."""
+        try:
+            if call.session is not None and self.sessions.is_stored(call.session):
+                await self.sessions.save(call.session)
+        except BaseException as error:  # noqa: BLE001 - a store may raise anything
+            return self._failed(call, error) if outcome.error is None or isinstance(error, asyncio.CancelledError) else outcome
+        return outcome
 
     async def _answer(self, call: Run, find: "Callable[[], Query]") -> Envelope:
         """Answer a call of a resource or prompt: it has no session and no eval, and never becomes a handle."""
@@ -284,7 +303,7 @@ class Dispatcher:
             call.at_fault = "tool"
             raise
 
-    def _admit(self, call: Run) -> None:
+    async def _admit(self, call: Run) -> None:
         """Warn of old names, guard an eval payload and find the session."""
         spec = call.spec
         if call.request.name != spec.name:
@@ -294,11 +313,12 @@ class Dispatcher:
         if spec.eval is not None:
             guard(call.arguments.get(spec.eval.argument), spec.eval, spec.name, self._limits)
         if spec.session != "none":
-            self._enter_session(call)
+            await self._enter_session(call)
 
-    def _enter_session(self, call: Run) -> None:
+    async def _enter_session(self, call: Run) -> None:
+        """Find the session; only one that is not live here, or is in the store, makes this wait."""
         named = call.arguments.get("session_id")
-        session = self.sessions.resolve(named, call.caller.owner, required=call.spec.session == "required")
+        session = await self.sessions.find(named, call.caller.owner, required=call.spec.session == "required")
         if session is not None:
             call.session = session
             self.sessions.enter(session)

@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import Any, Final
 
 from toolyard.dispatch.admission import Admission
-from toolyard.dispatch.call import Handler, Limiter, Middleware, Policy, ambient
+from toolyard.dispatch.call import DEFAULT_OPTIONS, Handler, Limiter, Middleware, Policy, ambient
 from toolyard.dispatch.deadlines import Deadlines
 from toolyard.dispatch.outcome import stopped_by
 from toolyard.dispatch.run import Run
@@ -60,16 +60,22 @@ class Execution:
         call.run_in(task)
         self.calls[call.id] = call
         token = ambient.set(call)
-        seconds = call.options.seconds
+        options = call.options
+        seconds = options.seconds
         running: dict[Run, float] | None = None
+        partial: ToolError | None = None
         try:
-            if self.admission.applies_to_all or seconds or not tool.is_simple:
+            is_job = options is not DEFAULT_OPTIONS and (options.job is not None or options.background)
+            if self.admission.applies_to_all or not tool.is_simple or seconds or is_job:
                 held = await self._admit(call, tool)
                 if held is not None:
                     return held
             call.may_have_run = True
-            own = call.spec.timeout
-            running = None if seconds else self._deadlines.start(call, self._limits.timeout if own is None else own)
+            own = self._timeout(call, tool) if is_job else call.spec.timeout
+            timeout = (
+                0.0 if seconds else self._limits.timeout if own is None else own
+            )  # with a time of its caller it has a deadline already
+            running = self._deadlines.start(call, timeout) if timeout else None
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
             except BaseException:
@@ -82,6 +88,7 @@ class Execution:
         except BaseException as error:
             if not _is_own(call, task, error):
                 raise
+            partial = error if isinstance(error, ToolError) else None
         finally:
             if running is not None:
                 running.pop(call, None)
@@ -90,7 +97,7 @@ class Execution:
             call.finish()
             if seconds or call.paused_s or call.releases or self._ended is not None or self._abandoned:
                 self._leave(call)
-        raise stopped_by(call, self._timeout(call, tool))
+        raise stopped_by(call, self._timeout(call, tool), partial)
 
     async def stop(self, server: int) -> None:
         """Cancel every call, or those of one server, and wait until they are answered, at most as long as a clean-up may take."""
@@ -125,6 +132,9 @@ class Execution:
         began, paused = time.perf_counter(), call.paused_s
         try:
             return await self.admission.admit(call)
+        except BaseException:
+            call.is_admitted = False
+            raise
         finally:
             call.queued_s = time.perf_counter() - began - (call.paused_s - paused)
 
@@ -144,7 +154,8 @@ class Execution:
         if tool.wraps:
             return seconds + _EXTRA_S if seconds else 0.0
         timeout = call.spec.timeout
-        own = self._limits.timeout if timeout is None else timeout
+        usual = self._limits.timeout if call.options.job is None else self._limits.job_timeout
+        own = usual if timeout is None else timeout
         return min(seconds, own or seconds) if seconds else own
 
 

@@ -3,15 +3,15 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.run import Run
 from toolyard.dispatch.tool import Tool
-from toolyard.model.content import Block, Text, block_from_bytes
-from toolyard.model.elicitation import OWN_REASONS
+from toolyard.model.content import MAX_BLOCKS, Block, Text, block_from_bytes
+from toolyard.model.elicitation import OWN_REASONS, STORE_UNAVAILABLE
 from toolyard.model.envelope import (
     WRAPPER_CHARACTERS,
     Content,
@@ -25,9 +25,12 @@ from toolyard.model.envelope import (
     estimate_tokens,
 )
 from toolyard.model.errors import CODES, Blame, CodeName, ToolError
+from toolyard.model.schema import SchemaValidator
 from toolyard.model.spec import UNKNOWN_TOOL, Kind
+from toolyard.state.store import RETRY_AFTER_MS, StoreUnavailableError
 
 __all__ = [
+    "Decision",
     "Observer",
     "Outcome",
     "Query",
@@ -39,6 +42,7 @@ __all__ = [
     "finish",
     "room_for_data",
     "stopped_by",
+    "store_unavailable",
     "to_outcome",
     "to_read_outcome",
 ]
@@ -62,10 +66,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The result of another MCP server, if it passes through."""
     held: bool = False
     """Whether a policy answered in place of the tool."""
+    shortened: bool = False
+    """Whether its data were too long and became a handle."""
 
     def cut(self, instead: dict[str, Any]) -> "Outcome":
         """Return the outcome with something short in place of its data."""
-        return Outcome(instead, self.error, self.content, held=self.held)
+        return Outcome(instead, self.error, self.content, held=self.held, shortened=True)
 
 
 class Query(NamedTuple):
@@ -102,7 +108,7 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
     if encoded.content:
         _check_blocks(encoded)
     if tool.fits_output is not None and not tool.fits_output(encoded.data):
-        raise _invalid(tool, "answered what its own schema forbids")
+        raise _misfit(call, tool, encoded.data)
     return Outcome(encoded.data, None, encoded.content, encoded)
 
 
@@ -152,6 +158,9 @@ def _encoded(tool: Tool, value: object) -> Encoded:
 
 
 def _check_blocks(encoded: Encoded) -> None:
+    if len(encoded.content) > MAX_BLOCKS:
+        message = f"The answer has {len(encoded.content)} content blocks; at most {MAX_BLOCKS} are sent."
+        raise ToolError("too_large", message, may_have_run=True, limit=MAX_BLOCKS)
     size = sum(len(block.data) for block in encoded.content if isinstance(block, Block))
     if size > _BLOCK_BYTES:
         raise ToolError(
@@ -159,12 +168,30 @@ def _check_blocks(encoded: Encoded) -> None:
         )
 
 
+def _misfit(call: Run, tool: Tool, data: object) -> ToolError:
+    """Log where a result does not fit its tool's schema, by types and not by contents, and return the failure."""
+    schema = tool.spec.output_schema
+    found = [] if schema is None else SchemaValidator(schema).mismatches(data)
+    issues = [
+        {"field": one.field, "expected": one.expected, "came": one.came, "message": f"'{one.field}': {one.came} came, not {one.expected}."}
+        for one in found
+    ]
+    for one in found:
+        _log.warning("invalid_output tool=%s id=%s field=%s expected=%r came=%s", call.tool, call.id, one.field, one.expected, one.came)
+    what = "answered what its own schema forbids" + (f": {issues[0]['message'].removesuffix('.')}" if issues else "")
+    return _invalid(tool, what, issues=issues)
+
+
 def _unwritable(tool: Tool) -> ToolError:
     return _invalid(tool, "answered what cannot be written as JSON")
 
 
-def _invalid(tool: Tool, what: str) -> ToolError:
-    return ToolError("invalid_output", f"'{tool.spec.name}' {what}.")
+def _invalid(tool: Tool, what: str, **details: Any) -> ToolError:
+    return ToolError("invalid_output", f"'{tool.spec.name}' {what}.", **details)
+
+
+Decision = Literal["allow", "ask", "deny"]
+"""What policies and limiters decided about a call."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -201,6 +228,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The size of its data as JSON."""
     held: bool = False
     """Whether a policy answered in place of the tool."""
+    decision: Decision | None = None
+    """What policies and limiters decided; nothing if the call failed before they were asked."""
+    outer: str = ""
+    """The name that was called from outside, if another call started this one."""
 
     @property
     def success(self) -> bool:
@@ -244,6 +275,8 @@ class RecordSinks:
 
 _DEFECTS: Final = frozenset({"internal_error", "invalid_output"})
 """Failures whose details carry the call id, so that they can be found in the log after passing through other calls."""
+_LARGE_CHARACTERS: Final = 4096
+"""Beyond this, encoding the data again takes longer than carrying their text along."""
 _META: Final = len(',"_meta":')
 _LONG_MS: Final = 10**8
 """An upper bound of `elapsed_ms`, to reserve room for its digits."""
@@ -256,8 +289,11 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
     error, encoded = outcome.error, outcome.encoded
     if error is not None and error.code in _DEFECTS:
         error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
+    is_plain = error is None and (call.spec.shape == "plain" or call.profile.shape == "plain")
     tokens = (
-        -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
+        _plain_tokens(outcome)
+        if is_plain
+        else -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
         if encoded is not None and error is None
         else estimate_tokens(outcome.data, error)
     )
@@ -269,16 +305,32 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
     answer = Envelope(error is None, outcome.data, error, meta)
     if outcome.content:
         answer.content = outcome.content
+    if encoded is not None and encoded.characters > _LARGE_CHARACTERS:
+        answer.encoded_data = encoded.text
     if outcome.passed is not None:
         answer.passthrough = outcome.passed
     if outcome.held:
         answer.held = True
-    if call.spec.shape == "plain":
+    if is_plain:
         answer.has_plain_shape = True
+        if outcome.shortened:
+            answer.shortened_of = call.spec
     if elapsed - call.paused_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
     return answer
+
+
+def _plain_tokens(outcome: Outcome) -> int:
+    """Return an estimate of the tokens in a success that is sent without the envelope."""
+    texts = [block.text for block in outcome.content if isinstance(block, Text)]
+    if texts:
+        characters = sum(map(len, texts))
+    elif isinstance(outcome.data, str):
+        characters = len(outcome.data)
+    else:
+        characters = len(encode(outcome.data).decode()) if outcome.encoded is None else outcome.encoded.characters
+    return -(-characters // 4)
 
 
 def room_for_data(call: Call, characters: int) -> int:
@@ -295,31 +347,49 @@ def room_for_data(call: Call, characters: int) -> int:
 
 def _record_of(call: Run, answer: Envelope, result: Outcome) -> Record:
     spec, caller, parent, error, meta = call.spec, call.request.caller, call.parent, answer.error, answer.meta
-    return Record(
-        call_id=call.id,
-        tool=spec.name if spec is not UNKNOWN_TOOL else call.tool,
-        started=time.time() - call.elapsed_s,
-        elapsed_ms=call.elapsed_s * 1000,
-        code=None if error is None else error.code,
-        source=spec.source,
-        operation=spec.operation if spec is not UNKNOWN_TOOL else "",
-        parent_id=None if parent is None else parent.id,
-        depth=call.depth,
-        session_id=meta.session_id,
-        identity=caller.identity,
-        scope=caller.scope,
-        profile=call.profile.name,
-        channel=call.channel.name,
-        trace_id=call.channel.trace_id,
-        may_have_run=call.may_have_run if error is None else error.may_have_run,
-        estimated_tokens=meta.estimated_tokens,
-        kind=spec.kind,
-        blame=None if error is None else error.blame,
-        coerced=len(meta.coerced),
-        waited_ms=(call.queued_s + call.paused_s) * 1000,
-        bytes=0 if result.encoded is None else len(result.encoded.text),
-        held=answer.held,
+    values = (  # in the order of the fields: 25 keywords take a microsecond longer than 25 values, which every recorded call would pay
+        call.id,
+        spec.name if spec is not UNKNOWN_TOOL else call.tool,
+        time.time() - call.elapsed_s,
+        call.elapsed_s * 1000,
+        None if error is None else error.code,
+        spec.source,
+        spec.operation if spec is not UNKNOWN_TOOL else "",
+        None if parent is None else parent.id,
+        0 if parent is None else call.depth,
+        meta.session_id,
+        caller.identity,
+        caller.scope,
+        call.profile.name,
+        call.channel.name,
+        call.channel.trace_id,
+        call.may_have_run if error is None else error.may_have_run,
+        meta.estimated_tokens,
+        spec.kind,
+        None if error is None else error.blame,
+        len(meta.coerced),
+        (call.queued_s + call.paused_s) * 1000,
+        0 if result.encoded is None else len(result.encoded.text),
+        answer.held,
+        "allow" if call.may_have_run else _decision_on(call, answer),
+        "" if parent is None else _outermost(parent).spec.name,
     )
+    return Record(*values)
+
+
+def _decision_on(call: Run, answer: Envelope) -> Decision | None:
+    """Return the decision on a call whose handler did not run, or did nothing."""
+    if not call.finished:  # it never got as far as the policies
+        return None
+    if not call.is_admitted:
+        return "deny" if answer.error is not None and answer.error.blame == "policy" else None
+    return "ask" if answer.held else "allow"
+
+
+def _outermost(call: Call) -> Call:
+    while call.parent is not None:
+        call = call.parent
+    return call
 
 
 def failure_from(error: ToolError, call: Call) -> Outcome:
@@ -333,25 +403,45 @@ def failure_from(error: ToolError, call: Call) -> Outcome:
 
 
 def defect_from(error: BaseException, call: Call) -> ToolError:
-    """Log an unexpected exception with its traceback, and return a failure without it."""
+    """Log an unexpected exception with its traceback, and return a failure without it; a store logs its own failures."""
+    if isinstance(error, StoreUnavailableError):
+        return store_unavailable(may_have_run=call.may_have_run)
     _log.error("defect tool=%s id=%s type=%s", call.tool, call.id, type(error).__name__, exc_info=error)
     return ToolError("internal_error", f"The {call.at_fault} failed in a way it did not foresee.", blame=call.at_fault)
 
 
-def stopped_by(call: Run, seconds: float) -> ToolError:
-    """Return the failure of a call that was stopped: `cancelled`, or `timeout` after so many seconds."""
+def store_unavailable(*, may_have_run: bool) -> ToolError:
+    """Return the failure of a call that needs the store while the store cannot be used."""
+    return ToolError(
+        "overloaded",
+        "The store of the yard cannot be used now.",
+        hint=None if may_have_run else "Wait for 'retry_after_ms', then call again.",
+        reason=STORE_UNAVAILABLE,
+        blame="yard",
+        may_have_run=may_have_run,
+        retry_after_ms=RETRY_AFTER_MS,
+    )
+
+
+def stopped_by(call: Run, seconds: float, partial: ToolError | None = None) -> ToolError:
+    """Return the failure of a call that was stopped: `cancelled`, or `timeout` after so many seconds.
+
+    It keeps the data of the failure that the handler raised when it was stopped, and its hint.
+    """
     spec = call.spec
+    data, hint = (None, None) if partial is None or partial.data is None else (partial.data, partial.hint)
     if call.stopped == "cancelled":
         why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
-        return ToolError("cancelled", f"{why}.", blame=call.stopped_by)
+        return ToolError("cancelled", f"{why}.", hint=hint, blame=call.stopped_by, data=data)
     hurried = 0 < call.options.seconds <= seconds
     seconds = call.options.seconds if hurried else seconds
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:.3g} seconds.",
-        hint=spec.timeout_hint if not hurried else "Give it more time." if spec.safe or not call.may_have_run else None,
+        hint=hint or (spec.timeout_hint if not hurried else "Give it more time." if spec.safe or not call.may_have_run else None),
         blame="caller" if hurried else "upstream" if call.at_fault == "upstream" else "tool" if call.may_have_run else "yard",
         may_have_run=call.may_have_run,
+        data=data,
         timeout_ms=round(seconds * 1000),
     )
 

@@ -3,6 +3,8 @@
 A result belongs to its owner; for another owner its handle does not exist. Owners are opaque strings here.
 """
 
+import asyncio
+import os
 import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -11,6 +13,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from toolyard.dispatch.sessions import SHARED_OWNER
 from toolyard.model.envelope import Encoded, encode
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.limits import Limits
@@ -41,12 +44,19 @@ BACKSLASH: Final = ord("\\")
 """The byte that begins a JSON escape; a client may escape any character of the key."""
 
 _ESCAPED: Final = re.compile(rb"\\u00(?:24|72|65|66)")
-_HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
+_HANDLE: Final = re.compile(r"r_[0-9a-f]{1,18}\Z", re.ASCII)
+_RANDOM_BYTES: Final = 8
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _COUNTER_SECONDS: Final = 30 * 24 * 3600.0
 """How long the counter of an idle owner lives, so that an old handle never names a new result."""
+_READ_RESULTS: Final = 2
+_LARGE_BYTES: Final = 256 * 1024
 _REF_KEYS: Final = ({"$ref"}, {"$ref", "path"})
+_MAX_DROPPED: Final = 100
+"""Results that are dropped at one time, after the limit became smaller."""
 _MAX_DEPTH: Final = 128
+_MAX_BRANCH_DEPTH: Final = 8
+"""How deep branches of a schema are searched in each other; a cycle of them has no end."""
 _MAX_KEYS: Final = 20
 _MAX_KEYS_READ: Final = 1000
 _MAX_POINTER_CHARACTERS: Final = 200
@@ -76,12 +86,7 @@ class Results:
                 bytes=len(encoded.text),
                 limit=self._limits.stored_bytes,
             )
-        prefix = _prefix(owner)
-        handle = f"r_{await self._store.count(prefix, ttl=max(_COUNTER_SECONDS, 2 * self._limits.stored_seconds))}"
-        await self._store.put(prefix + handle, encoded.text, ttl=self._limits.stored_seconds)
-        stored = await self._store.keys(prefix)
-        for key in stored[: max(len(stored) - self._limits.stored_results, 0)]:
-            await self._store.delete(key)
+        handle = await self._put(encoded.text, owner)
         read = "".join(f"Read parts of it with {action}. " for action in self.suggest_read(handle, profile))
         data = {
             "status": "stored",
@@ -94,13 +99,35 @@ class Results:
         shape = shape_of(encoded.data) if room is None else shape_within(encoded.data, room - len(encode(data)))
         return {**data, "shape": shape}
 
+    async def _put(self, text: bytes, owner: str) -> str:
+        """Store a result and return its handle, drop the owner's oldest ones beyond the limit."""
+        prefix = _prefix(owner)
+        if owner == SHARED_OWNER:  # others have the same owner: they must not guess the handle, nor push the result out
+            handle = f"r_{os.urandom(_RANDOM_BYTES).hex()}"
+            await self._store.put(_key(prefix, handle), text, ttl=self._limits.stored_seconds)
+            return handle
+        handle = f"r_{await self._store.count(prefix, ttl=max(_COUNTER_SECONDS, 2 * self._limits.stored_seconds))}"
+        await self._store.put(_key(prefix, handle), text, ttl=self._limits.stored_seconds)
+        stored = await self._store.keys(prefix, limit=self._limits.stored_results + _MAX_DROPPED)
+        for key in stored[: max(len(stored) - self._limits.stored_results, 0)]:
+            await self._store.delete(key)
+        return handle
+
     async def read(self, handle: str, owner: str) -> Any:
         """Return the stored result of an owner's handle.
 
         Raises:
             ToolError: `not_found` if there is no such result, or no longer.
         """
-        text = await self._store.get(_prefix(owner) + handle) if _HANDLE.match(handle) else None
+        return msgspec.json.decode(await self.read_text(handle, owner))
+
+    async def read_text(self, handle: str, owner: str) -> bytes:
+        """Return the stored result of an owner's handle as JSON.
+
+        Raises:
+            ToolError: `not_found` if there is no such result, or no longer.
+        """
+        text = await self._store.get(_key(_prefix(owner), handle)) if _HANDLE.match(handle) else None
         if text is None:
             raise ToolError(
                 "not_found",
@@ -111,7 +138,7 @@ class Results:
                 may_have_run=False,
                 handle=handle,
             )
-        return msgspec.json.decode(text)
+        return text
 
     def resolver(self, owner: str, profile: Profile) -> "RefResolver":
         """Return a resolver of the references in one call's arguments."""
@@ -126,7 +153,7 @@ def may_contain_refs(text: bytes) -> bool:
 class RefResolver:
     """Replaces references to stored results in one call's arguments.
 
-    It reads each result once, and inserts no more bytes in all than one result may have.
+    It reads each result once, no more bytes in all than two results may have, and inserts no more than one may have.
     """
 
     def __init__(self, results: Results, owner: str, profile: Profile, *, max_bytes: int) -> None:
@@ -134,6 +161,7 @@ class RefResolver:
         self._owner = owner
         self._profile = profile
         self._bytes_left = max_bytes
+        self._unread_bytes = _READ_RESULTS * max_bytes
         self._read: dict[str, Any] = {}
 
     async def resolve(self, arguments: object, schema: Schema) -> Any:
@@ -157,16 +185,27 @@ class RefResolver:
             result = await self._follow(pairs, path)
             self._bytes_left -= len(encode(result))
             if self._bytes_left < 0:
-                raise ToolError("too_large", "The results that the arguments refer to are too large together.")
+                raise _too_large_together()
             return result
         return {key: await self._resolve(item, (*path, key), schema) for key, item in pairs.items()}
+
+    async def _read_result(self, handle: str) -> Any:
+        text = await self._results.read_text(handle, self._owner)
+        self._unread_bytes -= len(text)  # counted before decoding, which takes a multiple of that in memory
+        if self._unread_bytes < 0:
+            raise _too_large_together()
+        if len(text) > _LARGE_BYTES:
+            await asyncio.sleep(0)  # so that other callers wait for one result and not for all
+        return msgspec.json.decode(text)
 
     async def _follow(self, reference: Mapping[str, Any], path: Path) -> Any:
         field, handle, pointer = field_name(path), reference["$ref"], reference.get("path", "")
         try:
             if handle not in self._read:
-                self._read[handle] = await self._results.read(handle, self._owner)
+                self._read[handle] = await self._read_result(handle)
         except ToolError as error:
+            if error.code != "not_found":
+                raise
             raise ToolError(
                 "invalid_input",
                 error.message,
@@ -187,6 +226,10 @@ class RefResolver:
                 issues=[{"field": field, "code": "unknown_path", "message": message}],
                 shape=shape_of(result, 1),
             ) from None
+
+
+def _too_large_together() -> ToolError:
+    return ToolError("too_large", "The results that the arguments refer to are too large together.")
 
 
 def too_large(encoded: Encoded) -> dict[str, Any]:
@@ -270,16 +313,21 @@ def _prefix(owner: str) -> str:
     return f"result/{sha256(owner.encode()).hexdigest()[:32]}/"
 
 
+def _key(prefix: str, handle: str) -> str:
+    """Return the key of a handle's result; keys in order are results by age."""
+    return prefix + handle.removeprefix("r_").zfill(18)
+
+
 def _is_ref(pairs: Mapping[str, object]) -> bool:
     handle, path = pairs.get("$ref"), pairs.get("path", "")
     return set(pairs) in _REF_KEYS and isinstance(handle, str) and _HANDLE.match(handle) is not None and isinstance(path, str)
 
 
-def _declares_ref(root: Schema, node: Any) -> bool:
+def _declares_ref(root: Schema, node: Any, depth: int = 0) -> bool:
     """Return whether the schema itself declares a property `$ref` at this node."""
     resolved = resolve(root, node)
-    if not isinstance(resolved, dict):
+    if not isinstance(resolved, dict) or depth > _MAX_BRANCH_DEPTH:
         return False
     here = cast("dict[str, Any]", resolved)
     branches = (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ()))
-    return "$ref" in here.get("properties", {}) or any(_declares_ref(root, branch) for branch in branches)
+    return "$ref" in here.get("properties", {}) or any(_declares_ref(root, branch, depth + 1) for branch in branches)

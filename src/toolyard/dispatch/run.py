@@ -24,12 +24,16 @@ class Run(Call, eq=False):
     """A call with its run state: one object, because a second one for each call would be felt."""
 
     handler: Handler = _no_handler
+    text: bytes = b"{}"
+    """The arguments as JSON before check and repair, with references to stored results resolved."""
     started: float = 0.0
     """When the call came in, in seconds of `time.perf_counter`."""
     elapsed_s: float = 0.0
     """How long it took; set when it has ended."""
     queued_s: float = 0.0
     """How long the call waited for policies and limiters."""
+    is_admitted: bool = True
+    """False if a policy or limiter refused the call, or it ended while it waited for them."""
     stopped_by: Blame | None = None
     inner_session_id: str | None = None
     """The session that the envelope of another yard names."""

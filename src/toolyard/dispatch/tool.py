@@ -16,7 +16,8 @@ from toolyard.model.coercion import IntegerConverter, Repair, find_repairs
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
-from toolyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator, fits_simple_schema, is_simple_schema
+from toolyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator
+from toolyard.model.simple_schema import fits_simple_schema, is_simple_schema
 from toolyard.model.spec import PublishError, ToolSpec, check_spec
 
 __all__ = ["Check", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "decode_arguments", "encode_arguments"]
@@ -30,6 +31,8 @@ Complete = Callable[[str, dict[str, str]], Sequence[str] | Awaitable[Sequence[st
 _MAX_EXPECTED_BYTES: Final = 1500
 _MAX_NAMED_FIELDS: Final = 5
 _MAX_COERCED: Final = 50
+_QUICK_BYTES: Final = 256 * 1024
+_decode_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class InvalidArgumentsError(Exception):
@@ -64,7 +67,7 @@ class Tool:
     def __post_init__(self) -> None:
         # Computed once, because every call reads it: a cached property would cost 3 % of a call.
         spec = self.spec
-        has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None
+        has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None or spec.job is not None
         object.__setattr__(self, "is_simple", not has_steps and spec.deprecated is None)  # the way of a frozen dataclass
 
     @property
@@ -87,9 +90,9 @@ class Tool:
             ToolError: `invalid_input`, with every issue.
         """
         reading = None
-        if enabled:
+        if enabled and (len(text) <= _QUICK_BYTES or len(issues) < MAX_ISSUES):  # a large value with as many issues has too many values
             with suppress(msgspec.DecodeError):  # a number out of range, which the issues name
-                reading = self.find_reading(msgspec.json.decode(text))
+                reading = self.find_reading(msgspec.json.decode(text)) if _is_quickly_decoded(text) else None
         if reading is None:
             raise self._invalid_input(issues, suggestions)
         return RepairedArguments(self.check(encode(reading.value)), reading.changed)
@@ -142,6 +145,18 @@ def decode_arguments(text: bytes) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         raise ToolError("invalid_input", "The arguments are no JSON, or hold a number that is too large.", issues=[]) from None
+
+
+def _is_quickly_decoded(text: bytes) -> bool:
+    """Return whether arguments have no list or object so large that decoding it once more would be felt by other callers.
+
+    Raises:
+        msgspec.DecodeError: They are no JSON object.
+    """
+    if len(text) <= _QUICK_BYTES:
+        return True
+    parts = _decode_parts(text).values()
+    return all(len(part) <= _QUICK_BYTES or bytes(part[:1]) == b'"' for part in map(memoryview, parts))
 
 
 def encode_arguments(arguments: object, max_bytes: int) -> bytes:

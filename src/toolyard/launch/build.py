@@ -1,20 +1,26 @@
 """From settings to a yard: reads the settings of a command or program and applies them to a yard that is not open yet."""
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from toolyard._internal.files import find_state_dir
+from toolyard._internal.logfmt import log_value
+from toolyard._internal.project import project_dir
 from toolyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
 from toolyard.launch.errors import LaunchError, as_launch_error
 from toolyard.launch.notices import Notices
+from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
 from toolyard.providers import Provider
-from toolyard.yard import LOCK_FILE, Yard, upstream_providers
+from toolyard.state.memory import MemoryStore
+from toolyard.state.store import Store
+from toolyard.yard import LOCK_FILE, ResolvedUpstream, Yard, upstream_providers
 
 if TYPE_CHECKING:
-    from toolyard.providers.upstream.settings import UpstreamSettings  # a yard without upstreams starts sooner
     from toolyard.transports.auth import Authenticator  # stdio needs none and starts sooner without
 
 __all__ = [
@@ -23,6 +29,7 @@ __all__ = [
     "find_profile",
     "make_authenticator",
     "make_providers",
+    "make_store",
     "read_settings",
     "resolve_upstreams",
 ]
@@ -51,7 +58,7 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
     from toolyard.transports.auth import ApiKey, ApiKeys, Tokens  # noqa: PLC0415 - stdio starts sooner without
 
     if auth.api_keys:
-        yield ApiKeys(ApiKey(key.name, key.digest, key.profile) for key in auth.api_keys)
+        yield ApiKeys(ApiKey(key.name, key.digest, key.profile, key.profiles) for key in auth.api_keys)
     if auth.issuer is not None:
         yield Tokens(
             auth.issuer,
@@ -69,14 +76,19 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
 _UPSTREAM_OF: Final = "_TOOLYARD_UPSTREAM_OF"
 """Variable with the files that have a server as an upstream, lest it reads one of them and starts itself for ever."""
 _APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search"})
-_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "state_dir")
+_log = logging.getLogger(__name__)
+_STORE_FILE: Final = "store.sqlite3"
+"""The name of a project's store in the folder of its state."""
+_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
 
-def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
+def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool = False) -> None:
     """Apply settings and upstreams to a yard that is not open yet; values that were not set stay as its code has them.
 
+    A yard that is served and has no store yet gets the one in the SQLite file of its project.
+
     Raises:
-        LaunchError: A profile, pack or metatool does not exist, or a variable or secret of an upstream is missing.
+        LaunchError: A profile, pack, metatool or store does not exist.
     """
     settings = config.settings
     yard.adopt(config.profiles.values())
@@ -84,9 +96,10 @@ def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
     applied = {key: setting for key, setting in known_settings().items() if setting.section in _APPLIED_SECTIONS and key != "target"}
     origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
-    if not origins and not providers and not config.profiles:
+    stores = _store_options(yard, config, serves=serves)
+    if not origins and not providers and not config.profiles and not stores:
         return
-    options: dict[str, Any] = {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
+    options: dict[str, Any] = {**stores} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
     options |= {"profiles": config.profiles.values(), "providers": providers}
     with as_launch_error(ValueError):
         yard.configure(
@@ -96,6 +109,43 @@ def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
             runtime=config.explicit("runtime"),
             **options,
         )
+
+
+def make_store(config: Config, *, state_dir: str | None = None, max_bytes: int = Limits().store_bytes) -> Store:
+    """Return the store that a server with these settings uses: by default the SQLite file of the project.
+
+    Raises:
+        LaunchError: There is no such store, or no state directory.
+    """
+    chosen = config.settings.store or "sqlite"
+    if chosen == "memory":
+        return MemoryStore(max_bytes=max_bytes)
+    kind, colon, path = chosen.partition(":")
+    if kind != "sqlite" or bool(colon) is not bool(path):
+        raise LaunchError(f"There is no store '{chosen}'. Write 'memory', 'sqlite' or 'sqlite:PATH'.")
+    try:
+        file = path or project_dir(find_state_dir(config.settings.state_dir or state_dir), config.project) / _STORE_FILE
+    except OSError as error:
+        raise LaunchError(f"The store has no place: {error.strerror}. Set 'state_dir', or name a file with 'sqlite:PATH'.") from error
+    from toolyard.state.sqlite import SqliteStore  # noqa: PLC0415 - a yard without one starts sooner
+
+    return SqliteStore(file)
+
+
+def _store_options(yard: Yard, config: Config, *, serves: bool) -> dict[str, Store]:
+    """Return the store of a yard by its name in `Yard.configure`, or nothing if the yard keeps what it has."""
+    is_chosen = config.settings.store is not None
+    if not is_chosen and (yard.has_store or not serves):
+        return {}
+    max_bytes = config.explicit("limits").get("store_bytes", yard.limits.store_bytes)
+    try:
+        store = make_store(config, state_dir=yard.state_dir, max_bytes=max_bytes)
+    except LaunchError as error:
+        if is_chosen:
+            raise
+        _log.warning("store_in_memory reason=%s", log_value(error.message))
+        return {}
+    return {"store" if is_chosen else "default_store": store}
 
 
 def _yard_name(setting: Setting) -> str:
@@ -110,34 +160,34 @@ def check_profiles(yard: Yard, config: Config) -> None:
         LaunchError: One does not.
     """
     auth = config.settings.auth
-    for name in (config.settings.profile, *(key.profile for key in auth.api_keys), *auth.profiles.values()):
+    of_keys = [name for key in auth.api_keys for name in (key.profile, *key.profiles)]
+    for name in (config.settings.profile, *of_keys, *auth.profiles.values()):
         if name not in config.profiles:
             find_profile(yard, name)
 
 
-def resolve_upstreams(config: Config, notices: Notices) -> "dict[str, UpstreamSettings]":
-    """Return the enabled upstreams with variables and secrets filled in, and write warnings.
-
-    Raises:
-        LaunchError: A variable or secret is missing.
-    """
+def resolve_upstreams(config: Config, notices: Notices) -> dict[str, ResolvedUpstream]:
+    """Return the enabled upstreams with variables and secrets filled in, and write warnings; one without them cannot be used."""
     warnings: list[str] = []
-    resolved: dict[str, UpstreamSettings] = {}
+    resolved: dict[str, ResolvedUpstream] = {}
     for name, entry in config.upstreams.items():
         files = os.environ.get(_UPSTREAM_OF, "").split(os.pathsep)
         file = os.path.realpath(entry.location.file or "")
         if entry.location.file is not None and file in files:
             warnings.append(f"{entry.location} is left out, because this server is itself an upstream of that file.")
         elif entry.settings.enabled:
-            with as_launch_error(ConfigError):
-                settings = entry.resolve(os.environ, warnings.append)
+            try:
+                settings, problem = entry.resolve(os.environ, warnings.append), ""
+            except ConfigError as error:  # it must not stop the others
+                settings, problem = entry.settings, str(error)
+                warnings.append(f"The upstream '{name}' cannot be used. {problem}")
             env = {**settings.env, _UPSTREAM_OF: os.pathsep.join([*filter(None, files), file])}
-            resolved[name] = replace(settings, env=env) if settings.command is not None else settings
+            resolved[name] = ResolvedUpstream(replace(settings, env=env) if settings.command is not None else settings, problem)
     _warn(warnings, notices)
     return resolved
 
 
-def make_providers(yard: Yard, config: Config, upstreams: "Mapping[str, UpstreamSettings]") -> Sequence[Provider]:
+def make_providers(yard: Yard, config: Config, upstreams: Mapping[str, ResolvedUpstream]) -> Sequence[Provider]:
     """Return the providers of upstreams, which keep state in the yard's state directory.
 
     Raises:
@@ -146,7 +196,9 @@ def make_providers(yard: Yard, config: Config, upstreams: "Mapping[str, Upstream
     lock = None if config.path is None else config.path.parent / LOCK_FILE
     longest = config.explicit("limits").get("name_characters", yard.limits.name_characters)
     try:
-        return upstream_providers(upstreams, state_dir=config.settings.state_dir or yard.state_dir, lock=lock, longest=longest)
+        return upstream_providers(
+            upstreams, state_dir=config.settings.state_dir or yard.state_dir, project=config.project, lock=lock, longest=longest
+        )
     except OSError as error:
         raise LaunchError(f"The state directory cannot be used: {error.strerror}. Set another with 'state_dir'.") from error
 

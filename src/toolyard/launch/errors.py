@@ -49,7 +49,7 @@ STATUSES: Final[dict[int, str]] = {
     USAGE: "The command line is wrong, or TARGET cannot be loaded or opened.",
     INTERRUPTED: "Interrupted with Ctrl-C (SIGINT); the yard was closed first.",
     CLOSED_PIPE: "The reader of the output closed it early, as `head` does.",
-    TERMINATED: "Terminated (SIGTERM); the yard was closed first.",
+    TERMINATED: "Terminated (SIGTERM); the yard was closed first. `serve` exits with 0 instead.",
 }
 """The meaning of every exit status that belongs to no code."""
 
@@ -100,9 +100,10 @@ def explain_cause(error: BaseException) -> str:
 def explain_refusal(failure: BaseException, yard: "Yard") -> str:
     """Return why a yard cannot be opened: Toolyard's own message, or the cause with its place."""
     from toolyard.model.spec import PublishError  # noqa: PLC0415 - only failures need it
+    from toolyard.state.store import StoreUnavailableError  # noqa: PLC0415 - the same
 
     error = innermost(failure)
-    if isinstance(error, PublishError):
+    if isinstance(error, PublishError | StoreUnavailableError):
         return str(error)
     if isinstance(error, ValueError | ImportError) and is_own(error):
         return f"{error}{_origin(error, yard)}"

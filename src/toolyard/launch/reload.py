@@ -18,10 +18,10 @@ from toolyard.launch.build import check_profiles, make_providers, resolve_upstre
 from toolyard.launch.errors import LaunchError, explain_cause
 from toolyard.launch.notices import Notices
 from toolyard.model.limits import LIVE
-from toolyard.yard import Yard, background_task
+from toolyard.yard import ResolvedUpstream, Yard, background_task
 
 if TYPE_CHECKING:
-    from toolyard.providers.upstream.settings import UpstreamSettings  # a yard without upstreams starts sooner
+    pass  # a yard without upstreams starts sooner
 
 __all__ = ["LiveSettings", "ReadSettings", "Start", "read_port", "read_start", "stop", "supervise"]
 
@@ -42,8 +42,12 @@ class LiveSettings:
         self._notices = notices
         self._read_settings = read
         self._requested = asyncio.Event()
-        open_upstreams = {provider.name: settings for provider in yard.providers if (settings := getattr(provider, "settings", None))}
-        self._upstreams: dict[str, UpstreamSettings] = {name: open_upstreams[name] for name in config.upstreams if name in open_upstreams}
+        open_upstreams = {
+            provider.name: ResolvedUpstream(settings, getattr(provider, "problem", ""))
+            for provider in yard.providers
+            if (settings := getattr(provider, "settings", None))
+        }
+        self._upstreams = {name: open_upstreams[name] for name in config.upstreams if name in open_upstreams}
 
     @asynccontextmanager
     async def watch(self) -> AsyncGenerator[None]:
@@ -88,7 +92,7 @@ class LiveSettings:
         self._config = config
         return True
 
-    def _read(self) -> "tuple[Config, dict[str, UpstreamSettings]]":
+    def _read(self) -> tuple[Config, dict[str, ResolvedUpstream]]:
         config = self._read_settings()
         if config.path != self._config.path:
             raise LaunchError(f"The file '{self._config.path}' no longer exists.")
@@ -107,7 +111,7 @@ class LiveSettings:
             self._notices.say(f"{_listed(later)} changed, which takes effect at the next start.")
         return [f"{_listed(live)} changed"] if live else []
 
-    async def _apply_upstreams(self, config: Config, upstreams: "dict[str, UpstreamSettings]") -> Sequence[str]:
+    async def _apply_upstreams(self, config: Config, upstreams: dict[str, ResolvedUpstream]) -> Sequence[str]:
         """Close removed and changed upstreams, open added and changed ones, and return what changed in words."""
         removed = [name for name in self._upstreams if name not in upstreams]
         added = [name for name in upstreams if name not in self._upstreams]

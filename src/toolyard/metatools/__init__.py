@@ -23,6 +23,10 @@ METATOOL_NAMES: Final = (
     "list_tool_examples",
     "list_toolsets",
     "describe_toolset",
+    "get_job",
+    "wait_job",
+    "cancel_job",
+    "list_jobs",
 )
 """Every metatool; the listed ones come first."""
 SUGGESTIONS: Final = Suggestions(search="search_tools(query=…)", describe="describe_tool(tool_id={!r})", read="read_result(handle={!r})")

@@ -19,6 +19,7 @@ from toolyard.metatools.run import APPROVAL_REQUIRED, DelayedProgress, is_pendin
 from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_uncopied
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.spec import Operation, Reason
+from toolyard.state.store import StoreUnavailableError
 
 __all__ = ["chain_metatool", "preview"]
 
@@ -103,8 +104,23 @@ class _ChainRun:
         """Run the stages and return the results.
 
         Raises:
-            ToolError: `chain_step_failed` with the results so far.
+            ToolError: `chain_step_failed` with the results so far; `cancelled` with them, if the chain is stopped.
         """
+        try:
+            return await self._run(progress)
+        except asyncio.CancelledError:
+            if not _is_stopped(self._call):
+                raise  # nobody waits for the answer
+            self._outcome = self._stopped()
+            raise self._outcome from None
+
+    def _stopped(self) -> ToolError:
+        """Return the failure of a chain that is cancelled, with the results so far."""
+        done: list[int] = [result["step"] for result in self._results]
+        data = self._encoded(_NOTHING, final_only=False) if done else None
+        return ToolError("cancelled", "The chain was stopped.", hint=_not_again(done) or None, data=data)
+
+    async def _run(self, progress: DelayedProgress | None) -> _Outcome:
         plan = self._plan
         for stage in plan.stages:
             pending = await (self._run_parallel(stage.steps, progress) if stage.parallel else self._run_in_turn(stage.steps, progress))
@@ -142,7 +158,15 @@ class _ChainRun:
         if progress is not None:
             self._note(steps[0], progress)
         channel = self._call.channel.inside()
-        return await self._finish_stage(steps, await asyncio.gather(*(self._dispatch(planned, channel) for planned in steps)))
+        running = [asyncio.ensure_future(self._dispatch(planned, channel)) for planned in steps]
+        try:
+            answers = await asyncio.gather(*running)
+        except asyncio.CancelledError:
+            for planned, task in zip(steps, running, strict=True):
+                if task.done() and not task.cancelled() and task.result().success and not task.result().held:
+                    self._add_result(planned, task.result())
+            raise
+        return await self._finish_stage(steps, answers)
 
     def _note(self, planned: PlannedStep, progress: DelayedProgress) -> None:
         progress.note(Progress(planned.index, len(self._plan.steps), f"running {planned.step.tool_id}"))
@@ -170,7 +194,8 @@ class _ChainRun:
         """Return the arguments of a step with the results of earlier steps."""
         args = planned.step.args
         if planned.references:
-            args = resolve_references(args, planned.references, self._results)
+            limits = self._yard.limits
+            args = resolve_references(args, planned.references, self._results, max_bytes=max(limits.argument_bytes, limits.stored_bytes))
         return {**args, PREVIOUS: self._results[-1]["data"]} if planned.step.use_previous else args
 
     def _time_left(self, step: Step) -> float:
@@ -255,7 +280,7 @@ class _ChainRun:
             if encoded.characters > least:
                 try:
                     result["data"] = await store.store(encoded, owner, profile)
-                except ToolError:
+                except (ToolError, StoreUnavailableError):
                     result["data"] = too_large(encoded)
 
     async def _failure(self, failed: list[tuple[PlannedStep, Envelope, Failure]], pending: list[dict[str, Any]]) -> ToolError:
@@ -285,6 +310,14 @@ class _ChainRun:
             cause=msgspec.to_builtins(cause),
             pending=pending or None,
         )
+
+
+def _is_stopped(call: Call) -> bool:
+    """Return whether the call, or one that it belongs to, was cancelled or timed out; then somebody gets its answer."""
+    parent: Call | None = call
+    while parent is not None and parent.stopped is None:
+        parent = parent.parent
+    return parent is not None
 
 
 def _not_again(done: list[int]) -> str:

@@ -1,5 +1,6 @@
 """The plan of a chain: its steps, parsed and checked as far as possible before the first one runs."""
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple, cast
 
@@ -13,7 +14,8 @@ from toolyard.metatools.metatool import TEXT, YardParts, object_schema
 from toolyard.metatools.run import WRAPPERS, unwrap_arguments
 from toolyard.model.envelope import encode_unchecked
 from toolyard.model.errors import ToolError, shortened
-from toolyard.model.schema import Issue, Path, Schema, field_name, fits_simple_schema, inline_references, unknown_field_issue
+from toolyard.model.schema import MAX_ISSUES, Issue, Path, Schema, field_name, inline_references, unknown_field_issue
+from toolyard.model.simple_schema import fits_simple_schema
 
 __all__ = ["INPUT_SCHEMA", "OUTPUT_SCHEMA", "PREVIOUS", "Plan", "PlannedStep", "Step", "chain_check", "resolve_references"]
 
@@ -186,6 +188,7 @@ _CONTAINERS: Final = frozenset({dict, list})
 _STEP_TYPES: Final = frozenset({int, str})
 _POINTER_TYPES: Final = frozenset({str, type(None)})
 _WITH_PATH: Final = 2
+_ROOM_HINT: Final = "Refer to the parts that the step needs, with 'path'."
 _RUN_TOOLS: Final = ("run_tool", "call_tool")  # a tuple, because unhashable values are compared with it
 CHAIN: Final = "run_chain"
 """The metatool whose steps resolve their references themselves."""
@@ -215,20 +218,35 @@ def find_references(args: dict[str, Any], wrapper: object = None) -> Sequence[Re
     return found
 
 
-def resolve_references(args: dict[str, Any], references: Iterable[Reference], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def resolve_references(
+    args: dict[str, Any], references: Iterable[Reference], results: Sequence[Mapping[str, Any]], *, max_bytes: int
+) -> dict[str, Any]:
     """Return the arguments with the `data` of earlier steps in place of the references to them.
 
     Raises:
-        ToolError: `invalid_input` if a result has no such part.
+        ToolError: `invalid_input` if a result has no such part, `too_large` if all parts together have too many bytes.
     """
-    resolved: dict[Any, Any] = dict(args)
+    copies: dict[Path, Any] = {(): dict(args)}  # each container on the way to a reference is copied once
+    sizes: dict[tuple[int, str], int] = {}
+    left = max_bytes
     for reference in references:
-        value = results[reference.target]["data"]
+        value, source = results[reference.target]["data"], (reference.target, reference.pointer)
         if reference.pointer:
             value = _part(value, reference)
-        at = reference.at
-        resolved[at[0]] = value if len(at) == 1 else _replaced(resolved[at[0]], at[1:], value)
-    return resolved
+        if source not in sizes:
+            sizes[source] = len(encode_unchecked(value))
+        left -= sizes[source]
+        if left < 0:
+            message = f"The results that the arguments refer to have more than {max_bytes} bytes together."
+            raise ToolError("too_large", message, hint=_ROOM_HINT, may_have_run=False, limit=max_bytes)
+        container = copies[()]
+        for length, part in enumerate(reference.at[:-1], start=1):
+            here = reference.at[:length]
+            if here not in copies:
+                copies[here] = container[part] = container[part].copy()
+            container = copies[here]
+        container[reference.at[-1]] = value
+    return copies[()]
 
 
 def contains_steps(args: Mapping[str, Any], wrapper: object) -> bool:
@@ -273,16 +291,10 @@ def _find_in(value: Any, at: Path, found: list[Reference]) -> None:
                 _find_in(item, (*at, key), found)
 
 
-def _replaced(container: Any, path: Sequence[str | int], value: Any) -> Any:
-    """Return a copy of a container with another value at a path."""
-    copied = container.copy()
-    copied[path[0]] = _replaced(container[path[0]], path[1:], value) if len(path) > 1 else value
-    return copied
-
-
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
 _ISSUES_SHOWN: Final = 20
+_LARGE_BYTES: Final = 64 * 1024
 _ISSUES_EXPLAINED: Final = 5
 _REPAIR_HINT: Final = "Mend what 'issues' names."
 _DEPTH: Final = 16  # of metatools in metatools that are planned; fewer may run in each other
@@ -317,6 +329,8 @@ class Plan:
     advice: ToolError | None = None
     """The failure with the hint for the first issue, if that is a reference to a stored result."""
     _resolver: RefResolver | None = None
+    _is_cut: bool = False
+    """Whether the search for issues ended early."""
 
     def __init__(self, yard: YardParts, call: Call, *, depth: int = 0) -> None:
         self.stages: list[Stage] = []
@@ -352,6 +366,11 @@ class Plan:
                     stage.append(self._repaired(PlannedStep(index=index, step=step, tool=tool, seconds=step.timeout_s), error.issues))
             if step.id:
                 self._register_id(index, step)
+            if len(text) > _LARGE_BYTES:
+                if len(self.issues) >= MAX_ISSUES:
+                    self._is_cut = True
+                    break
+                await asyncio.sleep(0)  # so that other callers wait for one step and not for all
         if self.issues:
             raise self._refusal()
 
@@ -373,7 +392,8 @@ class Plan:
     def _refusal(self) -> ToolError:
         first, more = self.issues[0], len(self.issues) - 1
         index = int(first.field.split(".")[1])
-        rest = "" if not more else " One more thing is wrong." if more == 1 else f" {more} more things are wrong."
+        number = f"At least {more}" if self._is_cut else f"{more}"
+        rest = "" if not more else " One more thing is wrong." if more == 1 else f" {number} more things are wrong."
         return ToolError(
             "invalid_input",
             f"The chain cannot run, and nothing of it did: {first.message}{rest}",
@@ -412,6 +432,9 @@ class Plan:
                 reference.target = target
             else:
                 self._add(index, f"args.{field_name(reference.at)}", *self._reference_fault(index, reference, target, first=first))
+                if len(self.issues) >= MAX_ISSUES:
+                    self._is_cut = True
+                    return
 
     def _target(self, step: str) -> int | None:
         """Return the index of the step that a text refers to: an id, or an index as text."""

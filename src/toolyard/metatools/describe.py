@@ -19,8 +19,8 @@ from toolyard.model.stub import stub
 
 __all__ = ["LearnedOutput", "describe_metatools", "examples_metatool"]
 
-LearnedOutput = Callable[[str, Caller], dict[str, Any] | None]
-"""Takes the name of a tool and the caller; returns the output schema that was learned, if any."""
+LearnedOutput = Callable[[ToolSpec, Caller], dict[str, Any] | None]
+"""Takes a tool and the caller; returns the output schema that was learned, if any."""
 
 _EXAMPLES: Final = 5
 _SIGNATURE_CHARACTERS: Final = 10_000
@@ -71,7 +71,7 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, limits: 
         count = call.arguments.get("examples_max", _EXAMPLES if level == "full" else 0)
         if count:
             described["examples"] = _as_json(spec.examples[:count])
-        output = learned(spec.name, call.caller) if "input_schema" in described and spec.output_schema is None else None
+        output = learned(spec, call.caller) if "input_schema" in described and spec.output_schema is None else None
         if output is None:
             return described
         stated = call.channel.result_characters

@@ -2,18 +2,26 @@
 
 They are shown and never enforced. A field is shown if at least three results had it, if it does not look like a key of data, and if
 the caller or at least three identities have received it: results of some callers must not reveal anything to others.
+
+What was learned goes to the store of the yard now and then, if it was given one, never as part of a call.
 """
 
+import asyncio
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from itertools import islice
 from typing import Any, Final, cast
+
+import msgspec
 
 from toolyard.dispatch.call import Call, Caller
 from toolyard.dispatch.outcome import Outcome
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.spec import ToolSpec
+from toolyard.state.store import Store, StoreUnavailableError
 
 __all__ = ["LearnedOutputs"]
 
@@ -37,34 +45,34 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_.-]{0,39}[0-9]?\Z", re.ASCII)
 """A name of a field; anything else is the key of a map, and so part of the data."""
 _TYPES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
+_PREFIX: Final = "learned_output/"
+_STORED_SECONDS: Final = 30 * 24 * 3600.0
+_SAVE_S: Final = 60.0
 CallerKey = tuple[str, str]
 """The identity and the scope of a caller."""
 
 
-class _Node:
+class _Node(msgspec.Struct, eq=False, omit_defaults=True):
     """One field, or the items of one list, in the results of a tool."""
 
-    __slots__ = ("callers", "count", "fields", "is_common", "is_map", "items", "last", "last_of", "objects", "times", "types")
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Results that had it."""
-        self.last = 0
-        """The number of the last of them."""
-        self.types: dict[str, int] = {}
-        self.last_of: dict[str, int] = {}
-        """The number of the last result that had it with a type."""
-        self.objects = 0
-        """Objects that were read here; a result may have several in a list."""
-        self.times = 0
-        """Surrounding objects that had this field."""
-        self.fields: dict[str, _Node] = {}
-        self.items: _Node | None = None
-        self.is_map = False
-        self.is_common = False
-        """Whether results of enough identities had it, so that it reveals nothing about one."""
-        self.callers: dict[CallerKey, None] = {}
-        """The last callers whose results had it; empty once it is common."""
+    count: int = 0
+    """Results that had it."""
+    last: int = 0
+    """The number of the last of them."""
+    types: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    last_of: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    """The number of the last result that had it with a type."""
+    objects: int = 0
+    """Objects that were read here; a result may have several in a list."""
+    times: int = 0
+    """Surrounding objects that had this field."""
+    fields: dict[str, "_Node"] = msgspec.field(default_factory=dict[str, "_Node"])
+    items: "_Node | None" = None
+    is_map: bool = False
+    is_common: bool = False
+    """Whether results of enough identities had it, so that it reveals nothing about one."""
+    callers: dict[CallerKey, None] = msgspec.field(default_factory=dict[CallerKey, None])
+    """The last callers whose results had it; empty once it is common."""
 
     def record(self, value: object, result: int, caller: CallerKey) -> None:
         """Record a value; each result counts once, and once for each type."""
@@ -118,16 +126,30 @@ class _Node:
         return {**({"properties": fields} if fields else {}), **({"required": always} if always else {})}
 
 
+class _Learned(msgspec.Struct, eq=False):
+    """What was learned about one version of a tool, as it is stored."""
+
+    fingerprint: str
+    """The version of the tool."""
+    root: _Node
+    nodes: int
+    calls: int
+
+
+_encode_learned: Final = msgspec.msgpack.Encoder().encode
+_decode_learned: Final = msgspec.msgpack.Decoder(_Learned).decode
+
+
 class _ToolResults:
     """What was learned about one version of a tool."""
 
     __slots__ = ("calls", "nodes", "root", "spec")
 
-    def __init__(self, spec: ToolSpec) -> None:
+    def __init__(self, spec: ToolSpec, stored: _Learned | None = None) -> None:
         self.spec = spec
-        self.root = _Node()
-        self.nodes = 0
-        self.calls = 0
+        self.root = _Node() if stored is None else stored.root
+        self.nodes = 0 if stored is None else stored.nodes
+        self.calls = 0 if stored is None else stored.calls
 
     def learn(self, data: object, caller: CallerKey) -> None:
         """Read a result breadth-first up to a limit, so that the outer levels of a large one are known."""
@@ -183,6 +205,65 @@ class LearnedOutputs:
 
     def __init__(self) -> None:
         self._tools: dict[str, _ToolResults] = {}
+        self._stored: dict[str, _Learned] = {}
+        """What was read from the store and not used yet."""
+        self._changed: set[str] = set()
+        """The tools that were learned about since they were stored."""
+
+    @asynccontextmanager
+    async def kept_in(self, store: Store) -> AsyncGenerator[None]:
+        """Read what was learned before, and store it every minute and at the end."""
+        task = asyncio.create_task(self._keep(store))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await self._save(store)
+
+    async def _keep(self, store: Store) -> None:
+        with suppress(StoreUnavailableError):  # logged by the store, here and below
+            await self.load(store)
+        while True:
+            await asyncio.sleep(_SAVE_S)
+            await self._save(store)
+
+    async def load(self, store: Store) -> None:
+        """Read what was stored; a tool that was learned about since keeps what is known here."""
+        after = ""
+        while keys := await store.keys(_PREFIX, after=after):
+            after = keys[-1]
+            for key in keys[: max(_TOOLS - len(self._stored), 0)]:
+                text = await store.get(key)
+                with suppress(msgspec.DecodeError):  # of another version
+                    self._stored[key.removeprefix(_PREFIX)] = _decode_learned(text or b"")
+
+    async def _save(self, store: Store) -> None:
+        for name in tuple(self._changed):
+            self._changed.discard(name)
+            results = self._tools.get(name)
+            if results is None:
+                continue
+            learned = _Learned(_fingerprint(results.spec), results.root, results.nodes, results.calls)
+            try:
+                await store.put(_PREFIX + name, _encode_learned(learned), ttl=_STORED_SECONDS)
+            except StoreUnavailableError:
+                self._changed.add(name)
+                return
+
+    def _restored(self, spec: ToolSpec) -> _ToolResults | None:
+        """Return what was stored about this version of a tool, if anything."""
+        stored = self._stored.pop(spec.name, None)
+        if stored is None or stored.fingerprint != _fingerprint(spec):
+            return None
+        return self._add(spec, stored)
+
+    def _add(self, spec: ToolSpec, stored: _Learned | None = None) -> _ToolResults:
+        if len(self._tools) >= _TOOLS:
+            del self._tools[next(iter(self._tools))]
+        results = self._tools[spec.name] = _ToolResults(spec, stored)
+        return results
 
     def finished(self, call: Call, envelope: Envelope, result: Outcome) -> None:  # noqa: ARG002 - the shape of an observer
         """Learn from the result of a tool that declares no output schema."""
@@ -193,16 +274,15 @@ class LearnedOutputs:
         """Learn from the result of a call; it never raises."""
         results = self._tools.get(spec.name)
         if results is None or results.spec is not spec:
-            if len(self._tools) >= _TOOLS:
-                del self._tools[next(iter(self._tools))]
-            results = self._tools[spec.name] = _ToolResults(spec)
+            results = self._restored(spec) or self._add(spec)
         results.calls = calls = results.calls + 1
         if calls <= _FIRST_RESULTS or not calls % _INTERVAL:
             results.learn(data, (caller.identity, caller.scope))
+            self._changed.add(spec.name)
 
-    def of(self, name: str, caller: Caller) -> dict[str, Any] | None:
+    def of(self, spec: ToolSpec, caller: Caller) -> dict[str, Any] | None:
         """Return the schema of a tool's results that a caller may see, or None after too few results."""
-        results = self._tools.get(name)
+        results = self._tools.get(spec.name) or self._restored(spec)
         if results is None or results.root.count < _ENOUGH:
             return None
         schemas = (results.root.schema((caller.identity, caller.scope), depth) for depth in range(_DEPTH, -1, -1))
@@ -211,3 +291,9 @@ class LearnedOutputs:
             "learnt_from": results.root.count,
             "note": "Learnt from results, not declared: it may be wrong.",
         }
+
+
+def _fingerprint(spec: ToolSpec) -> str:
+    """Return a hash of what a tool does and takes, which tells versions of it apart."""
+    parts = [spec.source, spec.operation, spec.description, spec.input_schema]
+    return sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:32]

@@ -9,11 +9,13 @@ from toolyard.dispatch.call import Handler
 from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.tool import Check, Tool, check_by_schema
+from toolyard.jobs.service import Jobs
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, UNLISTED
 from toolyard.model.spec import Annotations, Metatool, Operation, Reason, ToolSpec, with_codes
 from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
+from toolyard.state.store import Store
 
 __all__ = ["TEXT", "YardParts", "build_metatool", "object_schema"]
 
@@ -44,6 +46,7 @@ def build_metatool(
     check: Check | None = None,
     tags: tuple[str, ...] = (),
     reasons: Mapping[str, Reason] = MappingProxyType({}),
+    operation: Operation = Operation.QUERY,
 ) -> Tool:
     """Return a metatool; one that wraps other tools has their effects and no deadline of its own."""
     spec = ToolSpec(
@@ -51,7 +54,7 @@ def build_metatool(
         description=description,
         input_schema=input_schema,
         output_schema=output_schema,
-        operation=Operation.COMMAND if wraps else Operation.QUERY,
+        operation=Operation.COMMAND if wraps else operation,
         annotations=_WRAPS if wraps else None,
         timeout=0 if wraps else None,
         source=METATOOLS,
@@ -71,6 +74,21 @@ class YardParts(Protocol):
     signer: Signer
     runtime: RuntimeSettings
     state_dir: str | None
+
+    @property
+    def jobs(self) -> Jobs:
+        """Return its jobs."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """Return its store."""
+        ...
+
+    @property
+    def has_store(self) -> bool:
+        """Return whether it was given a store, so that its state may outlive the process."""
+        ...
 
     @property
     def dispatcher(self) -> Dispatcher:

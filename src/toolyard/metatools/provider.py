@@ -8,6 +8,7 @@ from toolyard.metatools import LEARNING
 from toolyard.metatools.catalogue import Catalogue, PageCursors
 from toolyard.metatools.chain import chain_metatool
 from toolyard.metatools.describe import describe_metatools, examples_metatool
+from toolyard.metatools.jobs import job_metatools
 from toolyard.metatools.learned_output import LearnedOutputs
 from toolyard.metatools.lists import list_metatools
 from toolyard.metatools.metatool import YardParts
@@ -33,16 +34,16 @@ class Metatools:
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Publish the metatools, and follow the registry while open."""
         catalogue, outputs = Catalogue(self._yard.registry, self._yard.search), LearnedOutputs()
-        if LEARNING in self._names and "describe_tool" in self._names:
-            self._yard.dispatcher.observe(outputs)
-        try:
-            async with AsyncExitStack() as stack:
-                publish([*self._tools(catalogue, outputs), *await self._code(stack)])
-                if "search_tools" in self._names:
-                    catalogue.open()
-                yield
-        finally:
-            catalogue.close()
+        async with AsyncExitStack() as stack:
+            stack.callback(catalogue.close)
+            if LEARNING in self._names and "describe_tool" in self._names:
+                self._yard.dispatcher.observe(outputs)
+                if self._yard.has_store:
+                    await stack.enter_async_context(outputs.kept_in(self._yard.store))
+            publish([*self._tools(catalogue, outputs), *await self._code(stack)])
+            if "search_tools" in self._names:
+                catalogue.open()
+            yield
 
     async def _code(self, stack: AsyncExitStack) -> list[Tool]:
         """Return `execute_code` if it is switched on; its runtime lives as long as the stack."""
@@ -65,5 +66,6 @@ class Metatools:
             read_metatool(self._yard),
             examples_metatool(catalogue),
             *list_metatools(catalogue, cursors),
+            *job_metatools(self._yard),
         ]
         return [tool for tool in tools if (tool.spec.metatool.alias_of or tool.spec.name) in self._names]

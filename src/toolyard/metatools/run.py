@@ -18,6 +18,7 @@ from toolyard.metatools.catalogue import OTHER_NAME
 from toolyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
 from toolyard.model.envelope import Envelope, encode, encode_unchecked
 from toolyard.model.errors import ToolError
+from toolyard.model.schema import has_more_values
 from toolyard.model.signature import signature
 from toolyard.model.spec import Reason, ToolSpec
 
@@ -84,6 +85,7 @@ _INPUT_SCHEMA: Final = object_schema(
         "items": {"enum": ["tool", "backend", "raw"]},
         "description": "Puts the answer under 'result', beside these.",
     },
+    background={"type": "boolean", "description": "Answer at once with a 'job_id' for wait_job."},
     stream={"type": "boolean"},
     backend_override=TEXT,
 )
@@ -91,6 +93,8 @@ _NAMES: Final = ("name", "tool", "tool_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "params", "input")
 WRAPPERS: Final = frozenset({"args", *_ARGUMENTS})
 """Names under which agents wrap arguments in one object too many."""
+_MAX_UNWRAPPED: Final = 10_000
+"""Most values of arguments that are checked in both ways."""
 _REASONS: Final = {"argument_not_supported": Reason("not_supported", ("argument",))}
 _REPAIRED: Final = "put right"
 """Key under which the check tells the handler what it repaired; no argument has this name."""
@@ -120,15 +124,15 @@ def run_metatools(yard: YardParts) -> list[Tool]:
             return call.memo
         call.coerced += coerced
         call.memo, call.is_proxy = _ALREADY_RUNNING, True
-        options = (
-            InvokeOptions(seconds=call.seconds, refs_resolved=resolved) if call.seconds else REFS_RESOLVED if resolved else DEFAULT_OPTIONS
-        )
+        options = REFS_RESOLVED if resolved else DEFAULT_OPTIONS
+        if call.seconds or arguments.get("background"):
+            options = InvokeOptions(seconds=call.seconds, refs_resolved=resolved, background=arguments.get("background", False))
         with DelayedProgress(call, Progress(0, 1, f"running {tool.spec.name}"), is_forwarded=tool.wraps) as progress:
             answer = await call.invoke(arguments["tool_id"], args, progress=_forward(call, progress), options=options)
             if progress.is_silent:
                 progress.note(Progress(1, 1, f"{tool.spec.name} is done"))
         include = arguments.get("include")
-        call.memo = _with_included(answer, tool.spec, include) if include and answer.success and not is_pending(answer) else answer
+        call.memo = _with_included(answer, tool.spec, include) if include and answer.success and not _is_unfinished(answer) else answer
         return call.memo
 
     check = _lenient(check_by_schema(_INPUT_SCHEMA)) if repair else None
@@ -168,10 +172,10 @@ async def _resolve_refs(args: Arguments, tool: Tool, resolver: RefResolver) -> A
 
 def unwrap_arguments(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:
     """Return the arguments without an object that wraps them by mistake, and what was repaired; only if that makes them fit."""
-    if not repair or not args or tool.fits(args):
+    if not repair or not args:
         return args, ()
     inner = next((as_object(args[key]) for key in ("args", *_ARGUMENTS) if key in args and set(args) <= {key, "tool_id"}), None)
-    if inner is None:
+    if inner is None or has_more_values(inner, _MAX_UNWRAPPED) or tool.fits(args):
         return args, ()
     if tool.fits(inner):
         return inner, ("args",)
@@ -181,7 +185,16 @@ def unwrap_arguments(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Argu
 
 def is_pending(answer: Envelope) -> bool:
     """Return whether a call waits for the decision of a person."""
-    return answer.held and isinstance(answer.data, dict) and cast("dict[str, Any]", answer.data).get("status") == APPROVAL_REQUIRED
+    return _held_data(answer).get("status") == APPROVAL_REQUIRED
+
+
+def _is_unfinished(answer: Envelope) -> bool:
+    """Return whether a call waits for the decision of a person, or became a job."""
+    return is_pending(answer) or "job_id" in _held_data(answer)
+
+
+def _held_data(answer: Envelope) -> dict[str, Any]:
+    return cast("dict[str, Any]", answer.data) if answer.held and isinstance(answer.data, dict) else {}
 
 
 def as_object(value: object) -> Arguments | None:

@@ -14,7 +14,12 @@ __all__ = ["IntegerConverter", "Repair", "find_repairs"]
 
 _MAX_DEPTH: Final = 32
 _MAX_REPAIRS: Final = 8
-_MAX_VALUES: Final = 20_000
+_MAX_VALUES: Final = 10_000
+"""Most values that a repair visits: a tenth of a second."""
+_TEXT_PER_VALUE: Final = 200
+"""Characters of JSON that take as long to read as one value to visit."""
+_BYTES_PER_VALUE: Final = 10_000
+"""Bytes of JSON that take as long to write as one value to visit."""
 _CONTAINERS: Final = (dict, list)
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
 _TYPE_NAMES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
@@ -25,11 +30,12 @@ _PYTHON_WORDS: Final[dict[str, list[object]]] = {"True": [True], "False": [False
 class IntegerConverter:
     """Converts floats such as `5.0` to integers where one schema allows integers but not other numbers."""
 
-    __slots__ = ("_has_integers", "_root")
+    __slots__ = ("_expansions", "_has_integers", "_root")
 
     def __init__(self, schema: Schema) -> None:
         self._root = schema
         self._has_integers: bool | None = None
+        self._expansions: dict[tuple[int, ...], list[dict[str, Any]]] = {}
 
     def convert(self, value: Any) -> Any:
         """Return a valid value with its integers converted; the same object if nothing is to convert."""
@@ -39,18 +45,48 @@ class IntegerConverter:
 
     def _convert(self, schemas: Iterable[Any], value: Any, depth: int) -> Any:
         """Return a value converted by all the schemas that apply to it."""
-        nodes = list(self._expand(schemas, set())) if depth <= _MAX_DEPTH else []
-        if not nodes:
+        if not isinstance(value, float | list | dict):
             return value
+        nodes = self._expanded(schemas) if depth <= _MAX_DEPTH else []
+        if not nodes:
+            return cast("Any", value)
         if isinstance(value, float):
             return int(value) if value.is_integer() and _allows_only_integers(nodes) else value
         if isinstance(value, list):
-            items = cast("list[Any]", value)
-            return [self._convert([_item_schema(node, index) for node in nodes], item, depth + 1) for index, item in enumerate(items)]
-        if isinstance(value, dict):
-            pairs = cast("dict[str, Any]", value)
-            return {key: self._convert([_member_schema(node, key) for node in nodes], item, depth + 1) for key, item in pairs.items()}
-        return value
+            return self._convert_items(nodes, cast("list[Any]", value), depth + 1)
+        return self._convert_members(nodes, cast("dict[str, Any]", value), depth + 1)
+
+    def _convert_items(self, nodes: list[dict[str, Any]], items: list[Any], depth: int) -> list[Any]:
+        fixed = max(len(node.get("prefixItems", ())) for node in nodes)
+        head = [self._convert([_item_schema(node, index) for node in nodes], item, depth) for index, item in enumerate(items[:fixed])]
+        return [*head, *self._convert_alike([node.get("items") for node in nodes], items[fixed:], depth)]
+
+    def _convert_members(self, nodes: list[dict[str, Any]], pairs: dict[str, Any], depth: int) -> dict[str, Any]:
+        named = {key for node in nodes for key in node.get("properties", ())} & pairs.keys()
+        others = pairs if not named else {key: value for key, value in pairs.items() if key not in named}
+        rest = self._convert_alike([node.get("additionalProperties") for node in nodes], list(others.values()), depth)
+        converted = {key: self._convert([_member_schema(node, key) for node in nodes], pairs[key], depth) for key in named}
+        return {**pairs, **dict(zip(others, rest, strict=True)), **converted}
+
+    def _convert_alike(self, schemas: list[Any], values: list[Any], depth: int) -> list[Any]:
+        """Return values that have the same schemas converted; there may be millions."""
+        nodes = self._expanded(schemas)
+        only_integers = _allows_only_integers(nodes)
+        return [
+            (int(value) if only_integers and value.is_integer() else value)
+            if type(value) is float
+            else self._convert(schemas, value, depth)
+            if type(value) in _CONTAINERS
+            else value
+            for value in values
+        ]
+
+    def _expanded(self, schemas: Iterable[Any]) -> list[dict[str, Any]]:
+        """Return the schemas with their branches; remembered, because the items of a list have the same ones."""
+        key = tuple(map(id, schemas))  # of parts of the root, which lives as long as this converter
+        if key not in self._expansions:
+            self._expansions[key] = list(self._expand(schemas, set()))
+        return self._expansions[key]
 
     def _expand(self, schemas: Iterable[Any], seen: set[int]) -> Iterator[dict[str, Any]]:
         """Yield every schema, its references resolved, followed by its branches."""
@@ -121,23 +157,42 @@ class _RepairSearch:
 
     def find(self, schema: Any, value: object, path: Path, depth: int) -> list[Repair]:
         """Return the repairs of one value under one schema; the first is the value itself if its type is right."""
-        self._values_left -= 1
-        if self._values_left < 0:
-            raise _TooManyValuesError
+        self._spend(1)
         node = resolve(self._root, schema)
         if not isinstance(node, dict) or depth > _MAX_DEPTH:
             return [Repair(value, ())]
         here = cast("dict[str, Any]", node)
         branches = [*here.get("anyOf", ()), *here.get("oneOf", ())]
         if branches:
-            return _distinct(repair for branch in branches for repair in self.find(branch, value, path, depth + 1))
+            return self._distinct(repair for branch in branches for repair in self.find(branch, value, path, depth + 1))
         if _accepts(here, value):
             return self._find_inside(here, value, path, depth)
-        return _distinct(
+        if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):  # another one is read at once or refused at once
+            self._spend(len(value) // _TEXT_PER_VALUE)
+        return self._distinct(
             Repair(inner.value, (field_name(path), *inner.changed))
             for candidate in _candidates(here, value)
             for inner in self._find_inside(here, candidate, path, depth)
         )
+
+    def _spend(self, values: int) -> None:
+        self._values_left -= values
+        if self._values_left < 0:
+            raise _TooManyValuesError
+
+    def _distinct(self, found: Iterable[Repair]) -> list[Repair]:
+        """Return the repairs that differ as JSON; one more than allowed if there are too many."""
+        distinct: dict[bytes, Repair] = {}
+        for repair in found:
+            try:
+                text = encode(repair.value)
+            except TypeError:  # a lone surrogate, which is never what was meant
+                continue
+            self._spend(len(text) // _BYTES_PER_VALUE)
+            distinct.setdefault(text, repair)
+            if len(distinct) > _MAX_REPAIRS:
+                break
+        return list(distinct.values())
 
     def _find_inside(self, here: dict[str, Any], value: object, path: Path, depth: int) -> list[Repair]:
         """Return the repairs of the members of an object or the items of a list."""
@@ -167,19 +222,6 @@ def _combine(parts: list[list[Repair]]) -> list[tuple[tuple[Any, ...], tuple[str
         return []
     chosen = islice(product(*parts), _MAX_REPAIRS + 1)
     return [(tuple(part.value for part in choice), tuple(name for part in choice for name in part.changed)) for choice in chosen]
-
-
-def _distinct(found: Iterable[Repair]) -> list[Repair]:
-    """Return the repairs that differ as JSON; one more than allowed if there are too many."""
-    distinct: dict[bytes, Repair] = {}
-    for repair in found:
-        try:
-            distinct.setdefault(encode(repair.value), repair)
-        except TypeError:  # a lone surrogate, which is never what was meant
-            continue
-        if len(distinct) > _MAX_REPAIRS:
-            break
-    return list(distinct.values())
 
 
 def _declared_types(schema: dict[str, Any]) -> set[str]:

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, Final, Literal, cast
 
 __all__ = [
+    "MAX_BLOCKS",
     "Audio",
     "Blob",
     "Block",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 Role = Literal["user", "assistant"]
+MAX_BLOCKS: Final = 10_000
+"""Most content blocks of one answer: each takes microseconds, during which other callers wait."""
 
 
 class Block:

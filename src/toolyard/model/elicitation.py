@@ -16,6 +16,7 @@ from toolyard.model.schema import SchemaError, SchemaValidator, check_schema
 __all__ = [
     "CLIENT_METHODS",
     "OWN_REASONS",
+    "STORE_UNAVAILABLE",
     "ClientMethod",
     "ClientRequest",
     "Confirmation",
@@ -27,7 +28,9 @@ __all__ = [
 
 ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
-OWN_REASONS: Final = frozenset({"declined", "dismissed"})
+STORE_UNAVAILABLE: Final = "store_unavailable"
+"""The reason of `overloaded` while the store cannot be used."""
+OWN_REASONS: Final = frozenset({"declined", "dismissed", "session_changed", STORE_UNAVAILABLE})
 """Reasons that a tool need not declare, because the yard sets them."""
 
 _CAPABILITIES: Final[dict[str, str]] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}

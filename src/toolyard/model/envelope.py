@@ -86,7 +86,7 @@ class UpstreamResult(msgspec.Struct, frozen=True, gc=False):
 class Envelope(msgspec.Struct, dict=True):
     """What every call answers: success, data, error and `_meta`, all always present.
 
-    It also carries four attributes that are not fields, so that they are not written as JSON.
+    It also carries five attributes that are not fields, so that they are not written as JSON.
     """
 
     success: bool
@@ -97,10 +97,15 @@ class Envelope(msgspec.Struct, dict=True):
     """Content blocks that follow the envelope."""
     passthrough = cast("UpstreamResult | None", None)
     """Result of an upstream that is passed on unchanged."""
+    encoded_data = cast("bytes | None", None)
+    """Large data as JSON, so that a transport need not encode them again."""
     held = False
     """Whether a policy answered in place of the tool, or in place of a tool that it ran."""
     has_plain_shape = False
     """Whether the tool's spec says `shape="plain"`, which a transport needs even if the tool was withdrawn meanwhile."""
+
+    shortened_of = cast("Any", None)
+    """Spec of the plain tool whose result was too long and became a handle."""
 
     @classmethod
     def ok(cls, data: object, *, content: Sequence[Content] = ()) -> Self:
@@ -141,6 +146,18 @@ class Envelope(msgspec.Struct, dict=True):
         envelope = cls(success=False, data=data.data, error=failure)
         envelope.content = data.content
         return envelope
+
+    def expect_error(self, code: CodeName | None = None) -> Failure:
+        """Return the failure, for a test that expects one.
+
+        Raises:
+            AssertionError: The call succeeded, or failed with another code.
+        """
+        if self.error is None:
+            raise AssertionError(f"The call succeeded, but '{code or 'a failure'}' was expected.")
+        if code is not None and self.error.code != code:
+            raise AssertionError(f"The call failed with '{self.error.code}', not with '{code}': {self.error.message}")
+        return self.error
 
     def to_json(self) -> bytes:
         """Return the envelope as compact JSON."""

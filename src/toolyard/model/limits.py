@@ -15,6 +15,12 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     timeout: float = 120.0
     """Timeout of a call in seconds, unless its tool has its own; 0 means none."""
+    job_timeout: float = 3600.0
+    """Timeout of a job in seconds, unless its tool has its own; 0 means none."""
+    job_ttl: float = 86_400.0
+    """Seconds that a job and its result are kept after it ended."""
+    jobs: int = 100
+    """Jobs of one identity that run in one process at the same time."""
     slow: float = 1.0
     """Seconds after which a call is logged as slow."""
     depth: int = 4
@@ -33,6 +39,8 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Bytes of the in-memory store, which a yard has if it is given no other."""
     sessions: int = 1000
     """Live sessions of all callers together."""
+    caller_sessions: int = 100
+    """Live sessions of one caller."""
     session_idle: float = 1800.0
     """Seconds until an idle session is ended; 0 means never."""
     cleanup: float = 5.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from difflib import SequenceMatcher
 
-__all__ = ["LIKE", "Likeness", "closest_name", "did_you_mean", "words_of"]
+__all__ = ["LIKE", "Likeness", "closest_name", "did_you_mean", "words_in", "words_of"]
 
 LIKE: Final = 0.6
 """Likeness from which a name may have been meant."""
@@ -23,6 +23,7 @@ class Likeness:
         from difflib import SequenceMatcher  # noqa: PLC0415 - only for names that somebody got wrong
 
         self._is_comparable = len(name) <= _CHARACTERS
+        name = name[:_CHARACTERS]  # because the matchers index all of it
         self._letters = SequenceMatcher(None, "", name.lower(), autojunk=False)
         self._words = SequenceMatcher(None, "", " ".join(sorted(words_of(name))), autojunk=False)
 
@@ -58,3 +59,8 @@ def _ratio(matcher: "SequenceMatcher[str]", text: str) -> float:
     if matcher.real_quick_ratio() < LIKE or matcher.quick_ratio() < LIKE:
         return 0.0
     return matcher.ratio()
+
+
+def words_in(text: str) -> frozenset[str]:
+    """Return the words of a text, for long tables of names."""
+    return frozenset(text.split())

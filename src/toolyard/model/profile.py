@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from fnmatch import translate
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from toolyard.model.envelope import encode
 from toolyard.model.spec import AnySpec, Operation, ToolSpec, make_tuples
 
-__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Profiles", "Surface", "Toolset", "cost", "listed"]
+__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Profiles", "Shape", "Surface", "Toolset", "cost", "listed"]
 
 METATOOLS: Final = "metatools"
 """Source of the metatools, which are listed where other tools are not."""
@@ -28,6 +28,10 @@ PINNED: Final = "pinned"
 
 _SLACK: Final = 0.25
 """Share of the budget by which the cost must pass it before the surface `auto` changes."""
+
+
+Shape = Literal["envelope", "plain"]
+"""How successes are sent to MCP clients: in the envelope, or the result alone; a failure is always an envelope."""
 
 
 class Surface(StrEnum):
@@ -102,6 +106,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     surface: Surface = Surface.AUTO
     pins: tuple[str, ...] = ()
     description: str = ""
+    shape: Shape | None = None
+    """How successes are sent to MCP clients; by default as the yard says, or each tool."""
 
     def __post_init__(self) -> None:
         make_tuples(self, "toolsets", "pins")
@@ -119,10 +125,21 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 class Profiles:
     """The profiles of a yard by name, the default profile first."""
 
-    def __init__(self, own: Profile, others: Iterable[Profile]) -> None:
-        self._initial = {profile.name: profile for profile in (own, *others)}
+    def __init__(self, own: Profile, others: Iterable[Profile], *, shape: Shape = "envelope") -> None:
+        self._given = (own, *others)
+        self.shape = shape
+        """The shape of profiles that have none of their own."""
+        self._initial = {profile.name: self._shaped(profile) for profile in self._given}
         self._by_name = self._initial
-        self._own = own
+        self._own = self._initial[own.name] if own.name not in {profile.name for profile in self._given[1:]} else self._shaped(own)
+
+    def reshape(self, shape: Shape) -> None:
+        """Change the shape of profiles that have none of their own."""
+        self.shape = shape
+        self._initial = {profile.name: self._shaped(profile) for profile in self._given}
+
+    def _shaped(self, profile: Profile) -> Profile:
+        return profile if self.shape == "envelope" or profile.shape is not None else msgspec.structs.replace(profile, shape=self.shape)
 
     @property
     def known(self) -> tuple[Profile, ...]:
@@ -135,7 +152,7 @@ class Profiles:
         Raises:
             KeyError: There is no profile of that name.
         """
-        by_name = {**self._initial, **{profile.name: profile for profile in profiles}}
+        by_name = {**self._initial, **{profile.name: self._shaped(profile) for profile in profiles}}
         self._own = _get(by_name, own or next(iter(self._initial)))
         self._by_name = by_name
         return self._own

@@ -77,6 +77,15 @@ class Reason(msgspec.Struct, frozen=True):
     details: tuple[str, ...] = ()
 
 
+_SPELLINGS: Final = {
+    "python": "py python3 python2 cpython ipython",
+    "javascript": "js ecmascript node nodejs node.js es6 mjs cjs jsx typescript ts",
+    "sql": "postgres postgresql psql pgsql plpgsql mysql mariadb sqlite sqlite3 tsql t-sql mssql oracle plsql duckdb bigquery snowflake",
+}
+_LANGUAGES: Final = {spelling: language for language, others in _SPELLINGS.items() for spelling in (language, *others.split())}
+"""The languages that code is checked in, by each of their usual spellings."""
+
+
 class EvalRule(msgspec.Struct, frozen=True):
     """Which argument of an eval tool is the payload, its language, and which rules apply.
 
@@ -85,10 +94,15 @@ class EvalRule(msgspec.Struct, frozen=True):
 
     argument: str
     language: str = "python"
+    """`python`, `javascript` or `sql`, or a usual spelling of one, such as `py`, `js` or `postgres`; a sandbox may have others."""
     rules: Literal["host", "sandbox"] = "host"
+    imports: tuple[str, ...] = ()
+    """Modules of the application that Python code may import besides the allowed ones of the standard library."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "language", self.language.lower())
+        make_tuples(self, "imports")
+        written = str(self.language).strip().lower()
+        msgspec.structs.force_setattr(self, "language", _LANGUAGES.get(written, written))
 
 
 class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -146,6 +160,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     serial: bool = False
     priority: Literal["interactive", "background"] = "interactive"
     idempotent: bool = False
+    job: Literal["optional", "always", "required"] | None = None
+    """Whether calls become jobs: for clients with MCP's tasks, always, or only for such clients."""
     aliases: tuple[str, ...] = ()
     deprecated: str | None = None
     shape: Literal["envelope", "plain"] = "envelope"
@@ -386,6 +402,9 @@ def _check_eval(spec: ToolSpec) -> None:
         return
     if spec.eval is None:
         raise PublishError(f"Tool '{spec.name}' has the operation 'eval' and must name the argument that holds the code.")
+    if spec.eval.rules != "sandbox" and spec.eval.language not in _SPELLINGS:
+        known = ", ".join(f"'{language}'" for language in _SPELLINGS)
+        raise PublishError(f"Tool '{spec.name}' has the language '{spec.eval.language}', which cannot be checked. Known: {known}.")
     if not spec.requires_eval and spec.eval.rules != "sandbox":  # a sandbox protects the host in another way
         raise PublishError(f"Tool '{spec.name}' has the operation 'eval', so it must require the flag for it.")
     guarded = spec.input_schema.get("properties", {}).get(spec.eval.argument)

@@ -87,10 +87,15 @@ class UriTemplate:
         raw[self._middle] = uri[start:end]
         if any(not value or self._has_separator(name, value) for name, value in raw.items()):
             return None
-        return {name: unquote(raw[name]) for name in self._names}
+        decoded = {name: unquote(raw[name]) for name in self._names}
+        # '%2F' is a '/' for the handler, which may use the value as the name of a file
+        return None if any("/" in value and not self._is_wide(name) for name, value in decoded.items()) else decoded
 
     def _has_separator(self, name: str, value: str) -> bool:
-        return not (self._wide and name == self._middle) and not _SEPARATORS.isdisjoint(value)
+        return not self._is_wide(name) and not _SEPARATORS.isdisjoint(value)
+
+    def _is_wide(self, name: str) -> bool:
+        return self._wide and name == self._middle
 
 
 def _variable(inner: str) -> tuple[str, bool]:

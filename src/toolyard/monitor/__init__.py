@@ -1,5 +1,37 @@
-"""What becomes of records: logs and other sinks."""
+"""What becomes of records: logs, metrics and other sinks. Its names are loaded lazily, because most yards need few of them."""
 
-from toolyard.monitor.sinks import Ring, log_sink
+from typing import TYPE_CHECKING
 
-__all__ = ["Ring", "log_sink"]
+from toolyard._internal.lazy import load_names
+
+if TYPE_CHECKING:
+    from toolyard.monitor.log_files import AccessLine, AccessLog, AuditLog
+    from toolyard.monitor.metrics import CallStats, Label, Metrics, Rates, Second
+    from toolyard.monitor.prometheus import UpstreamState, render, snapshot_of
+    from toolyard.monitor.sinks import Ring, log_sink
+
+__all__ = [
+    "AccessLine",
+    "AccessLog",
+    "AuditLog",
+    "CallStats",
+    "Label",
+    "Metrics",
+    "Rates",
+    "Ring",
+    "Second",
+    "UpstreamState",
+    "log_sink",
+    "render",
+    "snapshot_of",
+]
+
+__getattr__ = load_names(
+    "toolyard.monitor",
+    {
+        "log_files": ("AccessLine", "AccessLog", "AuditLog"),
+        "metrics": ("CallStats", "Label", "Metrics", "Rates", "Second"),
+        "prometheus": ("UpstreamState", "render", "snapshot_of"),
+        "sinks": ("Ring", "log_sink"),
+    },
+)

@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, NotRequired, Protocol
+from urllib.parse import urlsplit
 
 from typing_extensions import TypedDict
 
-from toolyard.dispatch.call import Call
+from toolyard.dispatch.call import Call, current_call
 from toolyard.dispatch.outcome import Record, Sink
 from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.providers import Publish
@@ -33,6 +34,11 @@ class YardView(Protocol):
     @property
     def version(self) -> str:
         """Return the version of what the yard serves."""
+        ...
+
+    @property
+    def address(self) -> str | None:
+        """Return where clients reach the yard, while it is served."""
         ...
 
     @property
@@ -65,6 +71,18 @@ class Pong(TypedDict):
     status: str
     timestamp: str
     server: str
+
+
+class ServerInfo(TypedDict):
+    """The answer of `get_server_info`."""
+
+    name: str
+    version: str
+    transport: str
+    """The name of the channel that the call came in by."""
+    address: str | None
+    port: int | None
+    uptime_s: NotRequired[float]
 
 
 class SessionFacts(TypedDict):
@@ -105,14 +123,18 @@ class System:
         return {"status": "pong", "timestamp": _format(datetime.now(UTC)), "server": self._yard.name}
 
     @tool(operation="query", tags=("system",))
-    async def get_server_info(self, *, include_uptime: bool = False) -> dict[str, Any]:
-        """Show the name and version of the yard.
+    async def get_server_info(self, *, include_uptime: bool = False) -> ServerInfo:
+        """Show the name and version of the yard, the transport of this call, and the address and port that it is served at.
 
         Args:
             include_uptime: Whether to show how long it has been running.
         """
-        facts: dict[str, Any] = {"name": self._yard.name, "version": self._yard.version}
-        return {**facts, "uptime_s": self._uptime()} if include_uptime else facts
+        address = self._yard.address
+        port = urlsplit(address).port if address is not None and "://" in address else None
+        info = ServerInfo(
+            name=self._yard.name, version=self._yard.version, transport=current_call().channel.name, address=address, port=port
+        )
+        return {**info, "uptime_s": self._uptime()} if include_uptime else info
 
     @tool(operation="query", tags=("system",))
     async def get_session_count(self, call: Call) -> int:

@@ -74,6 +74,10 @@ class ProviderSet:
         """Return the request headers that the providers pass on; read per request, because upstreams come and go."""
         return [header for provider in self.forwarding.values() for header in provider.forward_headers] if self.forwarding else ()
 
+    def forwards(self, source: str) -> bool:
+        """Return whether a provider passes request headers on, which may be credentials."""
+        return source in self.forwarding and bool(self.forwarding[source].forward_headers)
+
     async def add(self, provider: Provider, *, gives_way: bool = False) -> None:
         """Open a provider, which then publishes.
 

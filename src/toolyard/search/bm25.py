@@ -10,14 +10,10 @@ from typing import Final
 from toolyard.model.spec import ToolSpec
 from toolyard.search.hits import Filter, Found, HiddenTools, Hit, NameList, closest_namespaces, page
 from toolyard.search.settings import SearchSettings
-from toolyard.search.text import QUERY_CHARACTERS, QUERY_WORDS, fields_of, fold, words_of
+from toolyard.search.text import QUERY_CHARACTERS, fields_of, fold, words_of
 
 __all__ = ["Bm25"]
 
-_NAME_TIMES: Final = 3
-"""How often the words of a name count."""
-_NAMESPACE_TIMES: Final = 2
-_TAGS_TIMES: Final = 2
 _K1: Final = 1.5
 _B: Final = 0.75
 
@@ -25,7 +21,8 @@ _B: Final = 0.75
 class Bm25:
     """An index of words without their forms and meanings."""
 
-    def __init__(self, _: SearchSettings) -> None:
+    def __init__(self, settings: SearchSettings) -> None:
+        self._settings = settings
         self._names = NameList()
         self._counts: dict[str, Counter[str]] = {}
         self._lengths: dict[str, int] = {}
@@ -40,7 +37,7 @@ class Bm25:
         self.remove(spec.name)
         self._names.add(spec)
         self._hidden.add(spec.name, spec)
-        counts = Counter(_document(spec))
+        counts = Counter(_document(spec, self._settings))
         self._specs[spec.name] = spec
         self._counts[spec.name] = counts
         self._lengths[spec.name] = counts.total()
@@ -66,7 +63,7 @@ class Bm25:
 
     def rank(self, query: str, where: Filter, *, offset: int, limit: int) -> Found:
         """Return one page of the tools that fit best, of those that pass the filter."""
-        words = list(islice(dict.fromkeys(words_of(fold(query)[:QUERY_CHARACTERS])), QUERY_WORDS))
+        words = list(islice(dict.fromkeys(words_of(fold(query)[:QUERY_CHARACTERS])), self._settings.bm25_query_words))
         hidden = self._hidden.for_rule(where.allows, self._specs.items).hidden
         if not words:
             found = page(self._names.search(query, where), offset=offset, limit=limit)
@@ -100,10 +97,15 @@ class Bm25:
         return Hit(self._specs[name], round(score, 5), f"{matched} in its text")
 
 
-def _document(spec: ToolSpec) -> Iterator[str]:
+def _document(spec: ToolSpec, settings: SearchSettings) -> Iterator[str]:
     fields = fields_of(spec)
     rest = [fields.title, fields.description, fields.parameters, fields.parameter_texts, fields.choices, fields.examples]
-    texts = ((fields.name, _NAME_TIMES), (fields.namespace, _NAMESPACE_TIMES), (fields.tags, _TAGS_TIMES), (" ".join(rest), 1))
+    texts = (
+        (fields.name, settings.bm25_name_weight),
+        (fields.namespace, settings.bm25_namespace_weight),
+        (fields.tags, settings.bm25_tag_weight),
+        (" ".join(rest)[: settings.bm25_characters or None], settings.bm25_description_weight),
+    )
     for text, times in texts:
         words = words_of(text)
         for _ in range(times):

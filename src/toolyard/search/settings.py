@@ -16,6 +16,8 @@ PREFIX: Final = "TOOLYARD_SEARCH_"
 _SHARES: Final = ("fit", "semantic_share", "semantic_fit")
 _MOST: Final = 1_000_000
 """Upper limit of every number, so that no score overflows."""
+_MOST_TIMES: Final = 100
+"""Upper limit of how often a word counts."""
 
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,6 +34,19 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Weight of a word in one of its tags; 0 does not search tags."""
     description_weight: float = 0.8
     """Weight of a word in its description; 0 does not search descriptions."""
+
+    bm25_name_weight: int = 3
+    """BM25: how often each word of a tool's name counts; 0 does not search names."""
+    bm25_namespace_weight: int = 2
+    """BM25: how often each word of its namespace counts."""
+    bm25_tag_weight: int = 2
+    """BM25: how often each word of its tags counts."""
+    bm25_description_weight: int = 1
+    """BM25: how often each word of its description, parameters and examples counts."""
+    bm25_characters: int = 0
+    """BM25: characters of a description with parameters and examples that are read; 0 reads all."""
+    bm25_query_words: int = 64
+    """BM25: words of a question that are searched."""
 
     neighbours: int = 12
     """Words of like meaning that are searched with each word of a question; 0 uses no thesaurus."""
@@ -56,8 +71,9 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise ValueError(f"The setting '{name}' of search must be a whole number.")
             if name in _SHARES and value > 1:
                 raise ValueError(f"The setting '{name}' of search must be between 0 and 1.")
-            if value > _MOST:
-                raise ValueError(f"The setting '{name}' of search must be at most {_MOST}.")
+            most = _MOST_TIMES if name.startswith("bm25_") and name.endswith("_weight") else _MOST
+            if value > most:
+                raise ValueError(f"The setting '{name}' of search must be at most {most}.")
 
 
 @cache

@@ -4,24 +4,30 @@ Neither does I/O: a request context gets a function that sends messages to its c
 """
 
 import asyncio
+import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller, Channel
+from toolyard.dispatch.call import ANYONE, SHARED, AskClient, Caller, Channel
+from toolyard.dispatch.detached import DetachedCalls
 from toolyard.dispatch.progress import Progress
-from toolyard.model.elicitation import ClientRequest
+from toolyard.jobs.run import TASKS
+from toolyard.model.elicitation import ClientRequest, unsupported_by_client
+from toolyard.model.envelope import encode
+from toolyard.model.errors import ToolError
 from toolyard.model.profile import EVERYTHING, Profile
 from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
 from toolyard.server.notifications import ChangeNotifier
+from toolyard.server.tasks import REQUIRED
 from toolyard.wire.headers import param_names
 from toolyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
-from toolyard.wire.params import LEVELS, RESULT_SIZE, custom_meta, has_only_protocol_keys
+from toolyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, declares_tasks, has_only_protocol_keys
 from toolyard.wire.results import ResultEncoder, Server
 from toolyard.wire.versions import VERSIONS, Version
 from toolyard.yard import Yard
@@ -31,18 +37,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLIENT_CAPABILITIES",
-    "AskClient",
     "Notify",
     "ParamHeaders",
     "RequestContext",
     "ServerContext",
+    "check_asks",
     "check_progress_token",
     "encode_log",
+    "own_scope",
     "relevant_capabilities",
 ]
 
 Notify = Callable[[bytes], None]
-AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
 ParamHeaders = dict[tuple[str, ...], tuple[str, str]]
 
 CLIENT_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
@@ -50,6 +56,7 @@ CLIENT_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
 _MAX_CALLERS: Final = 4096
 _CLIENT_NAME_LENGTH: Final = 100
 _POLL_S: Final = 0.02
+_SCOPE_BYTES: Final = 8
 _NO_CAPABILITIES: Final = frozenset[str]()
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
@@ -70,7 +77,8 @@ class ServerContext:
         self.default_channel = Channel(name=channel, server=self.number)
         self.stateless_channel = Channel(name=channel, server=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
-        self.input_required = InputRequired(yard.signer, serving.ask_seconds)
+        self.detached_calls = DetachedCalls(yard.dispatcher.run, serving.ask_seconds, store=yard.store)
+        self.input_required = InputRequired(self.detached_calls, yard.signer)
         self.notifier = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server shuts down, which answers open subscriptions."""
@@ -88,10 +96,15 @@ class ServerContext:
         """Return the encoder of results for clients of a version."""
         return self._encoders[version.name]  # by name, because a version computes its hash each time
 
-    def capabilities(self, profile: Profile, *, notifies: bool = True) -> dict[str, Any]:
-        """Return the server's capabilities; subscriptions and logging only for clients that can get notifications."""
+    def capabilities(self, profile: Profile, *, notifies: bool = True, tasks: bool = True) -> dict[str, Any]:
+        """Return the server's capabilities; subscriptions and logging only for clients that can get notifications.
+
+        Versions with a handshake do not define extensions, so only a client that declares the one for tasks is told of it.
+        """
         changes = {"listChanged": True} if self.serving.notify_changes and notifies else {}
         capabilities: dict[str, Any] = {"tools": changes, **({"logging": {}} if notifies else {})}
+        if tasks:
+            capabilities |= REQUIRED
         prompts = self.lists.any("prompts", profile)
         resources = self.lists.any("resources", profile) or self.lists.any("templates", profile)
         if prompts:
@@ -107,12 +120,12 @@ class ServerContext:
         name = cast("dict[str, Any]", client).get("name") if isinstance(client, dict) else None
         if not isinstance(name, str) or not name:
             return base
-        if base is ANYONE:  # the usual case of a local server: one look-up
+        if base is SHARED:  # the usual case of a local server: one look-up
             cached = self._local_callers.get(name)
             if cached is not None:
                 return cached
         name = name[:_CLIENT_NAME_LENGTH]
-        key = (base.owner, base.profile.name if base.profile is not None else "", name)
+        key = (base.identity, base.scope, name)
         cached = self._callers.get(key)
         if cached is None or cached.claims is not base.claims or cached.profile is not base.profile:
             if len(self._callers) >= _MAX_CALLERS:
@@ -120,7 +133,7 @@ class ServerContext:
             cached = self._callers[key] = Caller(
                 identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name
             )
-        if base is ANYONE and len(self._local_callers) < _MAX_CALLERS:
+        if base is SHARED and len(self._local_callers) < _MAX_CALLERS:
             self._local_callers[name] = cached
         return cached
 
@@ -158,7 +171,7 @@ class ServerContext:
     def end_listeners(self) -> None:
         """Answer open subscriptions, and cancel calls that wait for input."""
         self.closing.set()
-        self.input_required.cancel_all()
+        self.detached_calls.cancel_all()
 
     async def finish(self, seconds: float) -> None:
         """Let calls finish within a time, then cancel the rest; each is answered, and no more are admitted."""
@@ -219,6 +232,11 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         """Return whether an `input_required` result can be sent to the client."""
         return self.encoder.version.modern and not CLIENT_CAPABILITIES.isdisjoint(self.capabilities)
 
+    @property
+    def takes_tasks(self) -> bool:
+        """Return whether the client declares the extension for tasks, for its session or for this request."""
+        return declares_tasks(self.capabilities) or (CAPABILITIES in self.meta and declares_tasks(self.meta[CAPABILITIES]))
+
     def channel(self, ask: AskClient | None = None) -> Channel:
         """Return the channel of this request's call, a shared one where the request allows it."""
         meta, notify = self.meta, self.notify
@@ -229,7 +247,14 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         ask = ask or self.ask_client
         notifies = notify is not None and (token is not None or self.log_level is not None)
         quiet = has_only_protocol_keys(meta)
-        if quiet and ask is None and not self.headers and (not self.capabilities or CLIENT_CAPABILITIES.isdisjoint(self.capabilities)):
+        tasks = (self.capabilities or meta) and self.takes_tasks
+        if (
+            quiet
+            and ask is None
+            and not self.headers
+            and not tasks
+            and (not self.capabilities or CLIENT_CAPABILITIES.isdisjoint(self.capabilities))
+        ):
             # Most requests need nothing of their own, and building a channel costs about as much as the rest of this method.
             if not notifies:
                 return self.server.stateless_channel if self.stateless else self.server.default_channel
@@ -244,7 +269,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             progress=self.progress if (notify is not None and token is not None) or resumes else None,
             log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
             ask=ask,
-            capabilities=_usable_capabilities(self.capabilities) if self.capabilities else _NO_CAPABILITIES,
+            capabilities=_usable_capabilities(self.capabilities, tasks=bool(tasks)) if self.capabilities or tasks else _NO_CAPABILITIES,
             headers=self.server.visible_headers(self.headers) if self.headers else self.headers,
             forwarded=self.headers,
             meta={} if quiet else custom_meta(meta),
@@ -254,6 +279,10 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             hang_up=self.hang_up,
             result_characters=None if quiet else self._result_characters(),
         )
+
+    def check_asks(self, asks: Mapping[str, ClientRequest]) -> None:
+        """Raise a `ToolError` if the client cannot be asked this."""
+        check_asks(asks, self.capabilities)
 
     def _result_characters(self) -> int | None:
         """Return the size limit that the client states for results, if it is below the yard's."""
@@ -284,6 +313,27 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
                 self.notify(message)
 
 
+def check_asks(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any]) -> None:
+    """Check that the client supports all the requests, and that they can be encoded.
+
+    Raises:
+        ToolError: `not_supported` names the missing capabilities; `internal_error` if the params are no JSON.
+    """
+    if any(ask.missing_capability(capabilities) is not None for ask in asks.values()):
+        raise unsupported_by_client(asks, capabilities)
+    try:
+        encode({key: ask.params for key, ask in asks.items()})
+    except TypeError as error:
+        raise ToolError("internal_error", "The question of the tool cannot be written as JSON.", blame="tool") from error
+
+
+def own_scope(caller: Caller) -> Caller:
+    """Return the caller of a session or a connection: without an identity, that is its scope."""
+    if caller.identity != ANYONE.identity or caller.scope not in {ANYONE.scope, SHARED.scope}:
+        return caller
+    return msgspec.structs.replace(caller, scope=os.urandom(_SCOPE_BYTES).hex())
+
+
 def check_progress_token(token: object) -> None:
     """Check the type of a progress token.
 
@@ -305,16 +355,17 @@ def encode_log(level: str, text: str, facts: Mapping[str, object], minimum: int)
 
 def relevant_capabilities(capabilities: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the part of a client's capabilities that a session stores, because it is used later."""
-    return {name: _modes(capabilities[name]) for name in CLIENT_CAPABILITIES if name in capabilities}
+    names = {name: _modes(capabilities[name]) for name in CLIENT_CAPABILITIES if name in capabilities}
+    return {**names, **REQUIRED} if declares_tasks(capabilities) else names
 
 
 def _modes(capability: object) -> dict[str, Any]:
     return {mode: {} for mode in ("form", "url") if mode in capability} if isinstance(capability, dict) else {}
 
 
-def _usable_capabilities(capabilities: Mapping[str, Any]) -> frozenset[str]:
-    """Return the capabilities for handlers, without `elicitation` if the client cannot show forms."""
-    names = frozenset(capabilities)
+def _usable_capabilities(capabilities: Mapping[str, Any], *, tasks: bool) -> frozenset[str]:
+    """Return the capabilities for handlers, without `elicitation` if the client cannot show forms, and with `tasks`."""
+    names = frozenset(capabilities) | {TASKS} if tasks else frozenset(capabilities)
     elicitation = capabilities.get("elicitation")
     return names - {"elicitation"} if elicitation and _modes(elicitation) == {"url": {}} else names
 

@@ -9,6 +9,7 @@ from toolyard._internal.signed_tokens import Cursors, SignatureError, Signer
 from toolyard.config.settings import Serving
 from toolyard.model.envelope import fingerprint
 from toolyard.model.profile import Profile
+from toolyard.model.spec import ToolSpec
 from toolyard.wire.messages import INVALID_PARAMS, Fault
 from toolyard.wire.results import ResultEncoder, prompt_item, resource_item, template_item, tool_item
 from toolyard.wire.versions import LATEST, Version
@@ -51,6 +52,8 @@ class Lists:
         self._cursors = Cursors(signer, _PURPOSE)
         self._cache: dict[tuple[Kind, Profile, str], _CachedList] = {}
         self._fingerprints: dict[tuple[Kind, Profile], tuple[int, str]] = {}
+        self._sent: dict[tuple[Kind, Profile], set[str]] | None = None
+        """Fingerprints of the lists that clients got while a notification is pending."""
         self._specs: dict[Kind, Callable[[Profile], Sequence[Any]]] = {
             "tools": yard.registry.list,
             "resources": yard.registry.list_resources,
@@ -65,10 +68,12 @@ class Lists:
             Fault: The cursor is forged, or of a list that has changed since.
         """
         cached = self._list(kind, profile, encoder.version)
+        if self._sent is not None:
+            self._sent.setdefault((kind, profile), set()).add(cached.fingerprint)
         start = 0 if cursor is None else self._start(kind, cached, cursor)
         page = cached.pages.get(start)
         if page is None:
-            page = cached.pages[start] = self._encode(kind, cached, encoder, start)
+            page = cached.pages[start] = self._encode(kind, cached, encoder, start, profile=profile)
         return page
 
     def fingerprint(self, kind: Kind, profile: Profile) -> str:
@@ -76,11 +81,21 @@ class Lists:
         version = self._yard.registry.version
         cached = self._fingerprints.get((kind, profile))
         if cached is None or cached[0] != version:
-            items = (msgspec.Raw(self._item(kind, spec, LATEST)) for spec in self._specs[kind](profile))  # no older version shows more
+            items = (
+                msgspec.Raw(self._item(kind, spec, LATEST, profile)) for spec in self._specs[kind](profile)
+            )  # no older version shows more
             if len(self._fingerprints) > _MAX_CACHED:
                 self._fingerprints.clear()
             cached = self._fingerprints[kind, profile] = (version, fingerprint(*items)[:24])
         return cached[1]
+
+    def was_sent(self, kind: Kind, profile: Profile, *, other_than: str) -> bool:
+        """Return whether a client got another state of the list since `note_sent`."""
+        return bool((self._sent or {}).get((kind, profile), set[str]()) - {other_than})
+
+    def note_sent(self, *, enabled: bool) -> None:
+        """Note from now on which lists clients get, or forget it."""
+        self._sent = (self._sent or {}) if enabled else None
 
     def any(self, kind: Kind, profile: Profile) -> bool:
         """Return whether the list has an item."""
@@ -101,15 +116,34 @@ class Lists:
         self._cache[kind, profile, version.name] = cached
         return cached
 
-    def _encode(self, kind: Kind, cached: _CachedList, encoder: ResultEncoder, start: int) -> bytes:
+    def _encode(self, kind: Kind, cached: _CachedList, encoder: ResultEncoder, start: int, *, profile: Profile) -> bytes:
         end = start + self._serving.page_size
-        items = [self._item(kind, spec, encoder.version) for spec in cached.specs[start:end]]
+        items = [self._item(kind, spec, encoder.version, profile) for spec in cached.specs[start:end]]
         more = end < len(cached.specs)
         cursor = self._cursors.sign(self._bound_to(kind, cached), end) if more else None
         return encoder.page(_KEYS[kind], items, cursor)
 
-    def _item(self, kind: Kind, spec: Any, version: Version) -> bytes:
-        return tool_item(spec, version, schemas=self._serving.output_schemas) if kind == "tools" else _ITEMS[kind](spec, version)
+    def shows_schema(self, spec: ToolSpec, profile: Profile) -> bool:
+        """Return whether the list of a profile has the output schema of a tool."""
+        is_plain = profile.shape == "plain"
+        if not is_plain and spec.shape != "plain":
+            return self._serving.output_schemas  # the schema of the envelope allows for every answer
+        return (is_plain or self._serving.output_schemas) and not self._may_answer_otherwise(spec)
+
+    def _may_answer_otherwise(self, spec: ToolSpec) -> bool:
+        """Return whether a plain success may be something else than the tool's schema says, which clients would refuse.
+
+        That is a call that is held for a person or becomes a job, and the result of a tool that is not checked against its schema.
+        """
+        if spec.confirmation is not None or spec.job is not None or self._yard.dispatcher.admission.policies:
+            return True
+        tool = self._yard.registry.get(spec.name)
+        return spec.shape != "plain" and (tool is None or tool.fits_output is None)
+
+    def _item(self, kind: Kind, spec: Any, version: Version, profile: Profile) -> bytes:
+        if kind != "tools":
+            return _ITEMS[kind](spec, version)
+        return tool_item(spec, version, schemas=self.shows_schema(spec, profile), plain=profile.shape == "plain")
 
     def _start(self, kind: Kind, cached: _CachedList, cursor: str) -> int:
         """Return the index at which the cursor's page starts."""

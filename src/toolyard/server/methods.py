@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Caller, CallRequest, Channel, EnvelopeCoroutine
-from toolyard.model.envelope import Envelope, Failure, encode, encode_sorted
+from toolyard.dispatch.call import Caller, CallRequest
+from toolyard.dispatch.outcome import store_unavailable
+from toolyard.jobs.run import TASKS
+from toolyard.model.envelope import Envelope, Failure, encode, estimate_tokens
 from toolyard.model.errors import ToolError
 from toolyard.server.context import CLIENT_CAPABILITIES, Notify, RequestContext, ServerContext, check_progress_token
-from toolyard.server.input_required import InputRequest, Invocation
+from toolyard.server.input_required import InputRequest
 from toolyard.server.lists import Kind
 from toolyard.server.notifications import listen
+from toolyard.server.tasks import REQUIRED, cancel_task, get_task, started_job_id, task_created, update_task
+from toolyard.state.store import StoreUnavailableError
 from toolyard.wire import params as wire
 from toolyard.wire.messages import (
     INTERNAL,
@@ -71,7 +75,7 @@ async def answer(context: RequestContext, request_id: Id, method: str, params: A
             outcome = await context.server.dispatch(
                 CallRequest(params.name, None if raw == _NULL else raw, context.caller), channel=channel
             )
-            result = _encode_outcome(context, outcome)
+            result = await _encode_held(context, outcome) if outcome.held else _encode_outcome(context, outcome)
         else:
             result = await _handle(context, method, params)
         return encode_result(request_id, result)
@@ -89,6 +93,9 @@ async def refuse(request_id: Id, method: str, error: Exception) -> bytes:
 def _encode_error(request_id: Id, method: str, error: Exception) -> bytes:
     if isinstance(error, Fault):
         return encode_fault(request_id, error)
+    if isinstance(error, StoreUnavailableError):
+        failed = store_unavailable(may_have_run=False)
+        return encode_fault(request_id, Fault(INTERNAL, failed.message, {"error": Envelope.fail(failed).error}))
     _log.error("request_failed method=%s", method, exc_info=error)
     return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
 
@@ -153,13 +160,16 @@ def level_index(level: object) -> int:
 async def call_tool(context: RequestContext, params: wire.CallTool) -> bytes:
     """Call a tool that may answer with `input_required`; `answer` makes all other calls."""
     raw = None if params.arguments == _NULL else params.arguments
+    outcome = await _run_detached(context, CallRequest(params.name, raw, context.caller), params.request_state)
+    if isinstance(outcome, bytes):
+        return outcome
+    return await _encode_held(context, outcome) if outcome.held else _encode_outcome(context, outcome)
 
-    def start(channel: Channel) -> EnvelopeCoroutine:
-        return context.server.dispatch(CallRequest(params.name, raw, context.caller), channel=channel)
 
-    invocation = Invocation(method="tools/call", name=params.name, arguments=_sorted(raw), start=start)
-    outcome = await _run_detached(context, invocation, params.request_state)
-    return outcome if isinstance(outcome, bytes) else _encode_outcome(context, outcome)
+async def _encode_held(context: RequestContext, outcome: Envelope) -> bytes:
+    """Return the outcome of a call that something answered in place of its tool: a task, for clients that take tasks."""
+    job_id = started_job_id(outcome) if context.takes_tasks else None
+    return _encode_outcome(context, outcome) if job_id is None else await task_created(context, job_id)
 
 
 def _encode_outcome(context: RequestContext, outcome: Envelope) -> bytes:
@@ -171,30 +181,39 @@ def _encode_outcome(context: RequestContext, outcome: Envelope) -> bytes:
     if outcome.error is not None:
         _check_capabilities(context, outcome.error)
         return context.encoder.envelope(outcome)
-    return context.encoder.plain(outcome) if outcome.has_plain_shape else context.encoder.envelope(outcome)
+    if not outcome.has_plain_shape:
+        return context.encoder.envelope(outcome)
+    if outcome.shortened_of is not None and context.server.lists.shows_schema(
+        outcome.shortened_of, context.server.profile_of(context.caller)
+    ):
+        return context.encoder.envelope(_too_large(outcome))
+    return context.encoder.plain(outcome)
 
 
-def _sorted(raw: msgspec.Raw | None) -> bytes:
-    """Return arguments in a canonical encoding; the call itself refuses those that are no JSON."""
-    try:
-        return encode_sorted(None if raw is None else msgspec.json.decode(raw))
-    except msgspec.DecodeError:
-        return bytes(raw or b"")
+def _too_large(outcome: Envelope) -> Envelope:
+    """Return the failure in place of a plain result that became a handle, which would not fit the listed schema."""
+    name: str = outcome.shortened_of.name
+    error = ToolError("too_large", f"The result of '{name}' is too long; it is kept under the handle.", may_have_run=True, **outcome.data)
+    failed = Envelope.fail(error, tool_id=name)
+    failed.meta = msgspec.structs.replace(outcome.meta, estimated_tokens=estimate_tokens(None, failed.error))
+    return failed
 
 
-async def _run_detached(context: RequestContext, invocation: Invocation, state: str | None) -> Envelope | bytes:
+async def _run_detached(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:
     """Return the outcome of a call, or its questions as an encoded result."""
     check_progress_token(context.meta.get("progressToken"))  # before a waiting call continues with it
     server = context.server
     try:
-        outcome = await server.input_required.run(invocation, context, state)
+        outcome = await server.input_required.run(request, context, state)
     except ToolError as error:
-        return server.yard.dispatcher.refuse(invocation.name, error, caller=context.caller, channel=server.default_channel)
+        return server.yard.dispatcher.refuse(request.name, error, caller=context.caller, channel=server.default_channel)
     return context.encoder.input_required(outcome.asks, outcome.state) if isinstance(outcome, InputRequest) else outcome
 
 
 def _check_capabilities(context: RequestContext, error: Failure) -> None:
-    """Raise the fault of the 2026-07-28 era if a call failed because the client lacks a capability."""
+    """Raise the fault of a call that failed because the client lacks a capability: of the 2026-07-28 era, or for tasks of any."""
+    if error.code == "not_supported" and error.details.get("capabilities") == [TASKS]:
+        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": REQUIRED})
     if error.code != "not_supported" or not context.encoder.version.modern:
         return
     missing = _missing_capabilities(error)
@@ -217,12 +236,7 @@ def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -
 
 async def read_resource(context: RequestContext, params: wire.ReadResource) -> bytes:
     """Read a resource."""
-
-    def start(channel: Channel) -> Awaitable[Envelope]:
-        return context.server.yard.read(params.uri, caller=context.caller, channel=channel)
-
-    invocation = Invocation(method="resources/read", name=params.uri, arguments=b"", start=start)
-    outcome = await _run(context, invocation, params.request_state)
+    outcome = await _run(context, CallRequest(params.uri, None, context.caller, "resource"), params.request_state)
     if isinstance(outcome, bytes):
         return outcome
     if outcome.error is not None:
@@ -232,13 +246,7 @@ async def read_resource(context: RequestContext, params: wire.ReadResource) -> b
 
 async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:
     """Return the messages of a prompt."""
-    arguments = params.arguments or {}
-
-    def start(channel: Channel) -> Awaitable[Envelope]:
-        return context.server.yard.prompt(params.name, arguments, caller=context.caller, channel=channel)
-
-    invocation = Invocation(method="prompts/get", name=params.name, arguments=encode_sorted(arguments), start=start)
-    outcome = await _run(context, invocation, params.request_state)
+    outcome = await _run(context, CallRequest(params.name, params.arguments or {}, context.caller, "prompt"), params.request_state)
     if isinstance(outcome, bytes):
         return outcome
     if outcome.error is not None:
@@ -246,11 +254,11 @@ async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:
     return context.encoder.messages(outcome.data)
 
 
-async def _run(context: RequestContext, invocation: Invocation, state: str | None) -> Envelope | bytes:
+async def _run(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:
     """Return the outcome, or the questions as an encoded result."""
     if not context.may_ask and (state is None or not context.encoder.version.modern):
-        return await invocation.start(context.channel())
-    return await _run_detached(context, invocation, state)
+        return await context.server.yard.dispatcher.run(request, context.channel())
+    return await _run_detached(context, request, state)
 
 
 def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:
@@ -371,6 +379,9 @@ _METHODS: Final[dict[str, tuple[type[msgspec.Struct], Handler]]] = {
     "initialize": (_Initialize, initialize),
     "logging/setLevel": (_SetLevel, set_level),
     "ping": (NoParams, ping),
+    "tasks/get": (wire.TaskParams, get_task),
+    "tasks/update": (wire.UpdateTask, update_task),
+    "tasks/cancel": (wire.TaskParams, cancel_task),
 }
 
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {}
@@ -410,5 +421,5 @@ def params_of_message(message: Message | CallMessage) -> Any:
 
 
 def name_of(params: object) -> str | None:
-    """Return the tool or prompt name, or the URI, in the params."""
-    return getattr(params, "name", None) or getattr(params, "uri", None)
+    """Return the tool or prompt name, the URI or the task in the params."""
+    return getattr(params, "name", None) or getattr(params, "uri", None) or getattr(params, "task_id", None)

@@ -57,7 +57,8 @@ class Subscription:
         methods: set[str] = set()
         for kind in self.kinds:
             fingerprint = lists.fingerprint(kind, self.profile)
-            if self._seen.get(kind, fingerprint) != fingerprint:
+            # A list that changed and changed back is news for a client that got it in between.
+            if self._seen.get(kind, fingerprint) != fingerprint or lists.was_sent(kind, self.profile, other_than=fingerprint):
                 methods.add(_METHODS[kind])
             self._seen[kind] = fingerprint
         return methods
@@ -129,6 +130,7 @@ class ChangeNotifier:
         """Notify once no change has come for a moment, and at the latest after `_LONGEST_WAIT_S`."""
         if not self._subscriptions:
             return
+        self._lists.note_sent(enabled=True)
         loop = asyncio.get_running_loop()
         now = loop.time()
         if self._timer is None:
@@ -143,6 +145,7 @@ class ChangeNotifier:
             self._subscribe(subscription, subscription.uris)  # resources may have appeared; nobody waits for their confirmation
             for method in sorted(subscription.changed(self._lists)):
                 _notify_safely(subscription, method, None)
+        self._lists.note_sent(enabled=False)
 
     def _exists(self, uri: str, profile: Profile) -> bool:
         try:

@@ -18,8 +18,7 @@ from toolyard.dispatch.call import Caller, Channel
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
-from toolyard.server.context import Notify, RequestContext, ServerContext, encode_log, relevant_capabilities
-from toolyard.server.input_required import check_asks
+from toolyard.server.context import Notify, RequestContext, ServerContext, check_asks, encode_log, relevant_capabilities
 from toolyard.server.lists import Kind
 from toolyard.server.methods import answer, is_modern, level_index, open_request, params_of_message, refuse
 from toolyard.server.notifications import MAX_URIS, Subscription, check_uri
@@ -37,7 +36,7 @@ from toolyard.wire.messages import (
     encode_result,
     id_of,
 )
-from toolyard.wire.params import LEVELS, CallMessage, Cancelled, Initialize, decode_params
+from toolyard.wire.params import LEVELS, CallMessage, Cancelled, Initialize, declares_tasks, decode_params
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, Version, negotiated
 
 __all__ = ["InFlight", "PendingClientRequests", "Respond", "ServerSession"]
@@ -332,7 +331,7 @@ class ServerSession:
         text = "The yard is closing, and the call did not end in time."
         return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
 
-    def refuse_ended(self, message: Message, *, started: bool) -> bytes | None:
+    def refuse_ended(self, message: Message | CallMessage, *, started: bool) -> bytes | None:
         """Return the response to a cancelled request if the session was closed; None if the client cancelled it."""
         if not self._is_closed:
             return None
@@ -370,7 +369,8 @@ class ServerSession:
         self.capabilities = relevant_capabilities(params.capabilities)
         self.caller = self.server.caller(self.caller, params.client_info)
         profile = self.server.profile_of(self.caller)
-        capabilities = self.server.capabilities(profile, notifies=self._send is not None)
+        tasks = declares_tasks(params.capabilities)
+        capabilities = self.server.capabilities(profile, notifies=self._send is not None, tasks=tasks)
         return self.server.encoder(self.version).initialize(capabilities, self.server.instructions(profile))
 
     def _start_notifications(self) -> None:

@@ -1,100 +1,117 @@
-"""The store: bytes under keys, with an optional time to live, and the store in memory.
+"""The store: bytes under keys that outlive a call, and with some stores the process.
 
-It must not know what the bytes mean.
+A store must not know what the bytes mean. Its keys and values are written by the packages above it.
 """
 
-import time
-from collections.abc import Callable
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
 
-__all__ = ["Clock", "MemoryStore", "Store"]
+import msgspec
+
+__all__ = ["RETRY_AFTER_MS", "Clock", "Lease", "Store", "StoreUnavailableError", "Subscription"]
 
 Clock = Callable[[], float]
-"""Returns monotonic seconds."""
+"""Returns seconds: monotonic ones, unless the parameter says otherwise."""
+RETRY_AFTER_MS: Final = 1000
+"""When to try again after a failure of the store."""
+_MESSAGES: Final = 1000
+
+
+class StoreUnavailableError(Exception):
+    """The store cannot be read or written now; `reason` is one word, such as 'full'."""
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A right to work on something for a limited time.
+
+    The fencing token of a later lease is always larger. Write it into what the lease protects, and change that with
+    `compare_and_set`: then the holder of an older lease cannot overwrite the work of a newer one.
+    """
+
+    key: str
+    token: int
 
 
 class Store(Protocol):
-    """Stores bytes under keys."""
+    """Stores bytes under keys. Every method may raise `StoreUnavailableError`.
 
-    async def get(self, key: str) -> bytes | None:
-        """Return the value of the key, or None."""
-        ...
-
-    async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
-        """Set the value of the key; with `ttl` it expires after that many seconds."""
-        ...
-
-    async def delete(self, key: str) -> None:
-        """Delete the key, if it exists."""
-        ...
-
-    async def keys(self, prefix: str) -> list[str]:
-        """Return the keys with this prefix, oldest first."""
-        ...
-
-    async def count(self, key: str, *, ttl: float | None = None) -> int:
-        """Increment a counter and return it; it starts at 1, and again after `ttl` seconds without use."""
-        ...
-
-
-class MemoryStore:
-    """Stores everything in the memory of this process.
-
-    Above `max_bytes`, the oldest values that have a `ttl` are deleted early.
+    Values, counters and leases are three separate spaces: the same key in two of them is two things. Every method is atomic, also
+    between processes that share the store.
     """
 
-    def __init__(self, *, max_bytes: int = 256 * 1024 * 1024, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._values: dict[str, tuple[bytes, float | None]] = {}
-        self._counters: dict[str, tuple[int, float | None]] = {}
-
     async def get(self, key: str) -> bytes | None:
         """Return the value of the key, or None."""
-        entry = self._values.get(key)
-        return None if entry is None or self._is_expired(entry) else entry[0]
+        ...
 
     async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
         """Set the value of the key; with `ttl` it expires after that many seconds."""
-        self._delete_expired()
-        self._delete(key)
-        self._values[key] = (value, self._expiry(ttl))
-        self._bytes += len(value)
-        for old in [old for old, entry in self._values.items() if entry[1] is not None and old != key]:
-            if self._bytes <= self._max_bytes:
-                break
-            self._delete(old)
+        ...
+
+    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+        """Set the value of the key if it is `expected` (None: if there is none), and return whether it was."""
+        ...
 
     async def delete(self, key: str) -> None:
-        """Delete the key, if it exists."""
-        self._delete(key)
+        """Delete the value of the key, if it exists."""
+        ...
 
-    async def keys(self, prefix: str) -> list[str]:
-        """Return the keys with this prefix, oldest first."""
-        self._delete_expired()
-        return [key for key in self._values if key.startswith(prefix)]
+    async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+        """Return the first keys with this prefix in code point order; the last one is the cursor `after` of the next page."""
+        ...
 
-    async def count(self, key: str, *, ttl: float | None = None) -> int:
-        """Increment a counter and return it; it starts at 1, and again after `ttl` seconds without use."""
-        self._delete_expired()
-        number, _ = self._counters.get(key, (0, None))
-        self._counters[key] = (number + 1, self._expiry(ttl))
-        return number + 1
+    async def count(self, key: str, *, by: int = 1, ttl: float | None = None) -> int:
+        """Add to a counter and return it; it starts at 0, and again after `ttl` seconds without an addition. 0 only reads it."""
+        ...
 
-    def _expiry(self, ttl: float | None) -> float | None:
-        return None if ttl is None else self._clock() + ttl
+    async def acquire(self, key: str, *, ttl: float) -> Lease | None:
+        """Take the lease of the key for `ttl` seconds, or return None while somebody holds it, the caller included."""
+        ...
 
-    def _is_expired(self, entry: tuple[object, float | None]) -> bool:
-        return entry[1] is not None and entry[1] <= self._clock()
+    async def renew(self, lease: Lease, *, ttl: float) -> bool:
+        """Hold a lease for `ttl` seconds from now; return False if it has ended, even if nobody else took it."""
+        ...
 
-    def _delete_expired(self) -> None:
-        for key in [key for key, entry in self._counters.items() if self._is_expired(entry)]:
-            del self._counters[key]
-        for key in [key for key, entry in self._values.items() if self._is_expired(entry)]:
-            self._delete(key)
+    async def release(self, lease: Lease) -> None:
+        """End a lease, if it has not ended yet."""
+        ...
 
-    def _delete(self, key: str) -> None:
-        entry = self._values.pop(key, None)
-        if entry is not None:
-            self._bytes -= len(entry[0])
+    async def publish(self, topic: str, message: bytes) -> None:
+        """Send a message to the current subscribers of a topic, in every process."""
+        ...
+
+    def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Receive the messages of a topic that are published while the context is open, in order.
+
+        A subscriber that falls more than 1,000 messages behind, or a store that fails, loses some. Read the values again after
+        a message and now and then, instead of trusting that each message arrives.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections and files, if there are any; a later use opens them again."""
+        ...
+
+
+class Subscription:
+    """The messages of one subscriber; the oldest are dropped if it falls behind. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(_MESSAGES)
+
+    def deliver(self, message: bytes) -> None:
+        """Add a message."""
+        if self._queue.full():
+            self._queue.get_nowait()
+        self._queue.put_nowait(message)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await self._queue.get()

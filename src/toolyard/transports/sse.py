@@ -13,6 +13,7 @@ from typing import Any, Final
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller
 from toolyard.server import ServerContext
+from toolyard.server.context import own_scope
 from toolyard.server.stream import MessageHeaders, MessageStream
 from toolyard.transports.auth import Authenticator
 from toolyard.transports.http.app import App, Mount
@@ -41,7 +42,7 @@ class _Client:
         """Whether the client has not read yet what was written last."""
         self.size = 0
         self._max_bytes = server.serving.message_bytes
-        self.stream = MessageStream(server, self.push, caller=caller)
+        self.stream = MessageStream(server, self.push, caller=own_scope(caller))
 
     def push(self, message: bytes) -> None:
         """Add a message; a client that reads nothing of very many is disconnected."""

@@ -16,6 +16,7 @@ from toolyard._internal.pipes import LineSplitter, Reader, Writer
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
 from toolyard.server import ServerContext
+from toolyard.server.context import own_scope
 from toolyard.server.stream import MessageStream
 from toolyard.transports import Address
 from toolyard.yard import Yard
@@ -45,7 +46,7 @@ class Stdio:
         with _reserved_streams() as (source, sink):
             server = ServerContext(yard, self._serving, channel=self.name)
             writer = Writer(sink, limit=self._serving.message_bytes, terminator=b"\n")
-            stream = MessageStream(server, writer.write, caller=ANYONE)
+            stream = MessageStream(server, writer.write, caller=own_scope(ANYONE))
             lines = LineSplitter(stream.receive, limit=self._serving.message_bytes, on_too_long=stream.refuse_length)
             reader = Reader(source, lines.feed, is_full=lambda: stream.is_full or writer.is_full, on_end=self._ended.set)
             stream.on_room = writer.on_room = reader.resume

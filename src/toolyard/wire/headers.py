@@ -25,7 +25,9 @@ __all__ = [
 PARAM: Final = b"mcp-param-"
 ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
 
-_NAME_FIELDS: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_NAME_FIELDS: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"} | dict.fromkeys(
+    ("tasks/cancel", "tasks/get", "tasks/update"), "taskId"
+)
 _ENCODED: Final = re.compile(r"=\?base64\?(.*)\?=")
 _UNENCODED: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")

@@ -32,6 +32,7 @@ __all__ = [
     "encode_request",
     "encode_result",
     "id_of",
+    "may_be_deep",
 ]
 
 
@@ -97,6 +98,11 @@ class Message(msgspec.Struct, gc=False):
 
 
 _decode_message: Final = msgspec.json.Decoder(Message).decode
+_ID: Final = rb'"id"\s*:\s*(?:(-?[0-9]{1,18})|"([^"\\]{0,200})")\s*'
+_JSONRPC: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_ID_AT_START: Final = re.compile(rb"\s*\{\s*(?:" + _JSONRPC + rb",\s*)?" + _ID + b",")
+_ID_AT_END: Final = re.compile(rb"[\]}]\s*,\s*" + _ID + rb"(?:,\s*" + _JSONRPC + rb")?\}\s*\Z")
+_ID_BYTES: Final = 500
 _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.encode
@@ -174,11 +180,19 @@ def id_of(data: bytes) -> Id | None:
     repaired = _replace_lone_surrogates(data)
     try:
         message = _decode_any(repaired)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        return _id_beside(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     found = cast("dict[str, object]", message).get("id") if isinstance(message, dict) else None
     is_doubtful = isinstance(found, str) and repaired != data and _REPLACEMENT in found
     return found if isinstance(found, Id) and not isinstance(found, bool) and not is_doubtful else None
+
+
+def _id_beside(data: bytes) -> Id | None:
+    """Return the id at the start or the end of a message that is nested too deep to decode."""
+    match = _ID_AT_START.match(data) or _ID_AT_END.search(data[-_ID_BYTES:])
+    return None if match is None else int(match[1]) if match[1] else match[2].decode("utf-8", "replace")
 
 
 def _undecodable(data: bytes) -> Fault:
@@ -232,8 +246,7 @@ def check_depth(data: bytes, depth: int = _MAX_DEPTH) -> None:
     Raises:
         Fault: It is nested too deep.
     """
-    # A level takes at least two bytes, and five if it is an object: shorter data is not too deep, or not JSON.
-    if len(data) > 2 * depth and (len(data) > 5 * depth or data.find(b"[") >= 0) and _may_be_deep(data, depth):
+    if may_be_deep(data, depth):
         _check_depth(data, depth)
 
 
@@ -244,8 +257,11 @@ def _check_text(data: bytes) -> None:
         raise Fault(PARSE, "The message is not UTF-8.") from error
 
 
-def _may_be_deep(data: bytes, depth: int) -> bool:
-    """Return whether there are more brackets than levels; in a large message, searching one by one is quicker than counting."""
+def may_be_deep(data: bytes, depth: int) -> bool:
+    """Return whether JSON has more brackets than levels; in a large message, searching one by one is quicker than counting."""
+    # A level takes at least two bytes, and five if it is an object: shorter data is not too deep, or not JSON.
+    if len(data) <= 2 * depth or (len(data) <= 5 * depth and data.find(b"[") < 0):
+        return False
     if len(data) < _LARGE_BYTES:
         return data.count(b"[") + data.count(b"{") > depth
     count = 0

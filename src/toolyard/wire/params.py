@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from toolyard.wire.headers import encode_value
-from toolyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault, Id, encode_request
+from toolyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault, Id, encode_request, may_be_deep
 from toolyard.wire.versions import LATEST, MODERN, VERSIONS, Version
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "RESULT_SIZE",
     "SERVER",
     "SUBSCRIPTION",
+    "TASKS_EXTENSION",
     "CallMessage",
     "CallTool",
     "Cancelled",
@@ -33,7 +34,10 @@ __all__ = [
     "SetLevel",
     "SubscriptionFilter",
     "SubscriptionsListen",
+    "TaskParams",
+    "UpdateTask",
     "custom_meta",
+    "declares_tasks",
     "decode_call",
     "decode_params",
     "has_only_protocol_keys",
@@ -49,6 +53,7 @@ CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 SERVER: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 RESULT_SIZE: Final = "anthropic/maxResultSizeChars"
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _PROTOCOL_KEYS: Final = frozenset({PROTOCOL_VERSION, CLIENT, CAPABILITIES, LOG_LEVEL, SERVER, SUBSCRIPTION, "progressToken"})
@@ -90,6 +95,19 @@ class GetPrompt(_WithInput, kw_only=True):
 
     name: str
     arguments: dict[str, str] | None = None
+
+
+class TaskParams(msgspec.Struct, rename="camel"):
+    """Params of `tasks/get` and `tasks/cancel`."""
+
+    task_id: str
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class UpdateTask(TaskParams):
+    """Params of `tasks/update`: the client's answers by the key of each question."""
+
+    input_responses: dict[str, dict[str, Any]] | None = None
 
 
 class Initialize(msgspec.Struct, rename="camel"):
@@ -206,6 +224,12 @@ def version_of(meta: dict[str, Any] | None) -> Version:
     return VERSIONS[version]
 
 
+def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether capabilities of a client have the extension for tasks."""
+    extensions: object = capabilities.get("extensions")
+    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
+
+
 def custom_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of `_meta` that are not reserved by the protocol."""
     if _STANDARD_KEYS.issuperset(meta):
@@ -239,9 +263,7 @@ _decode: Final = msgspec.json.Decoder(CallMessage).decode
 
 def decode_call(data: bytes, *, depth: int) -> CallMessage | None:
     """Return a `tools/call` decoded in one step, or None if the message is another or needs the checks of `decode`."""
-    size = len(data)
-    # As in `check_depth`, short data cannot be too deep; ASCII needs no check of its encoding.
-    if not data.isascii() or (size > 2 * depth and (size > 5 * depth or data.find(b"[") >= 0)):
+    if not data.isascii() or may_be_deep(data, depth):  # ASCII needs no check of its encoding
         return None
     try:
         return _decode(data)

@@ -11,6 +11,7 @@ import msgspec
 from toolyard.model.content import to_mcp
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Content, Envelope, UpstreamResult, encode, encode_unchecked
+from toolyard.model.schema import resolve
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.wire.params import SERVER
 from toolyard.wire.versions import MODERN, Version
@@ -55,6 +56,10 @@ class ResultEncoder:
         self._error_end = b',"isError":true' + self._end
         self.empty = self.complete(b"{}")
 
+    def task(self, result: Mapping[str, Any]) -> bytes:
+        """Return the result of a call that became a task, in every version: the extension defines its `resultType`."""
+        return encode({**result, "resultType": "task", **({"_meta": {SERVER: self._server}} if self.version.modern else {})})
+
     def complete(self, result: bytes, *, cacheable: bool = False, meta: Mapping[str, Any] | None = None) -> bytes:
         """Return a result, a JSON object, with the fields that every result has, and with more `_meta` if there is any."""
         end = self._cacheable_end if cacheable else self._end
@@ -67,7 +72,7 @@ class ResultEncoder:
 
     def envelope(self, envelope: Envelope) -> bytes:
         """Return an envelope as text and, if the version has it, as structured content."""
-        text = encode_unchecked(envelope)
+        text = encode_unchecked(envelope) if envelope.encoded_data is None else _encode_large(envelope, envelope.encoded_data)
         escaped = _escape(text)
         content = envelope.content
         blocks = b"".join([b"," + encode(block) for block in self._blocks(content)]) if content else b""
@@ -76,14 +81,21 @@ class ResultEncoder:
             return b"".join((_TEXT_CONTENT, b'"', escaped, b'"}', blocks, b"]", end))
         return b"".join((_TEXT_CONTENT, b'"', escaped, b'"}', blocks, b'],"structuredContent":', text, end))
 
+    def outcome(self, envelope: Envelope) -> bytes:
+        """Return the answer of a call in the shape of its tool; a failure is always an envelope."""
+        return self.plain(envelope) if envelope.has_plain_shape and envelope.error is None else self.envelope(envelope)
+
     def plain(self, envelope: Envelope) -> bytes:
         """Return a success of a tool with the shape `plain`: its blocks or its data as text; an object also as structured content."""
         if envelope.passthrough is not None:
             return self._upstream_result(envelope.passthrough, envelope.meta.warnings)
-        if envelope.content:
-            return b"".join((b'{"content":', encode(self._blocks(envelope.content)), self._success_end))
         data = envelope.data
-        text = encode_unchecked(data)
+        if envelope.content:
+            blocks = self._blocks(envelope.content)
+            if not _is_only_blocks(envelope):
+                blocks.insert(0, {"type": "text", "text": encode_unchecked(data).decode()})
+            return b"".join((b'{"content":', encode(blocks), self._success_end))
+        text = envelope.encoded_data or encode_unchecked(data)
         quoted = text if isinstance(data, str) else b'"%b"' % _escape(text)
         if self.version.structured and isinstance(data, dict):
             return b"".join((_TEXT_CONTENT, quoted, b'}],"structuredContent":', text, self._success_end))
@@ -137,23 +149,46 @@ class ResultEncoder:
         return encode({"resultType": "input_required", "inputRequests": requests, "requestState": state, "_meta": {SERVER: self._server}})
 
 
+def _encode_large(envelope: Envelope, data: bytes) -> bytes:
+    """Return an envelope as JSON, of which the data are encoded already."""
+    start = b'{"success":true,"data":' if envelope.success else b'{"success":false,"data":'
+    return b"".join((start, data, b',"error":', encode_unchecked(envelope.error), b',"_meta":', encode_unchecked(envelope.meta), b"}"))
+
+
 def _escape(text: bytes) -> bytes:
     """Return JSON escaped for use inside a JSON string; encoded JSON has no other characters to escape."""
     return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
-def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False) -> bytes:
-    """Return a tool as an item of `tools/list`, with its output schema only if `schemas` is set."""
+def _is_only_blocks(envelope: Envelope) -> bool:
+    """Return whether the data of an answer are its content blocks and nothing else."""
+    described = [block.describe() for block in envelope.content]
+    return envelope.data is None or envelope.data in (described, described[0])
+
+
+def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False, plain: bool = False) -> bytes:
+    """Return a tool as an item of `tools/list`, with its output schema only if `schemas` is set.
+
+    `plain` says that the profile or the yard makes the tool answer without an envelope.
+    """
     item: dict[str, Any] = {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}
     if version.annotations:
         item["annotations"] = spec.hints()
     if version.structured:
         if spec.title is not None:
             item["title"] = spec.title
-        schema = _output_schema(spec) if schemas else None
+        schema = None if not schemas else _object_schema(spec) if plain and spec.shape != "plain" else _output_schema(spec)
         if schema is not None and (version.modern or schema.get("type") == "object"):
             item["outputSchema"] = schema
     return encode({**item, **spec.extra} if spec.extra else item)
+
+
+def _object_schema(spec: ToolSpec) -> dict[str, Any] | None:
+    """Return the output schema of a tool whose results are objects, which alone are sent as structured content."""
+    schema = spec.output_schema
+    target = None if schema is None else resolve(schema, schema)
+    is_object = isinstance(target, dict) and cast("dict[str, Any]", target).get("type") == "object"
+    return {"type": "object", **schema} if schema is not None and is_object else None
 
 
 def _output_schema(spec: ToolSpec) -> dict[str, Any] | None:

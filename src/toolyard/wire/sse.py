@@ -1,5 +1,6 @@
 """Server-sent events: the encoding of messages on an HTTP response that stays open, and its decoder."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,6 +10,10 @@ __all__ = ["KEEP_ALIVE", "Event", "Events", "encode_event", "encode_retry"]
 
 KEEP_ALIVE: Final = b": alive\r\n\r\n"
 _RETRY_DIGITS: Final = 15
+_MAX_LINES: Final = 100_000
+_SKIPPED: Final = (b"\n", b":")
+_NOTHING: Final = re.compile(rb"(?:\n|:[^\n]*\n)+")
+"""Matches blank lines and comments between two events."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -44,21 +49,32 @@ class Events:
         """Yield the events that are complete now.
 
         Raises:
-            ValueError: An event is longer than `max_bytes`.
+            ValueError: An event is longer than `max_bytes`, or has too many lines.
         """
         piece = self._carriage_return + piece
         self._carriage_return = b"\r" if piece.endswith(b"\r") else b""  # a line feed may follow in the next piece
         self._buffer += piece.removesuffix(self._carriage_return).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self._skip()
         while (end := self._buffer.find(b"\n\n", max(0, self._searched - 1))) >= 0:
             block = bytes(self._buffer[:end])
             del self._buffer[: end + 2]
             self._searched = 0
             self._check_length(end)
+            self._skip()
             event = _decode(block)
             if event is not None:
                 yield event
         self._searched = len(self._buffer)
         self._check_length(self._searched)
+
+    def _skip(self) -> None:
+        """Remove blank lines and comments ahead of the next event: one by one they would cost as much as events."""
+        if self._buffer.startswith(_SKIPPED) and self._buffer.find(b"\n", self._searched) >= 0:
+            found = _NOTHING.match(self._buffer)
+            length = 0 if found is None else found.end()
+            found = None  # a match keeps the buffer from being changed
+            del self._buffer[:length]
+            self._searched = max(0, self._searched - length)
 
     def _check_length(self, length: int) -> None:
         if length > self._max_bytes:
@@ -67,6 +83,8 @@ class Events:
 
 def _decode(block: bytes) -> Event | None:
     """Return the event of a block of lines, or None if it is only a comment."""
+    if block.count(b"\n") > _MAX_LINES:
+        raise ValueError(f"An event has more than {_MAX_LINES} lines.")
     data: list[bytes] = []
     fields: dict[bytes, bytes] = {}
     for line in block.split(b"\n"):

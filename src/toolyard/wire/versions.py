@@ -28,7 +28,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 _LISTS: Final = frozenset({"prompts/list", "resources/list", "resources/templates/list", "tools/list"})
-_COMMON: Final = _LISTS | {"completion/complete", "prompts/get", "resources/read", "tools/call"}
+_TASKS: Final = frozenset({"tasks/cancel", "tasks/get", "tasks/update"})
+_COMMON: Final = _LISTS | _TASKS | {"completion/complete", "prompts/get", "resources/read", "tools/call"}
 _OLD: Final = _COMMON | {"initialize", "logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe"}
 _NEW: Final = _COMMON | {"server/discover", "subscriptions/listen"}
 

@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, SchemaValidator, ValidationError
 from typing_extensions import TypedDict
 
 from toolyard import Audio, Blob, Envelope, Image, PublishError, Text, Tool, Yard, tool
-from toolyard.model.schema import fits_simple_schema
+from toolyard.model.simple_schema import fits_simple_schema
 from toolyard.providers.functions import tool_from
 from toolyard.providers.functions.schema import SimpleType, output_of, simple_type
 from toolyard.providers.functions.signature import REQUIRED

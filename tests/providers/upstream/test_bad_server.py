@@ -61,4 +61,4 @@ async def test_a_mode_that_fails_says_so(tmp_path: Path) -> None:
 
 async def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
     async with Wired(tmp_path, "politely") as wired:
-        assert (await wired.end()).text == "There is no mode 'politely'."
+        assert (await wired.end()).private == "There is no mode 'politely'."

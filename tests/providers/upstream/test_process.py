@@ -92,7 +92,8 @@ async def refused(tmp_path: Path, **settings: object) -> str:
     with pytest.raises(LinkError) as caught:
         await Wired(tmp_path, **settings).pipe.open(RecordingListener())
     assert caught.value.kind == "unavailable"
-    return caught.value.message
+    assert caught.value.message == "'bad' cannot be started."
+    return caught.value.private
 
 
 async def test_a_program_that_cannot_be_run_is_unavailable_with_the_reason(tmp_path: Path) -> None:
@@ -101,14 +102,12 @@ async def test_a_program_that_cannot_be_run_is_unavailable_with_the_reason(tmp_p
     (tmp_path / "broken").write_bytes(b"\x00\x01 not a program")
     (tmp_path / "broken").chmod(0o755)
 
-    assert await refused(tmp_path, command="npxx") == ("There is no program 'npxx' to run for 'bad'. Install it, or give its full path.")
+    assert await refused(tmp_path, command="npxx") == "There is no program 'npxx'. Install it, or give its full path."
     assert "There is no program" in await refused(tmp_path, command=str(tmp_path / "text"))
     assert "There is no program" in await refused(tmp_path, command=str(tmp_path))
-    assert await refused(tmp_path, command="cat", cwd="/no/such/folder") == (
-        "There is no folder '/no/such/folder', in which 'bad' is to run."
-    )
-    assert "cannot be run for 'bad': Exec format error." in await refused(tmp_path, command=str(tmp_path / "broken"))
-    assert "cannot be run for 'bad': embedded null byte." in await refused(tmp_path, command="cat", args=("\0",))
+    assert await refused(tmp_path, command="cat", cwd="/no/such/folder") == "There is no folder '/no/such/folder' to run it in."
+    assert "cannot be run: Exec format error." in await refused(tmp_path, command=str(tmp_path / "broken"))
+    assert "cannot be run: embedded null byte." in await refused(tmp_path, command="cat", args=("\0",))
     assert set(children()) <= others
 
 

@@ -72,14 +72,14 @@ async def test_garbage_on_stdout_is_never_delivered(tmp_path: Path) -> None:
         assert not wired.listener.ends
 
 
-async def test_a_message_that_is_nested_too_deeply_is_skipped(tmp_path: Path) -> None:
+async def test_a_message_that_is_nested_too_deeply_is_delivered_so_that_its_request_can_fail(tmp_path: Path) -> None:
     deep = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
     async with Wired(tmp_path, command="cat", args=()) as wired:
         wired.pipe.send(deep, 1, {})
         wired.pipe.send(b' {"b":1}', 2, {})
-        await until(lambda: bool(wired.listener.messages))
+        await until(lambda: len(wired.listener.messages) > 1)
 
-    assert wired.listener.messages == [b' {"b":1}']
+    assert wired.listener.messages == [deep, b' {"b":1}']
 
 
 async def test_the_end_of_a_program_is_reported_once_with_its_last_lines(tmp_path: Path) -> None:
@@ -90,7 +90,8 @@ async def test_the_end_of_a_program_is_reported_once_with_its_last_lines(tmp_pat
         error = await wired.end()
 
     assert (error.kind, error.sent, error.message) == ("lost", True, "'bad' ended with exit code 3.")
-    assert error.text == "RuntimeError: The bad server was told to die."
+    assert error.text == ""
+    assert error.private == "RuntimeError: The bad server was told to die."
     assert len(wired.listener.ends) == 1
     assert " stderr RuntimeError: The bad server was told to die.\n" in wired.logged
     assert " toolyard 'bad' ended with exit code 3.\n" in wired.logged
@@ -101,7 +102,7 @@ async def test_a_program_that_ends_before_its_first_message_is_unavailable(tmp_p
         error = await wired.end()
 
     assert (error.kind, error.sent) == ("unavailable", False)
-    assert error.text == "There is no key in 'API_KEY'."
+    assert error.private == "There is no key in 'API_KEY'."
 
 
 async def test_the_end_of_a_killed_program_names_the_signal(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ async def test_the_last_lines_contain_no_secrets(tmp_path: Path) -> None:
     script = 'echo "wrong: $API_KEY in $PLACE" >&2'
     env = {"API_KEY": "sk-123", "PLACE": "here", "EMPTY_TOKEN": ""}
     async with Wired(tmp_path, command="sh", args=("-c", script), env=env) as wired:
-        assert (await wired.end()).text == "wrong: *** in here"
+        assert (await wired.end()).private == "wrong: *** in here"
 
 
 async def test_a_flood_on_stderr_neither_stops_the_program_nor_fills_the_disk(tmp_path: Path) -> None:
@@ -253,15 +254,15 @@ async def test_a_flood_on_stderr_neither_stops_the_program_nor_fills_the_disk(tm
     assert len(list(wired.log.parent.iterdir())) <= 2
 
 
-async def test_a_program_that_is_not_there_is_unavailable_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_program_that_is_not_there_is_unavailable_and_its_log_says_why(tmp_path: Path) -> None:
     wired = Wired(tmp_path, command="no-such-program")
     with pytest.raises(LinkError) as caught:
         await wired.pipe.open(RecordingListener())
     await wired.pipe.close()
 
     assert (caught.value.kind, caught.value.sent) == ("unavailable", False)
-    assert "There is no program 'no-such-program'" in caught.value.message
-    assert not wired.log.exists()
+    assert "There is no program 'no-such-program'" in caught.value.private
+    assert "There is no program 'no-such-program'" in wired.log.read_text()
 
 
 @pytest.fixture

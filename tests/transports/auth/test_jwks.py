@@ -29,6 +29,20 @@ async def test_keys_are_read_once_and_again_after_ten_minutes(issuer: "FakeIssue
     assert issuer.asked == ["/keys"] * 2
 
 
+async def test_an_issuer_that_hangs_delays_no_token_while_there_are_keys(issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock) -> None:
+    tokens = make_tokens(deadline=60)
+    await tokens.admit(issuer.bearer(), None)
+    clock.advance(600)
+    issuer.gate.clear()
+    try:
+        async with asyncio.timeout(10):
+            admitted = [await tokens.admit(issuer.bearer(jti=str(number)), None) for number in range(50)]
+    finally:
+        issuer.gate.set()
+
+    assert {caller.identity for caller in admitted} == {"ada"}
+
+
 async def test_many_who_come_at_once_wait_for_one_answer(issuer: "FakeIssuer", make_tokens: Make) -> None:
     tokens = make_tokens()
 

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import resource
+import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -329,3 +331,123 @@ async def test_who_sends_most_makes_room_for_the_others(serve: Any, monkeypatch:
     answered = await server.ask("add", {"a": 1, "b": 2})
 
     assert (refused.status, answered.data) == (503, 3)
+
+
+SERVER = """
+import sys
+from toolyard import Yard, serve, tool
+
+@tool(operation="query")
+async def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+serve(Yard(tools=[add]), transport="http", port=0, connections=200)
+"""
+WAIT_S = 0.25
+"""How long an answer may take while an attack runs."""
+NOISE = 6
+"""The factor for a machine that does other work at the same time; the attacks took seconds to minutes before they were bounded."""
+STATELESS = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def trailer_without_end(sock: socket.socket) -> None:
+    """Send one trailer for as long as the server takes it."""
+    sock.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-A: ")
+    for _ in range(8_000):
+        sock.sendall(b"a" * 4096)
+
+
+def trailers_after_a_body(sock: socket.socket) -> None:
+    """Send a body as large as it may be, and trailers without end."""
+    sock.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNK * 60 + b"0\r\n")
+    for _ in range(8_000):
+        sock.sendall(b"X-A: " + b"a" * 4000 + b"\r\n")
+
+
+def tiny_chunks(sock: socket.socket) -> None:
+    """Send a body in chunks of one byte."""
+    sock.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    for _ in range(200):
+        sock.sendall(b"1\r\n \r\n" * 40_000)
+
+
+def chunk_extension_without_end(sock: socket.socket) -> None:
+    """Send the size of a chunk, and an extension of it without end."""
+    sock.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;x=")
+    for _ in range(500):
+        sock.sendall(b"a" * 65_536)
+
+
+def silent_connections(sock: socket.socket) -> None:
+    """Open many connections, and send nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(sock.getpeername()))
+
+
+def pipelined_requests(sock: socket.socket) -> None:
+    """Send small requests, and read no answer."""
+    sock.settimeout(1)
+    for _ in range(200):
+        sock.sendall(STATELESS * 1000)
+
+
+def attack(port: int, send: Any) -> None:
+    """Run one attack until it is over, or the server has enough of it."""
+    for _ in range(3):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as sock:
+            send(sock)
+
+
+async def longest_wait(port: int, attacks: "asyncio.Future[Any]") -> float:
+    """Return the longest time that another client waited for an answer while the attacks run."""
+    longest, loop = 0.0, asyncio.get_running_loop()
+    while not attacks.done():
+        since, answer = loop.time(), b""
+        while not answer.startswith(b"HTTP/1.1 200 "):  # one whose connection had to make room comes again
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                writer.write(STATELESS)
+                answer = await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+        longest = max(longest, loop.time() - since)
+    return longest
+
+
+def peak_memory(process: int) -> int:
+    """Return how many bytes a process ever had."""
+    line = next(line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        trailer_without_end,
+        trailers_after_a_body,
+        tiny_chunks,
+        chunk_extension_without_end,
+        silent_connections,
+        pipelined_requests,
+    ],
+)
+async def test_while_an_attack_runs_others_are_answered_and_the_server_can_be_ended(program: Any, send: Any) -> None:
+    running = await program(SERVER)
+    port = int((await running.said(b"address=")).split(b"127.0.0.1:")[1].partition(b"/")[0])
+    attacks = asyncio.gather(*(asyncio.to_thread(attack, port, send) for _ in range(4)))
+
+    async with asyncio.timeout(60):
+        longest = await longest_wait(port, attacks)
+        await attacks
+    again = asyncio.gather(*(asyncio.to_thread(attack, port, send) for _ in range(4)))
+    since = asyncio.get_running_loop().time()
+    memory = peak_memory(running.process.pid)
+    running.process.send_signal(signal.SIGTERM)
+    status, _, _ = await running.end()
+    took = asyncio.get_running_loop().time() - since
+    await again
+
+    assert longest < WAIT_S * NOISE
+    assert memory < 400 * MEGABYTE
+    assert (status, took < 5.0 + NOISE * WAIT_S) == (0, True)

@@ -8,6 +8,7 @@ from toolyard import Yard, current_call, tool
 from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, IssuerUnreachableError, Refusal, digest_of
 
 ARGUMENTS = {"a": 1, "b": 2}
+INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
 KEYS = ApiKeys([ApiKey("full", digest_of("ty_full")), ApiKey("reader", digest_of("ty_reader"), "readers")])
 
 
@@ -81,13 +82,49 @@ async def test_a_key_selects_its_profile_and_no_other_can_be_asked_for(serve: An
     assert denied.json["result"]["structuredContent"]["error"]["code"] == "tool_not_found"
 
 
-async def test_a_key_without_a_profile_may_ask_for_one(serve: Any) -> None:
+async def test_a_key_without_a_profile_has_the_profile_of_the_yard_and_no_other(serve: Any) -> None:
     server = await serve(authenticator=KEYS)
     key = {"X-API-Key": "ty_full"}
 
     assert len(await names(server, **key)) > 1
+    assert len(await names(server, f"/mcp/{server.yard.profile.name}", **key)) > 1
+    for path in ("/mcp/readers", "/mcp/none"):
+        assert (await (await server.modern("tools/list", path=path, headers=key)).reply()).status == 403
+        assert (await server.request("POST", path, INITIALIZE, X_API_Key="ty_full")).status == 403
+
+
+async def test_a_key_may_choose_by_path_among_its_list_of_profiles(serve: Any) -> None:
+    chooser = ApiKeys([ApiKey("ada", digest_of("ty_ada"), None, ("readers",)), ApiKey("ben", digest_of("ty_ben"), "readers")])
+    server = await serve(authenticator=chooser)
+    key = {"X-API-Key": "ty_ada"}
+
+    assert len(await names(server, **key)) > 1
     assert await names(server, "/mcp/readers", **key) == {"add"}
-    assert (await (await server.modern("tools/list", path="/mcp/none", headers=key)).reply()).status == 404
+    assert (await (await server.modern("tools/list", path="/mcp/none", headers=key)).reply()).status == 403
+    assert (await (await server.modern("tools/list", path="/mcp/everything", headers={"X-API-Key": "ty_ben"})).reply()).status == 403
+
+
+async def test_strangers_cannot_tell_which_profiles_exist(serve: Any) -> None:
+    server = await serve(authenticator=Fake(Refusal("No."), {}))
+
+    async def seen(name: str) -> tuple[int, int, str]:
+        metadata = await server.request("GET", f"/.well-known/oauth-protected-resource/mcp/{name}")
+        refused = await server.request("POST", f"/mcp/{name}", INITIALIZE)
+        return metadata.status, refused.status, refused.headers["www-authenticate"].replace(name, "")
+
+    assert await seen("readers") == await seen("nobodys")
+
+
+async def test_refused_credentials_are_logged_without_their_text(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    server = await serve(authenticator=KEYS)
+
+    for _ in range(5):
+        assert (await server.ask("add", ARGUMENTS, headers={"X-API-Key": "ty_wrong"})).status == 401
+    assert (await server.ask("add", ARGUMENTS)).status == 401
+
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("credentials_refused")]
+    assert [(record.levelname, "status=401" in line) for record, line in zip(caplog.records, lines, strict=False)] == [("WARNING", True)]
+    assert "ty_wrong" not in caplog.text
 
 
 async def test_without_a_guard_a_path_selects_a_profile_in_both_eras(serve: Any) -> None:
@@ -148,7 +185,7 @@ async def test_the_metadata_of_a_profile_are_those_of_its_address(serve: Any) ->
 async def test_there_are_metadata_of_endpoints_alone_that_there_are(serve: Any) -> None:
     server = await serve(authenticator=Fake(Refusal("No."), {}))
 
-    for path in (".evil.example/mcp", "/mcp/nobody", "/mcp/", "/mcpx", "/", "/readers", "//mcp", "/mcp/readers/"):
+    for path in (".evil.example/mcp", "/mcp/", "/mcpx", "/", "/readers", "//mcp", "/mcp/readers/"):
         assert (path, (await server.request("GET", f"/.well-known/oauth-protected-resource{path}")).status) == (path, 404)
     nameless = await server.request("GET", "/.well-known/oauth-protected-resource")
     posted = await server.request("POST", "/.well-known/oauth-protected-resource/mcp")

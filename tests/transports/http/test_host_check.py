@@ -339,3 +339,15 @@ def test_a_gate_remembers_only_so_many_names() -> None:
     assert len(host_check._checked) == 1000  # pyright: ignore[reportPrivateUsage] - what it keeps cannot be seen from outside
     with pytest.raises(RefusedError):
         host_check.check({b"host": b"h5000", b"origin": b"http://evil.example"})
+
+
+def test_an_encrypted_key_is_refused_at_once_and_asks_nobody_for_a_pass_phrase(certificate: tuple[str, str], tmp_path: Path) -> None:
+    encrypted = str(tmp_path / "encrypted.pem")
+    subprocess.run(  # noqa: S603 - our own arguments
+        ["openssl", "pkey", "-in", certificate[1], "-aes256", "-passout", "pass:secret", "-out", encrypted],  # noqa: S607 - wherever it is
+        check=True,
+        capture_output=True,
+    )
+
+    with pytest.raises(OSError, match="encrypted"):
+        Http(Serving(transport="http", port=0, tls_cert=certificate[0], tls_key=encrypted))

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from toolyard import Serving
-from toolyard.transports.http.response import AsgiWriter, Response, StreamTimer
+from toolyard._internal.timer import SharedTimers
+from toolyard.transports.http.response import AsgiWriter, Response
 from toolyard.wire.params import LEVELS
 
 
@@ -44,7 +45,8 @@ async def client() -> Client:
 
 def response_to(client: Client, *, streams: bool = True, **settings: Any) -> Response:
     serving = Serving(transport="http", **settings)
-    return Response(AsgiWriter(client.receive, client.send), serving, StreamTimer(serving.hold_back), streams=streams)
+    timers = SharedTimers[Response](asyncio.get_running_loop(), Response.start_stream)
+    return Response(AsgiWriter(client.receive, client.send), serving, timers, streams=streams)
 
 
 def message(number: int, size: int = 0) -> bytes:
@@ -182,48 +184,3 @@ async def test_what_is_dropped_though_the_client_is_there_cancels_nobody(client:
 
     assert not response.is_gone
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-class Waiting:
-    """Something that is held back."""
-
-    def __init__(self) -> None:
-        self.let_go = asyncio.Event()
-
-    def start_stream(self) -> None:
-        self.let_go.set()
-
-
-async def test_whoever_waits_for_too_long_is_let_go_once_and_forgotten() -> None:
-    timer = StreamTimer(0.01)
-    first, second = Waiting(), Waiting()
-    timer.add(first)
-    timer.add(second)
-    await first.let_go.wait()
-    await second.let_go.wait()
-
-    assert not timer.waiting
-
-
-async def test_whoever_has_more_time_left_is_looked_after_again() -> None:
-    timer = StreamTimer(0.01)
-    first, second = Waiting(), Waiting()
-    timer.add(first)
-    timer.add(second)
-    timer.waiting[second] += 0.02
-    await second.let_go.wait()
-
-    assert first.let_go.is_set()
-
-
-async def test_whoever_left_is_not_let_go_and_the_next_one_is_waited_for_again() -> None:
-    timer = StreamTimer(0.01)
-    gone, first, later = Waiting(), Waiting(), Waiting()
-    timer.add(gone)
-    timer.add(first)
-    timer.waiting.pop(gone)
-    await first.let_go.wait()
-    timer.add(later)
-    await later.let_go.wait()
-
-    assert not gone.let_go.is_set()

@@ -520,3 +520,31 @@ async def test_a_stream_that_keeps_nothing_keeps_nothing() -> None:
     stream.finish(b"1")
 
     assert [event async for event in _read(stream)] == []
+
+
+async def test_one_identity_cannot_push_out_the_sessions_of_another(serve: Any) -> None:
+    authenticator = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
+    server = await serve(authenticator=authenticator, sessions=10, sessions_per_identity=4)
+    first = await server.greet(X_API_Key="ty_ada")
+    held = [await server.greet(X_API_Key="ty_ben") for _ in range(4)]
+    streams = [await session.stream() for session in held]
+    for stream in streams:
+        assert (await stream.head()).status == 200
+
+    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
+    refused = await server.request("POST", "/mcp", message, X_API_Key="ty_ben")
+
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert (await first.ask("tools/list")).status == 200
+
+
+async def test_when_all_sessions_are_taken_one_of_those_with_the_most_makes_room(serve: Any) -> None:
+    authenticator = ApiKeys([ApiKey(name, digest_of(f"ty_{name}")) for name in ("ada", "ben", "eve")])
+    server = await serve(authenticator=authenticator, sessions=4)
+    first = await server.greet(X_API_Key="ty_ada")
+    others = [await server.greet(X_API_Key="ty_ben") for _ in range(3)]
+
+    await server.greet(X_API_Key="ty_eve")
+
+    assert (await first.ask("tools/list")).status == 200
+    assert [(await session.ask("tools/list")).status for session in others] == [404, 200, 200]

@@ -43,6 +43,7 @@ class ToolOptions(Options, frozen=True, kw_only=True):
     serial: bool = False
     priority: Literal["interactive", "background"] = "interactive"
     idempotent: bool = False
+    job: Literal["optional", "always", "required"] | None = None
     requires_eval: bool | None = None
     aliases: Sequence[str] = ()
     deprecated: str | None = None
@@ -72,6 +73,7 @@ def tool(
     serial: bool = False,
     priority: Literal["interactive", "background"] = "interactive",
     idempotent: bool = False,
+    job: Literal["optional", "always", "required"] | None = None,
     requires_eval: bool | None = None,
     aliases: Sequence[str] = (),
     deprecated: str | None = None,

@@ -125,6 +125,7 @@ def _spec(options: ToolOptions, **fields: Any) -> ToolSpec:
         serial=options.serial,
         priority=options.priority,
         idempotent=options.idempotent,
+        job=options.job,
         aliases=as_tuple(options.aliases),
         deprecated=options.deprecated,
         shape=options.shape,

@@ -4,6 +4,7 @@ No other module imports pydantic. This one is imported only for signatures that 
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, NotRequired, Required, Self, cast, get_origin
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter
@@ -15,7 +16,8 @@ from typing_extensions import TypedDict
 
 from toolyard.dispatch.call import Arguments
 from toolyard.model.spec import PublishError
-from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Factory, Parameter
+from toolyard.providers.functions.schema import make_validate
+from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Errors, Factory, Parameter
 
 __all__ = ["pydantic_arguments", "pydantic_schema"]
 
@@ -58,7 +60,13 @@ def pydantic_arguments(what: str, parameters: tuple[Parameter, ...]) -> Argument
         schema = _schema(adapter, "validation")
     except _SCHEMA_ERRORS as error:
         raise _schema_error(what, parameters) from error
-    return ArgumentSchema(schema, lambda: cast("Callable[..., Arguments]", adapter.validator.validate_json), defaults, keys)
+    return ArgumentSchema(schema, partial(_make_validate, adapter), defaults, keys)
+
+
+def _make_validate(adapter: TypeAdapter[Arguments], *, errors: Errors = "all") -> Callable[..., Arguments]:
+    if errors == "all":
+        return cast("Callable[..., Arguments]", adapter.validator.validate_json)
+    return make_validate(cast("Mapping[str, Any]", adapter.core_schema), errors=errors)
 
 
 def pydantic_schema(annotation: Any) -> dict[str, Any] | None:

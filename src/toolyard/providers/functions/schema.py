@@ -20,23 +20,24 @@ from toolyard.model.envelope import Envelope, encode
 from toolyard.model.schema import (
     EXTRA,
     MAX_ISSUES,
+    ROOT,
     Issue,
     Path,
     Schema,
     SchemaValidator,
     field_name,
-    fits_simple_schema,
     inline_references,
     subschema,
     unknown_field_issue,
 )
+from toolyard.model.simple_schema import fits_simple_schema
 from toolyard.model.spec import PublishError
-from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Factory, Parameter
+from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Errors, Factory, Parameter
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ErrorDetails, ValidationError  # loaded when the first check runs
 
-__all__ = ["Input", "Output", "SimpleType", "input_of", "issues_of", "output_of", "simple_type"]
+__all__ = ["Input", "Output", "SimpleType", "input_of", "issues_of", "make_validate", "output_of", "simple_type"]
 
 
 _EXTRA = frozenset({EXTRA, "unexpected_keyword_argument"})
@@ -167,6 +168,16 @@ def _literal(values: tuple[str, ...]) -> SimpleType:
 
 
 Validate = Callable[..., Arguments]
+_LARGE_BYTES: Final = 8 * 1024
+_MANY_VALUES: Final = 1000
+_MAX_ERRORS: Final = 1000
+_MAX_COPIED: Final = 1_000_000
+"""Most values that the errors of pydantic copy: a quarter of a second."""
+_ONE: Final = "invalid"
+_REPEATING: Final = frozenset({"list", "set", "frozenset", "tuple", "dict"})
+_UNIONS: Final = frozenset({"union", "tagged-union"})
+_NO_SCHEMAS: Final = frozenset({"metadata", "default", "expected", "members", "config", "cls", "function", "serialization", "ref", "type"})
+"""Keys of a schema of pydantic-core whose values contain no schemas."""
 _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None), Enum)
 _SESSION_ID: Final = Parameter("session_id", str | None, None)
 _SESSION_DESCRIPTION: Final = "The session to use; may be left out when there is only one."
@@ -224,11 +235,38 @@ def _simple_arguments(parameters: tuple[Parameter, ...], simple: list[SimpleType
     return ArgumentSchema(schema, partial(_make_validate, fields), defaults, {name: name for name in properties}, is_simple=True)
 
 
-def _make_validate(fields: dict[str, Any]) -> Validate:
+def _make_validate(fields: dict[str, Any], *, errors: Errors = "all") -> Validate:
+    return make_validate({"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}, errors=errors)
+
+
+def make_validate(core: Mapping[str, Any], *, errors: Errors) -> Validate:
+    """Return the validation by a schema of pydantic-core, with all errors, the first of each list, or only one."""
     from pydantic_core import SchemaValidator  # noqa: PLC0415 - slow to load, and listing tools never needs it
 
-    core = {"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}
-    return cast("Validate", SchemaValidator(cast("CoreSchema", core)).validate_json)
+    if errors == "all":
+        return cast("Validate", SchemaValidator(cast("CoreSchema", core)).validate_json)
+    core = cast("dict[str, Any]", _failing_fast(core))
+    if errors == "one":
+        core = {"type": "custom-error", "schema": core, "custom_error_type": _ONE, "custom_error_message": "Input should fit"}
+    # without the validators that models have already, which do not fail fast
+    return cast("Validate", SchemaValidator(cast("CoreSchema", core), _use_prebuilt=False).validate_json)
+
+
+def _failing_fast(core: Any) -> Any:
+    """Return a copy of a schema of pydantic-core whose lists stop at the first wrong item, and whose unions have one error."""
+    if type(core) is list:
+        return [_failing_fast(part) for part in cast("list[Any]", core)]
+    if type(core) is tuple:
+        return tuple(_failing_fast(part) for part in cast("tuple[Any, ...]", core))
+    if type(core) is not dict:
+        return core
+    node = cast("dict[str, Any]", core)
+    copied = {key: value if key in _NO_SCHEMAS else _failing_fast(value) for key, value in node.items()}
+    if node.get("type") in _REPEATING:
+        copied["fail_fast"] = True
+    elif node.get("type") in _UNIONS and "custom_error_type" not in node:
+        copied |= {"custom_error_type": "union", "custom_error_message": "Input should fit one of its types"}
+    return copied
 
 
 def _fill_defaults(what: str, built: ArgumentSchema) -> None:
@@ -261,22 +299,93 @@ def _check_default(what: str, name: str, built: ArgumentSchema, text: bytes) -> 
 def _make_check(built: ArgumentSchema) -> Check:
     schema, defaults = built.schema, built.defaults
     validate: Validate | None = None
+    large = _LargeArguments(built)
     factories = {name: _factory(default) for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)}
 
     def check(text: bytes) -> Arguments:
         nonlocal validate
         if validate is None:
             validate = built.make_validate()
-        try:
-            checked = validate(text, strict=True)
-        except ValueError as error:
-            raise InvalidArgumentsError(issues_of(cast("ValidationError", error), schema, _decode_invalid(text))) from None
+        if len(text) > _LARGE_BYTES and text.count(b",") > _MANY_VALUES:
+            checked = large.validate(text)
+        else:
+            try:
+                checked = validate(text, strict=True)
+            except ValueError as error:
+                raise InvalidArgumentsError(_first_issues(cast("ValidationError", error), schema, _decode_invalid(text))) from None
         if not defaults:
             return checked
         fresh = {name: make() for name, make in factories.items() if name not in checked}
         return {**defaults, **fresh, **checked}
 
     return check
+
+
+class _LargeArguments:
+    """Validates arguments of many values, and names the first issues of invalid ones in bounded time.
+
+    pydantic makes every error, each with a copy of the value: a million wrong items take seconds, and thirty arguments that
+    are missing beside a large one take 4 GB. So a validator that makes one error says whether they fit, and the JSON Schema
+    explains why not. What only pydantic knows, such as the format of a date, is named once for each list.
+    """
+
+    def __init__(self, built: ArgumentSchema) -> None:
+        self._built = built
+        self._by_schema = SchemaValidator(built.schema)
+        self._validate: Validate | None = None
+        self._required = 1
+
+    def validate(self, text: bytes) -> Arguments:
+        """Return the arguments, validated.
+
+        Raises:
+            InvalidArgumentsError: They do not fit.
+        """
+        if self._validate is None:
+            self._validate = self._built.make_validate(errors="one")
+            self._required += _count_required(self._built.schema)
+        if text.count(b",") * self._required > _MAX_COPIED:  # a missing field may cost a copy, even inside one error
+            self._check_by_schema(_decode_invalid(text))
+        try:
+            return self._validate(text, strict=True)
+        except ValueError as error:
+            fault = cast("ValidationError", error).errors(include_url=False)[0]
+        if fault["type"] != _ONE or fault["loc"]:  # it is no JSON
+            raise InvalidArgumentsError([_issue((), [fault], self._built.schema)])
+        self._check_by_schema(fault["input"])
+        raise InvalidArgumentsError(self._issues_by_pydantic(text, fault["input"]))
+
+    def _check_by_schema(self, arguments: object) -> None:
+        if not self._by_schema.fits(arguments):
+            raise InvalidArgumentsError(self._by_schema.issues(arguments))
+
+    def _issues_by_pydantic(self, text: bytes, arguments: object) -> list[Issue]:
+        try:
+            self._built.make_validate(errors="first")(text, strict=True)
+        except ValueError as error:
+            return _first_issues(cast("ValidationError", error), self._built.schema, arguments)
+        return _UNEXPLAINED
+
+
+def _count_required(node: Any) -> int:
+    """Return how many required fields all objects of a schema have."""
+    if isinstance(node, list):
+        return sum(map(_count_required, cast("list[Any]", node)))
+    if not isinstance(node, dict):
+        return 0
+    here = cast("dict[str, Any]", node)
+    required = here.get("required")
+    return (len(cast("list[Any]", required)) if isinstance(required, list) else 0) + sum(map(_count_required, here.values()))
+
+
+def _first_issues(error: "ValidationError", schema: Schema, arguments: object) -> list[Issue]:
+    """Return the issues of an error; the schema names the first ones where reading all of them would take long."""
+    if error.error_count() <= _MAX_ERRORS:
+        return issues_of(error, schema, arguments)
+    return SchemaValidator(schema).issues(arguments) or _UNEXPLAINED
+
+
+_UNEXPLAINED: Final = [Issue(ROOT, _ONE, "The arguments do not fit.")]
 
 
 def _decode_invalid(text: bytes) -> object:

@@ -20,6 +20,7 @@ __all__ = [
     "REQUIRED",
     "ArgumentSchema",
     "Docstring",
+    "Errors",
     "Factory",
     "FunctionDescription",
     "Options",
@@ -168,12 +169,17 @@ class Factory:
     make: Callable[[], Any]
 
 
+Errors = Literal["all", "first", "one"]
+"""Which errors a validator makes: all, the first of each list, or one for everything."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArgumentSchema:
     """Schema of a function's parameters, a factory of their validator, their defaults, and their names in the schema."""
 
     schema: dict[str, Any]
-    make_validate: Callable[[], Callable[..., dict[str, Any]]]
+    make_validate: Callable[..., Callable[..., dict[str, Any]]]
+    """Takes `errors`: which of them the validator makes."""
     defaults: dict[str, Any]
     keys: dict[str, str]
     is_simple: bool = False

@@ -15,7 +15,7 @@ from toolyard.dispatch.call import Arguments, Call, Channel
 from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, decode_arguments
-from toolyard.model.content import UpstreamBlock
+from toolyard.model.content import MAX_BLOCKS, UpstreamBlock
 from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope, Failure, UpstreamResult
 from toolyard.model.errors import ToolError
@@ -23,6 +23,7 @@ from toolyard.model.schema import Schema, SchemaValidator
 from toolyard.model.spec import PromptSpec, ResourceSpec
 from toolyard.model.uri_template import variables_of
 from toolyard.providers.upstream.catalogue import publish_uris, upstream_uri
+from toolyard.providers.upstream.health import more_command
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.session import NO_CALLER, CallContext
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -60,7 +61,8 @@ def link_failure_of(name: str, error: LinkError, settings: UpstreamSettings) -> 
     if error.kind == "refused":
         ran = error.sent and (error.status or 0) >= _SERVER_ERROR
         return ToolError("upstream_error", error.message, may_have_run=ran, **details)
-    return ToolError("upstream_unavailable", error.message, may_have_run=error.sent, **details)
+    actions = [more_command(name, settings.carrier)] if error.private else ()
+    return ToolError("upstream_unavailable", error.message, may_have_run=error.sent, next_actions=actions, **details)
 
 
 def _unauthenticated(name: str, error: LinkError, settings: UpstreamSettings, details: dict[str, Any]) -> ToolError:
@@ -135,6 +137,9 @@ class Answer(msgspec.Struct, rename="camel", kw_only=True):
 
 _decode: Final = msgspec.json.Decoder(Answer).decode
 _decode_blocks: Final = msgspec.json.Decoder(list[Any]).decode
+_count_blocks: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_MANY_BLOCK_BYTES: Final = 2 * MAX_BLOCKS
+"""A list of so many blocks has at least as many bytes."""
 
 
 def decode_answer(name: str, result: msgspec.Raw) -> Answer:
@@ -177,6 +182,9 @@ def result_of(name: str, answer: Answer, prefix: str) -> UpstreamResult:
     raw: bytes | msgspec.Raw = answer.content if answer.content and bytes(answer.content) != _NULL else b"[]"
     has_structured = bool(answer.structured_content) and bytes(answer.structured_content) != _NULL
     try:
+        if len(raw) > _MANY_BLOCK_BYTES and len(_count_blocks(raw)) > MAX_BLOCKS:
+            message = f"'{name}' answered with more than {MAX_BLOCKS} content blocks."
+            raise ToolError("too_large", message, blame="upstream", may_have_run=True, limit=MAX_BLOCKS, upstream=name)
         listed = _decode_blocks(raw)
         structured = msgspec.json.decode(answer.structured_content) if has_structured else None
     except msgspec.DecodeError as error:
@@ -363,6 +371,9 @@ class Calls:
         # The funnel set this when it entered the handler. Until the session sends the request (`sent`) nothing can have run over there,
         # and a call that fails before, such as while the upstream starts, may safely be repeated.
         call.may_have_run = False
+        if channel.job_id and self._forwarded:
+            message = f"'{call.spec.name}' passes on credentials of the request, which a job must not keep."
+            raise ToolError("not_supported", message, hint="Call it directly, not in the background.")
         forwarded = {name: channel.forwarded[name] for name in self._forwarded if name in channel.forwarded}
         return CallContext(
             owner=f"{call.caller.owner}:{call.caller.client}:{channel.line}",  # each program gets its own questions

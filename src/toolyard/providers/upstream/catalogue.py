@@ -3,6 +3,7 @@
 The catalogue is stored on disk, so that the yard can list tools before there is a connection.
 """
 
+import math
 import re
 import time
 from collections import Counter
@@ -51,6 +52,8 @@ _LISTS: Final = {
 """The lists of a catalogue: the capability, the method, and the key of its result."""
 _OUTSIDE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _HASH_CHARACTERS: Final = 6
+_CLOCK_SECONDS: Final = 5.0
+"""How far a clock may be put back without a new fetch."""
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +72,12 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     resources: tuple[Item, ...] = ()
     templates: tuple[Item, ...] = ()
     prompts: tuple[Item, ...] = ()
+
+    @property
+    def age(self) -> float:
+        """Return the seconds since it was fetched; without end if that is in the future, because then a clock was wrong."""
+        age = time.time() - self.seen
+        return age if age > -_CLOCK_SECONDS else math.inf
 
 
 def endpoint_hash(settings: UpstreamSettings) -> str:

@@ -83,8 +83,7 @@ async def negotiate(session: ClientSession, link: Link, era: Era, *, last_versio
             raise LinkError("unavailable", f"'{session.name}' does not speak {LATEST.name}.")
         return found or await _initialize(session, link)
     except Fault as fault:
-        text = f"'{session.name}' refused the handshake: {fault.message.removesuffix('.')} ({fault.code})."
-        raise LinkError("unavailable", text, text=fault.message) from fault
+        raise LinkError("unavailable", f"'{session.name}' refused the handshake ({fault.code}).", private=fault.message) from fault
 
 
 async def _probe(session: ClientSession, link: Link) -> Handshake:
@@ -136,7 +135,7 @@ async def _discover(session: ClientSession, *, strict: bool) -> Handshake | None
         return None
     except LinkError as error:
         if error.kind == "lost" and not strict:
-            raise ProbeLostError(error.kind, error.message, text=error.text) from error
+            raise ProbeLostError(error.kind, error.message, text=error.text, private=error.private) from error
         if error.kind in _NO_DISCOVERY and not strict:
             return None
         raise
@@ -223,6 +222,7 @@ async def connect(
         try:
             async with asyncio.timeout(settings.connect_seconds):
                 await link.open(session)
+                session.pid = getattr(link, "pid", None)
                 handshake = await negotiate(session, link, era, last_version=last_version)
         except BaseException as error:
             await asyncio.shield(session.close())

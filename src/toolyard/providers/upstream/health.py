@@ -13,8 +13,20 @@ import msgspec
 from toolyard._internal.files import read_private, write_atomically
 from toolyard._internal.logfmt import log_value
 from toolyard.providers.upstream.link import Credentials, LinkError
+from toolyard.providers.upstream.settings import Carrier
 
-__all__ = ["Breaker", "Health", "State", "Status", "read_status", "request_restart", "restart_requested_at", "write_status"]
+__all__ = [
+    "Breaker",
+    "Health",
+    "State",
+    "Status",
+    "more_command",
+    "read_last_status",
+    "read_status",
+    "request_restart",
+    "restart_requested_at",
+    "write_status",
+]
 
 State = Literal["cold", "starting", "ready", "degraded", "backing_off", "auth_needed", "stopped"]
 _THRESHOLD: Final = 3
@@ -117,11 +129,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None = None
     """The moving average of the latency."""
     last_error: str = ""
+    failed: float | None = None
+    """When its last attempt failed, in seconds of the wall clock; None if that succeeded."""
     retry_at: float | None = None
     """When it may be tried again, in seconds of the wall clock."""
     seen: float | None = None
     """When its catalogue was last fetched."""
-    pid: int = 0
+    pid: int | None = None
+    """The process of the upstream, if it is a running program."""
+    yard_pid: int = 0
     """The process of the yard that wrote this."""
 
 
@@ -136,10 +152,20 @@ def write_status(folder: Path, status: Status) -> None:
 
 def read_status(folder: Path) -> Status | None:
     """Return the status that a running yard wrote, or None if no running yard uses the upstream."""
+    status = read_last_status(folder)
+    return status if status is not None and status.state != "stopped" and _is_alive(status.yard_pid) else None
+
+
+def read_last_status(folder: Path) -> Status | None:
+    """Return the status that the last yard or check wrote, whether it still runs or not."""
     with suppress(OSError, msgspec.DecodeError):
-        status = msgspec.json.decode(read_private(folder / _STATUS_FILE), type=Status)
-        return status if status.state != "stopped" and _is_alive(status.pid) else None
+        return msgspec.json.decode(read_private(folder / _STATUS_FILE), type=Status)
     return None
+
+
+def more_command(name: str, carrier: Carrier) -> str:
+    """Return the command that shows an operator more about a failing upstream; only programs have a log."""
+    return f"toolyard logs {name}" if carrier == "stdio" else "toolyard upstreams --check"
 
 
 def request_restart(folder: Path) -> None:
@@ -174,6 +200,7 @@ class Health:
         self.reason = "Nothing has been asked of it yet."
         self.since = time.time()
         self.last_error = ""
+        self.failed: float | None = None
         self.calls = 0
         self.failures = 0
         self.latency_ms: float | None = None
@@ -210,11 +237,11 @@ class Health:
         """
         refusal = self._refusal
         if refusal is not None:  # a copy, because the traceback of an error grows each time it is raised
-            raise LinkError(refusal.kind, refusal.message, status=refusal.status, text=refusal.text, challenge=refusal.challenge)
+            raise LinkError(refusal.kind, refusal.message, status=refusal.status, private=refusal.private, challenge=refusal.challenge)
         wait = self._breaker.admit()
         if wait:
-            text = f"'{self._name}' is not called for another {wait:.1f} seconds. {self.last_error}".strip()
-            raise LinkError("unavailable", text, retry_after=wait)
+            text = f"'{self._name}' failed several times and is not called for another {wait:.1f} seconds."
+            raise LinkError("unavailable", text, retry_after=wait, private=self.last_error)
 
     def abandon(self) -> None:
         """Record that an attempt ended without an outcome."""
@@ -232,17 +259,20 @@ class Health:
     def fail(self, started: float, error: LinkError, *, own_request: bool = False) -> None:
         """Record that an attempt that started then failed; the error of an own request cannot be a caller's fault."""
         self.failures += 1
-        self.last_error = error.message[:_ERROR_CHARACTERS]
+        cause = error.private.strip().splitlines()[-1:]  # the last line of stderr usually names it, and the log has the others
+        self.last_error = " ".join([error.message, *cause])[:_ERROR_CHARACTERS]
         if error.kind == "unauthenticated" and error.status == _FORBIDDEN and not own_request:
             self._breaker.abandon()  # one forbidden call says nothing about others
         elif error.kind == "unauthenticated":
             self._breaker.abandon()
             self._refused = (error, self._credentials.ready())
+            self.failed = time.time()
             self.set_state("auth_needed", self.last_error)
         elif error.kind == "session_lost" or (not own_request and error.kind == "refused" and (error.status or 0) < _SERVER_ERROR):
             self._breaker.abandon()
         else:
             self._breaker.fail(started, retry_after=error.retry_after)
+            self.failed = time.time()
             self.set_state("backing_off" if self._breaker.wait else "degraded", self.last_error)
 
     def reset(self) -> None:
@@ -255,6 +285,8 @@ class Health:
         if self.state == "stopped" or (state, reason) == (self.state, self.reason):
             return
         self.state, self.reason, self.since = state, reason, time.time()
+        if state == "ready":
+            self.failed = None
         level = logging.WARNING if state == "auth_needed" else logging.INFO  # only a person can end that state
         _log.log(level, "upstream_changed upstream=%s state=%s reason=%s", self._name, state, log_value(reason))
         self._changed()

@@ -25,6 +25,7 @@ class LinkError(Exception):
         sent: bool = False,
         status: int | None = None,
         text: str = "",
+        private: str = "",
         challenge: str = "",
         retry_after: float | None = None,
     ) -> None:
@@ -36,13 +37,20 @@ class LinkError(Exception):
         self.status = status
         """The HTTP status, if there was a response."""
         self.text = text
-        """The upstream's own text, such as the body of an error or its last lines on stderr."""
+        """The upstream's own answer to this caller, such as the body of an error."""
+        self.private = private
+        """What only the operator may read: machine paths, and lines on stderr that may be about other callers."""
         self.challenge = challenge
         """The header 'WWW-Authenticate' of a refusal."""
         self.retry_after = retry_after
         """Seconds to wait before the next attempt, as the upstream asked."""
         self.caller_credentials = False
         """Whether the refused credentials came from the caller and are not our own."""
+
+    @property
+    def for_operator(self) -> str:
+        """Return everything that is known about it."""
+        return f"{self.message} {self.private}".rstrip()
 
 
 class Listener(Protocol):

@@ -1,7 +1,7 @@
 """Pins: hashes of the accepted definitions of upstreams, in the file `toolyard.lock`.
 
-A definition that is seen for the first time is accepted, unless the upstream's settings say 'ask'. One that changes afterwards is
-withheld until somebody accepts it, so that a description cannot become a prompt injection unnoticed.
+A definition that is seen for the first time is accepted, unless the upstream's settings say 'ask' or the scan has a high finding. One
+that changes afterwards is withheld until somebody accepts it, so that a description cannot become a prompt injection unnoticed.
 """
 
 import fcntl
@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -293,18 +292,21 @@ class Pins:
         """For each upstream the content of the lock at its last check."""
         self._unwritten: dict[str, dict[Key, Pin]] = {}
         self._logged: set[tuple[str, str]] = set()
-        self._scanned: set[tuple[str, str]] = set()
+        self._scanned: dict[tuple[str, str], str] = {}
+        """The rule of a high finding, or nothing, by upstream and hash of a definition."""
+        self._definitions: dict[str, tuple[Catalogue, Definitions]] = {}
 
     def check(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> PinCheck:
         """Compare a catalogue with the lock, and accept new definitions if the settings trust them."""
         if settings.pin == "off":
             return PinCheck()
-        definitions = definitions_of(catalogue)
+        definitions = self._definitions_of(name, catalogue)
         new: tuple[Key, ...] = ()
         self._read()
         if not isinstance(self._locked, LockError) and settings.first == "trust":
             known = self._pins(name)
-            new = tuple(key for key in definitions if key not in known)
+            self.scan(name, [definition for key, definition in definitions.items() if key not in known])
+            new = tuple(key for key, definition in definitions.items() if key not in known and not self._finding(name, definition))
             if new:
                 self._accept_new(name, [definitions[key] for key in new])
         self._checked[name] = self._content_for(name)
@@ -313,15 +315,28 @@ class Pins:
                 _log.warning("lock_unreadable%s", log_fields({"path": self.path, "error": self._locked}))
             return _pin_check(dict.fromkeys(definitions, _UNREADABLE.format(name)), settings)
         pins = self._pins(name)
-        reasons = {key: reason for key, definition in definitions.items() if (reason := _reason(name, definition, pins.get(key)))}
+        reasons = {
+            key: reason
+            for key, definition in definitions.items()
+            if (reason := _reason(name, definition, pins.get(key), self._finding(name, definition)))
+        }
         self._store(name, [definition for key, definition in definitions.items() if key not in reasons])
         for key in reasons:
             if self._is_first(name, definitions[key].hash):
                 facts = {"upstream": name, "kind": key.kind, "name": key.name or "-", "pin": settings.pin}
                 _log.warning("definition_not_accepted%s", log_fields(facts))
-        self._scan(name, [definitions[key] for key in {**dict.fromkeys(new), **reasons}])
+        self.scan(name, [definitions[key] for key in reasons])
         vanished = tuple(key for key in pins if key not in definitions)
         return _pin_check(reasons, settings, accepted=tuple(key for key in new if key not in reasons), vanished=vanished)
+
+    def unscanned(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> list[Definition]:
+        """Return what is neither accepted nor scanned; `scan` it in a thread before `check`, because many definitions take a while."""
+        if settings.pin == "off":
+            return []
+        self._read()
+        pins = self._pins(name)
+        not_accepted = [one for key, one in self._definitions_of(name, catalogue).items() if key not in pins or pins[key].hash != one.hash]
+        return [definition for definition in not_accepted if (name, definition.hash) not in self._scanned]
 
     def changed(self, name: str) -> bool:
         """Return whether the lock changed for an upstream since its last check; cheap if the file did not change."""
@@ -378,12 +393,21 @@ class Pins:
         self._logged.add((name, problem))
         return is_first
 
-    def _scan(self, name: str, definitions: Iterable[Definition]) -> None:
-        """Scan definitions that were not scanned before, in a thread, because many take a while."""
+    def _finding(self, name: str, definition: Definition) -> str:
+        return self._scanned.get((name, definition.hash), "")
+
+    def _definitions_of(self, name: str, catalogue: Catalogue) -> Definitions:
+        """Return the definitions of a catalogue; those of the last one are kept, because their hashes take a while."""
+        known = self._definitions.get(name)
+        if known is None or known[0] is not catalogue:
+            known = self._definitions[name] = (catalogue, definitions_of(catalogue))
+        return known[1]
+
+    def scan(self, name: str, definitions: Iterable[Definition]) -> None:
+        """Scan definitions that were not scanned before, and log the findings."""
         unseen = [definition for definition in definitions if (name, definition.hash) not in self._scanned]
-        self._scanned.update((name, definition.hash) for definition in unseen)
-        if unseen:
-            Thread(target=_log_findings, args=(name, unseen), name=f"toolyard-scan-{name}", daemon=True).start()
+        found = _high_findings(name, unseen) if unseen else {}
+        self._scanned.update({(name, definition.hash): found.get(definition.key, "") for definition in unseen})
 
 
 def accept(path: Path, name: str, *, definitions: Definitions, keys: Iterable[Key]) -> None:
@@ -409,15 +433,20 @@ def changed_fields(definition: Definition, pin: Pin) -> list[str]:
     return sorted(name for name in {*fields, *pin.fields} if fields.get(name) != pin.fields.get(name))
 
 
-def _log_findings(name: str, definitions: Iterable[Definition]) -> None:
+def _high_findings(name: str, definitions: Iterable[Definition]) -> dict[Key, str]:
+    """Log the findings of a scan, and return the rules of the high ones."""
     from toolyard.providers.upstream.scan import scan  # noqa: PLC0415 - most starts see nothing new
 
+    high: dict[Key, str] = {}
     for finding in scan(name, definitions):
         facts = {field: getattr(finding, field) or "-" for field in ("upstream", "kind", "name", "field", "rule", "severity")}
         _log.log(logging.WARNING if finding.severity == "high" else logging.INFO, "suspicious_definition%s", log_fields(facts))
+        if finding.severity == "high":
+            high.setdefault(Key(finding.kind, finding.name), finding.rule)
+    return high
 
 
-def _reason(name: str, definition: Definition, pin: Pin | None) -> str | None:
+def _reason(name: str, definition: Definition, pin: Pin | None, finding: str) -> str | None:
     """Return why a definition is not accepted, or None if it is."""
     if pin is not None and pin.hash == definition.hash:
         return None
@@ -425,6 +454,8 @@ def _reason(name: str, definition: Definition, pin: Pin | None) -> str | None:
     # Agents read this and shells may run it: a name that is more than one word, or an option, must not become part of the command.
     argument = f" {item}" if is_identifier(item) and not item.startswith("-") else ""
     advice = f"Look at it with 'toolyard diff {name}', then 'toolyard accept {name}{argument}'."
+    if pin is None and finding:
+        return f"The scan found '{finding}' in it, and nobody has accepted it yet. {advice}"
     if pin is None:
         return f"Nobody has accepted it yet. {advice}"
     return f"Its upstream changed it since it was accepted ({', '.join(changed_fields(definition, pin))}). {advice}"

@@ -47,11 +47,11 @@ def start(name: str, settings: UpstreamSettings) -> "Process":
     command = os.path.expanduser(settings.command or "")  # noqa: PTH111 - a path would lose a leading './'
     folder = Path(settings.cwd or ".").expanduser()
     if not folder.is_dir():
-        raise LinkError("unavailable", f"There is no folder '{settings.cwd}', in which '{name}' is to run.")
+        raise _cannot_start(name, f"There is no folder '{settings.cwd}' to run it in.")
     environment = environment_of(settings, os.environ)
     program = _find(command, folder, environment.get("PATH", os.defpath))
     if program is None:
-        raise LinkError("unavailable", f"There is no program '{command}' to run for '{name}'. Install it, or give its full path.")
+        raise _cannot_start(name, f"There is no program '{command}'. Install it, or give its full path.")
     try:
         popen = subprocess.Popen(  # noqa: S603 - the configuration says what is run
             [command, *settings.args],
@@ -66,8 +66,13 @@ def start(name: str, settings: UpstreamSettings) -> "Process":
         )
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise LinkError("unavailable", f"The program '{command}' cannot be run for '{name}': {why}.") from None
+        raise _cannot_start(name, f"The program '{command}' cannot be run: {why}.") from None
     return Process(popen)
+
+
+def _cannot_start(name: str, why: str) -> LinkError:
+    """Return the error of a program that cannot be started; why is for the operator, because it names paths of the machine."""
+    return LinkError("unavailable", f"'{name}' cannot be started.", private=why)
 
 
 def _find(command: str, folder: Path, path: str) -> Path | None:

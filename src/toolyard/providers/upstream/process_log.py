@@ -16,8 +16,9 @@ from toolyard._internal.files import make_private
 from toolyard._internal.logfmt import log_fields
 from toolyard._internal.pipes import LineSplitter
 from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.link import LinkError
 
-__all__ = ["LOG_FILE", "LogReader", "ProcessLog", "log_path", "logged_upstreams", "rotated_path"]
+__all__ = ["LOG_FILE", "LogReader", "ProcessLog", "log_failure", "log_path", "logged_upstreams", "rotated_path"]
 
 Source = Literal["stderr", "stdout", "toolyard"]
 LOG_FILE: Final = "stderr.log"
@@ -44,6 +45,13 @@ def logged_upstreams(state: Path) -> list[str]:
 def rotated_path(path: Path) -> Path:
     """Return the path of the previous file of a log."""
     return path.with_name(f"{path.name}.1")
+
+
+def log_failure(path: Path, error: LinkError) -> None:
+    """Log why a program cannot be started."""
+    log = ProcessLog(path)
+    log.add_line("toolyard", error.for_operator.encode())
+    log.close()
 
 
 class ProcessLog:

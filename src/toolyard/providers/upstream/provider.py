@@ -7,17 +7,21 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from toolyard._internal.files import find_state_dir
+from toolyard._internal.logfmt import log_fields
+from toolyard._internal.project import PROJECTS, find_project, project_dir
 from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
-from toolyard.model.spec import Kind, PromptSpec
+from toolyard.dispatch.tool import Tool
+from toolyard.model.spec import Kind, Operation, PromptSpec, ToolSpec
 from toolyard.providers import Publish
 from toolyard.providers.upstream.calls import Calls
 from toolyard.providers.upstream.catalogue import Catalogue, folder_of, load, published_uri, save, upstream_uri
 from toolyard.providers.upstream.health import Status, read_status, restart_requested_at, write_status
-from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link
+from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError
 from toolyard.providers.upstream.pins import Key, PinCheck, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Observer, Supervisor
@@ -29,6 +33,7 @@ __all__ = ["Upstream", "make_upstream"]
 
 _INVALID_HEADERS: Final = "Its schema names headers for some arguments in an invalid way, so that it must not be called."
 _SPREAD: Final = 32
+_TOKENS: Final = "tokens.json"
 _log = logging.getLogger(__name__)
 
 
@@ -46,9 +51,11 @@ class Upstream:
         pins: Pins | None = None,
         longest: int = 48,
         interval: float = 1.0,
+        problem: str = "",
     ) -> None:
         self.name = name
         self.settings = settings
+        self.problem = problem
         self.instructions = ""
         self.forward_headers = tuple(header.lower() for header in settings.forward_headers)
         self._make_link = link
@@ -91,6 +98,7 @@ class Upstream:
             self.name, self.settings, link=self._make_link, credentials=self._credentials, observer=observer, catalogue=stored
         )
         if stored is not None:
+            await self._prepare(stored)
             self._show(stored)
         unwatch = publish.watch_subscriptions(self._subscribe)
         self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
@@ -108,6 +116,11 @@ class Upstream:
         await self.supervisor.close()
         await self._credentials.close()
 
+    @property
+    def is_settled(self) -> bool:
+        """Return whether `wait_ready` returns at once."""
+        return self._settled.is_set()
+
     async def wait_ready(self) -> None:
         """Wait until something is published for the first time, or a failure shows that nothing can be for now."""
         await self._settled.wait()
@@ -116,6 +129,12 @@ class Upstream:
         """Restart the upstream, forget its failures and fetch its catalogue."""
         await self.supervisor.restart()
         await self.supervisor.refresh()
+
+    def unlisted_tool(self, upstream_name: str, schema: dict[str, Any], *, name: str) -> Tool:
+        """Return a tool of the upstream that it does not list, such as a metatool of another yard."""
+        text = f"The tool '{upstream_name}' of '{self.name}'."
+        spec = ToolSpec(name=name, description=text, input_schema=schema, operation=Operation.COMMAND)
+        return Calls(self.name, self.settings, self.supervisor).tool(UpstreamTool(spec, upstream_name, {}, schema))
 
     def unavailable_reason(self) -> str | None:
         """Return why there is no catalogue, or None if there is one."""
@@ -140,8 +159,10 @@ class Upstream:
             failures=health.failures,
             latency_ms=health.latency_ms,
             last_error=health.last_error,
+            failed=health.failed,
             retry_at=time.time() + health.wait if health.wait else None,
-            pid=os.getpid(),
+            pid=self.supervisor.pid,
+            yard_pid=os.getpid(),
             **listed,
         )
 
@@ -159,6 +180,7 @@ class Upstream:
                 elif supervisor.is_stale:
                     self._start_refresh()
                 elif self._catalogue is not None and self._pins is not None and self._pins.changed(self.name):
+                    await self._prepare(self._catalogue)
                     self._show(self._catalogue)
                 supervisor.ensure_subscribed()
                 await supervisor.stop_if_idle()
@@ -179,13 +201,20 @@ class Upstream:
         is_newer, self._restarted_at = requested_at > self._restarted_at, max(requested_at, self._restarted_at)
         return is_newer
 
-    def _fetched(self, catalogue: Catalogue) -> None:
+    async def _prepare(self, catalogue: Catalogue) -> None:
+        """Scan what is new in a catalogue, in a thread so that calls go on."""
+        unscanned = [] if self._pins is None else self._pins.unscanned(self.name, catalogue, self.settings)
+        if self._pins is not None and unscanned:
+            await asyncio.to_thread(self._pins.scan, self.name, unscanned)
+
+    async def _fetched(self, catalogue: Catalogue) -> None:
+        await self._prepare(catalogue)
+        self._show(catalogue)  # first, because a catalogue that cannot be published must not come back with every start
         if self._folder is not None:
             try:
                 save(self._folder, catalogue)
             except OSError as error:
                 _log.warning("catalogue_not_kept upstream=%s why=%s", self.name, error.strerror)
-        self._show(catalogue)
 
     def _show(self, catalogue: Catalogue) -> None:
         """Publish a catalogue, with the items that must not be used withheld."""
@@ -241,7 +270,7 @@ class Upstream:
         status, stored = self.status(), read_status(self._folder)
         if status == self._written_status and stored is not None:
             return
-        if status.state == "stopped" and stored is not None and stored.pid != status.pid:
+        if status.state == "stopped" and stored is not None and stored.yard_pid != status.yard_pid:
             return
         self._written_status = status
         try:
@@ -251,13 +280,25 @@ class Upstream:
 
 
 def make_upstream(
-    name: str, settings: UpstreamSettings, *, state: Path | None = None, pins: Pins | None = None, longest: int = 48
+    name: str, settings: UpstreamSettings, *, state: Path | None = None, pins: Pins | None = None, longest: int = 48, problem: str = ""
 ) -> Upstream:
-    """Return the provider of an upstream; its catalogue is stored in the state directory, by default the usual one."""
-    folder = folder_of(state or find_state_dir(), name)
-    credentials = _credentials(name, settings, folder)
-    link = _link_factory(name, settings, folder, credentials)
-    return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest)
+    """Return the provider of an upstream; `state` is the folder for what it stores, by default that of the current folder's project.
+
+    With a `problem`, a sentence about its settings, it is never started, and every call answers that it cannot be.
+    """
+    folder = folder_of(state or project_dir(find_state_dir(), find_project()), name)
+    credentials = NO_CREDENTIALS if problem else _credentials(name, settings, folder)
+    _tell_of_old_login(name, settings, folder)
+    link = partial(_refuse_link, name, problem, folder=folder) if problem else _link_factory(name, settings, folder, credentials)
+    return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest, problem=problem)
+
+
+def _tell_of_old_login(name: str, settings: UpstreamSettings, folder: Path) -> None:
+    """Log that a login from before each project had its own is not used: nobody can tell whose it is."""
+    state = folder.parents[1]
+    old = folder_of(state.parents[1], name) if state.parent.name == PROJECTS else folder
+    if settings.url is not None and old != folder and (old / _TOKENS).exists() and not (folder / _TOKENS).exists():
+        _log.warning("login_not_taken_over upstream=%s%s", name, log_fields({"do": f"toolyard login {name}"}))
 
 
 def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credentials:
@@ -267,6 +308,19 @@ def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credent
     from toolyard.providers.upstream.oauth.credentials import OAuthCredentials  # noqa: PLC0415 - programs need no login
 
     return OAuthCredentials(name, settings, folder)
+
+
+def _refuse_link(name: str, problem: str, *, folder: Path) -> Link:
+    """Log the problem where 'toolyard logs' shows it.
+
+    Raises:
+        LinkError: Always.
+    """
+    from toolyard.providers.upstream.process_log import LOG_FILE, log_failure  # noqa: PLC0415 - listing needs no transport
+
+    error = LinkError("unavailable", f"'{name}' cannot be used, because its settings are incomplete.", private=problem)
+    log_failure(folder / LOG_FILE, error)
+    raise error
 
 
 def _link_factory(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:

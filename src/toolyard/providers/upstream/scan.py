@@ -49,14 +49,15 @@ _LOOKALIKES: Final = str.maketrans(  # Cyrillic, Greek and Armenian letters, sma
 _LOOKALIKE: Final = re.compile(f"[{''.join(map(chr, _LOOKALIKES))}]")
 _LATIN: Final = re.compile("[A-Za-z]")
 _WORD: Final = re.compile(r"[^\W_]+")
-_PUSH: Final = re.compile(r"[ \t\u00a0\u2000-\u200a\u3000]{100,400}(?=\S)")
+_BLANK: Final = r"[ \t\u00a0\u2000-\u200a\u3000]"
+_PUSH: Final = re.compile(rf"(?<!{_BLANK}){_BLANK}{{100,}}+(?=\S)")
 _BETWEEN_LINES: Final = re.compile(r"[^\S\n]+")
 _COMMENT: Final = re.compile(r"<!--.{0,2000}?-->", re.DOTALL)
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/]{120,}")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{160,}")
 _SENTENCE: Final = re.compile(r"[^.!?]{1,400}")
 _ORDER: Final = re.compile(r"\b(?:when|whenever|before|after|instead of|always|never|must|do not|don't|first|any time|every time)\b")
-_TOOL_NAME: Final = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)+")
+_TOOL_NAME: Final = re.compile(r"(?<![a-z0-9])[a-z0-9]++(?:[_-][a-z0-9]++)+")  # begins at a word and never goes back, so that it is linear
 
 _KEY_FILES: Final = (
     ".ssh,id_rsa,id_ed25519,id_ecdsa,.aws/credentials,/etc/passwd,/etc/shadow,.netrc,.npmrc,.pypirc,.git-credentials,.kube/config,"

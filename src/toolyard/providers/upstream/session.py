@@ -108,6 +108,8 @@ class ClientSession:
         self.name = name
         self.requests: Requests | None = None
         """Encodes requests for the negotiated version; None until the handshake is done."""
+        self.pid: int | None = None
+        """The process id of the upstream, if it is a program of this machine."""
         self._link = link
         self._http = http
         self._on_notification = on_notification

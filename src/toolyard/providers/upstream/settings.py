@@ -27,14 +27,22 @@ class Reshape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Arguments with a fixed value; they are not part of the published schema."""
     hidden: tuple[str, ...] = ()
     """Arguments that are not part of the published schema; the upstream uses its defaults."""
-    operation: Literal["query", "command", "destroy"] | None = None
-    """What kind of thing it does."""
+    operation: Literal["query", "command", "destroy", "eval"] | None = None
+    """What kind of thing it does; one that runs code is published only where that is allowed, and its code is checked."""
+    code: str | None = None
+    """The argument with the code, for the operation 'eval'."""
+    language: str | None = None
+    """The language of that code; 'python' by default."""
     idempotent: bool | None = None
     """Whether it is safe to run it twice."""
     timeout: float | None = None
     """The timeout in seconds."""
     pinned: bool = False
     """Whether it is listed even where most tools are not."""
+
+    def __post_init__(self) -> None:
+        if (self.operation == "eval") is (self.code is None):
+            raise ValueError("The operation 'eval' goes with 'code', the name of the argument that holds the code, and no other does.")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +76,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     scopes: tuple[str, ...] = ()
     """The scopes to request, instead of those that the upstream names."""
     issuer: str | None = None
-    """The only authorization server that may receive these credentials; by default, whichever the upstream names."""
+    """The only authorization server that may receive these credentials; by default, the first that the upstream names."""
     grant: Literal["authorization_code", "client_credentials", "identity_assertion"] = "authorization_code"
     """Whether a person signs in, the client itself does, or an identity provider vouches for somebody."""
     identity: Identity | None = None

@@ -17,7 +17,7 @@ import msgspec
 from toolyard._internal.pipes import LineSplitter, Reader, Writer
 from toolyard.providers.upstream.link import LinkError, Listener
 from toolyard.providers.upstream.process import Process, start
-from toolyard.providers.upstream.process_log import ProcessLog
+from toolyard.providers.upstream.process_log import ProcessLog, log_failure
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
 
@@ -78,8 +78,17 @@ class StdioLink:
         Raises:
             LinkError: `unavailable`: it cannot be started.
         """
-        process = start(self._name, self._settings)
+        try:
+            process = start(self._name, self._settings)
+        except LinkError as error:
+            log_failure(self._log_path, error)
+            raise
         self._program = _Program(self._name, self._settings, listener=listener, process=process, log=ProcessLog(self._log_path))
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id of the program, if it was started."""
+        return None if self._program is None else self._program.pid
 
     def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:  # noqa: ARG002 - the protocol's name
         """Queue a message; all messages of one turn of the loop are written together."""
@@ -105,6 +114,7 @@ class _Program:
     """A started program and its pipes."""
 
     def __init__(self, name: str, settings: UpstreamSettings, *, listener: Listener, process: Process, log: ProcessLog) -> None:
+        self.pid = process.pid
         self._name = name
         self._settings = settings
         self._listener = listener
@@ -128,7 +138,7 @@ class _Program:
             self._writer.write(message + b"\n")
         elif request_id is not None:
             text = f"'{self._name}' has ended." if self._has_ended else f"'{self._name}' does not read what it is sent."
-            self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", text, text=self._log_tail()))
+            self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", text, private=self._log_tail()))
 
     async def close(self) -> None:
         """End the program; its output is read until it has ended, because a full pipe would block it."""
@@ -151,7 +161,9 @@ class _Program:
             return
         try:
             _check_json(line)
-        except (msgspec.DecodeError, RecursionError):
+        except RecursionError:
+            is_message = True  # nested too deep: its request must fail, and not wait for its timeout
+        except msgspec.DecodeError:
             is_message = False
         else:
             is_message = line.lstrip().startswith(b"{")
@@ -187,7 +199,7 @@ class _Program:
         if self._grace is not None:
             self._grace.cancel()
         kind = "lost" if self._has_answered else "unavailable"
-        self._listener.end(LinkError(kind, text, sent=self._has_answered, text=self._log_tail()))
+        self._listener.end(LinkError(kind, text, sent=self._has_answered, private=self._log_tail()))
 
     def _describe_end(self) -> str:
         code = self._process.exit_code

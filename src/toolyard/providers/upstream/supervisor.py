@@ -5,7 +5,7 @@ It connects once for all waiting callers, disconnects when idle, and refuses cal
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -146,7 +146,7 @@ class Refresh:
 class Observer:
     """Callbacks of a supervisor."""
 
-    fetched: Callable[[Catalogue], None]
+    fetched: Callable[[Catalogue], Awaitable[None]]
     updated: Callable[[str], None]
     """The content of a resource changed."""
     changed: Callable[[], None]
@@ -191,10 +191,15 @@ class Supervisor:
         return self._connection is not None
 
     @property
+    def pid(self) -> int | None:
+        """Return the process id of the upstream while it is connected, if it is a program of this machine."""
+        return None if self._connection is None else self._connection.session.pid
+
+    @property
     def is_stale(self) -> bool:
         """Return whether the catalogue is missing or too old, and may be fetched."""
         limit = self._settings.catalogue_seconds
-        is_due = self._catalogue is None or bool(limit and time.time() - self._catalogue.seen > limit)
+        is_due = self._catalogue is None or bool(limit and self._catalogue.age > limit)
         return is_due and self._refresh.running is None and self.health.allows_attempt
 
     async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, context: CallContext, safe: bool) -> msgspec.Raw:
@@ -291,7 +296,7 @@ class Supervisor:
             if self.health.state != "ready":
                 self.health.succeed(started)
             self._catalogue = catalogue
-            self._observer.fetched(catalogue)
+            await self._observer.fetched(catalogue)
         return listing
 
     def subscribe(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
@@ -386,7 +391,7 @@ class Supervisor:
         self.health.set_state("ready", "")
         self._subscriptions.start(connection, self._tasks.spawn)
         listed = self._catalogue
-        if listed is None or time.time() - listed.seen > _FRESH_SECONDS or listed.version != self._version:
+        if listed is None or listed.age > _FRESH_SECONDS or listed.version != self._version:
             self.start_refresh()
         return connection
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard.model.profile import PINNED
-from toolyard.model.spec import Annotations, Operation, PromptArgument, PromptSpec, ResourceSpec, ToolSpec
+from toolyard.model.spec import Annotations, EvalRule, Operation, PromptArgument, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.providers.upstream.catalogue import Catalogue, Item, published_names, published_uri
 from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
 from toolyard.wire.params import custom_meta
@@ -78,6 +78,8 @@ def _tool(source: str, item: Item, reshape: Reshape, *, published: str, settings
         input_schema=_without(schema, {*reshape.fixed, *reshape.hidden}),
         output_schema=cast("dict[str, Any]", output) if isinstance(output, dict) else None,
         operation=Operation(reshape.operation) if reshape.operation else _operation(annotations),
+        eval=None if reshape.code is None else EvalRule(reshape.code, reshape.language or "python"),
+        requires_eval=reshape.code is not None,
         source=source,
         tags=(PINNED,) if reshape.pinned else (),
         timeout=settings.call_seconds if reshape.timeout is None else reshape.timeout,

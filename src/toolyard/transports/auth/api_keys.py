@@ -32,11 +32,12 @@ def digest_of(key: str) -> str:
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """The name and the digest of a key, and the profile that it chooses."""
+    """The name and the digest of a key, its profile, and the other profiles that its owner may choose by path."""
 
     name: str
     digest: str
     profile: str | None = None
+    profiles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not is_identifier(self.name):
@@ -46,20 +47,24 @@ class ApiKey(msgspec.Struct, frozen=True):
             raise ValueError(f"The digest of the API key '{self.name}' must be 'sha256:' and 64 hexadecimal digits in small letters.")
 
 
+def _admitted(key: ApiKey) -> Admitted:
+    return Admitted(identity=f"{KEY_PREFIX}{key.name}", profile=key.profile, profiles=key.profiles)
+
+
 class ApiKeys:
     """Admits callers with one of these keys; two keys of one name are one caller, so that a key can be replaced without a gap."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
-        self._keys = [(key.digest, Admitted(identity=f"{KEY_PREFIX}{key.name}", profile=key.profile)) for key in keys]
+        self._keys = [(key.digest, _admitted(key)) for key in keys]
         if not self._keys:
             raise ValueError("Without API keys nobody could come in: add one.")
         if len({digest for digest, _ in self._keys}) < len(self._keys):
             raise ValueError("Two API keys have the same digest.")
-        profiles: dict[str, str | None] = {}
+        owners: dict[str, Admitted] = {}
         for _, admitted in self._keys:
-            if profiles.setdefault(admitted.identity, admitted.profile) != admitted.profile:
+            if owners.setdefault(admitted.identity, admitted) != admitted:
                 name = admitted.identity.removeprefix(KEY_PREFIX)
-                raise ValueError(f"The API keys named '{name}' must have the same profile.")
+                raise ValueError(f"The API keys named '{name}' must have the same profiles.")
 
     async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
         """Return the owner of the key in `X-API-Key`, or in `Authorization` as Bearer.

@@ -77,6 +77,9 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     claims: dict[str, Any] = {}
     profile: str | None = None
+    """Without one, the yard's own applies."""
+    profiles: tuple[str, ...] = ()
+    """The other profiles that the caller may choose by the path of a request."""
 
     def __repr__(self) -> str:
         """Return the identity, without the claims."""

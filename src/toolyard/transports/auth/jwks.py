@@ -170,6 +170,8 @@ def _sentence(error: jwt.PyJWTError) -> str:
 
 _MAX_AGE_S: Final = 600.0
 """How long keys are used before they are fetched again."""
+_PATIENCE_S: Final = 0.25
+"""How long a token waits for newer keys while there are old ones."""
 _MIN_INTERVAL_S: Final = 30.0
 """The shortest time between two requests to the issuer while there are keys, whatever tokens come."""
 _MIN_INTERVAL_WITHOUT_KEYS_S: Final = 5.0
@@ -225,13 +227,20 @@ class Issuer:
         Raises:
             IssuerUnreachableError: They were never fetched, and cannot be now.
         """
-        if self._keys is None or self._clock() - self._fetched_at >= _MAX_AGE_S:
+        if self._keys is None:
             await self._refresh()
+        elif self._clock() - self._fetched_at >= _MAX_AGE_S and not self._is_fetching:
+            # Only the first token waits for newer keys, and not for long: an issuer that hangs must not delay the others.
+            await asyncio.wait({asyncio.ensure_future(self._refresh())}, timeout=_PATIENCE_S)
         if self._keys is None:
             raise IssuerUnreachableError(
                 f"The keys of the issuer '{self._name}' cannot be read: {self._failure}.", retry_after=int(self._min_interval)
             )
         return self._keys
+
+    @property
+    def _is_fetching(self) -> bool:
+        return self._fetching is not None and not self._fetching.done()
 
     async def newer_than(self, seen: KeySet) -> KeySet | None:
         """Return newer keys than these, if there are any; the issuer is asked unless that was tried a moment ago."""
@@ -245,13 +254,14 @@ class Issuer:
 
     async def _refresh(self) -> None:
         """Fetch the keys unless that was tried a moment ago; concurrent callers share one request."""
-        if self._fetching is None or self._fetching.done():
+        if not self._is_fetching:
             if self._asked_at is not None and self._clock() - self._asked_at < self._min_interval:
                 return
             self._asked_at = self._clock()
             self._fetching = asyncio.create_task(self._fetch())
-        # Shielded, because a caller that is cancelled must not cancel the request of the others.
-        await asyncio.shield(self._fetching)
+        if self._fetching is not None:
+            # Shielded, because a caller that is cancelled must not cancel the request of the others.
+            await asyncio.shield(self._fetching)
 
     async def _fetch(self) -> None:
         try:

@@ -66,7 +66,8 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
         scopes = _words(claims.get("scope")) + _words(claims.get("scp"))
         if not set(self.scopes) <= set(scopes):
             raise _insufficient("The token lacks a scope that is needed.")
-        return Admitted(identity=identity, claims=claims, profile=self._profile(claims, scopes))
+        profiles = self._profiles(claims, scopes)
+        return Admitted(identity=identity, claims=claims, profile=next(iter(profiles), None), profiles=profiles[1:])
 
     def _identity(self, claims: Mapping[str, Any]) -> str:
         identity: object = claims.get(self.identity_claim)
@@ -77,15 +78,14 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
             raise _invalid(f"The claim '{self.identity_claim}' of the token is a reserved name.")
         return identity
 
-    def _profile(self, claims: Mapping[str, Any], scopes: Sequence[str]) -> str | None:
-        if not self.profiles:
-            return None
+    def _profiles(self, claims: Mapping[str, Any], scopes: Sequence[str]) -> tuple[str, ...]:
+        """Return the profiles that a token fits: the first is its own, the others can be chosen by path."""
         values = scopes if self.profile_claim is None else _texts(claims.get(self.profile_claim))
-        for value, profile in self.profiles.items():
-            if value == ANY_TOKEN or value in values:
-                return profile
-        # Without a refusal the yard's own profile would apply, which may allow more than any of these.
-        raise _insufficient("The token fits none of the profiles.")
+        fitting = tuple(profile for value, profile in self.profiles.items() if value == ANY_TOKEN or value in values)
+        if self.profiles and not fitting:
+            # Without a refusal the yard's own profile would apply, which may allow more than any of these.
+            raise _insufficient("The token fits none of the profiles.")
+        return fitting
 
 
 def _invalid(message: str) -> Refusal:

@@ -4,6 +4,8 @@ It does not know which server runs it: it gets requests and a `ResponseWriter` f
 """
 
 import asyncio
+import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -11,13 +13,16 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from msgspec import UNSET
 
+from toolyard._internal.timer import SharedTimers
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller
+from toolyard.dispatch.call import ANYONE, SHARED, Caller
 from toolyard.model.envelope import encode
+from toolyard.monitor.log_files import AccessLine
 from toolyard.server import ServerContext, ServerSession
 from toolyard.server.context import ParamHeaders
-from toolyard.server.methods import is_modern, name_of, open_request, params_of
+from toolyard.server.methods import is_modern, name_of, open_request, params_of_message
 from toolyard.transports.auth import Authenticator
+from toolyard.transports.http.capacity import Requests
 from toolyard.transports.http.handshake import (
     read_stream,
     serve_batch,
@@ -43,6 +48,7 @@ from toolyard.transports.http.request import (
     Send,
     TooLargeError,
     accepted_types,
+    is_compressed,
     read_body,
     request_of,
     select_headers,
@@ -52,9 +58,9 @@ from toolyard.transports.http.response import (
     JSON,
     PREFLIGHT,
     AsgiWriter,
+    CountingWriter,
     Response,
     ResponseWriter,
-    StreamTimer,
     cors_headers,
     respond_fault,
     respond_refusal,
@@ -73,7 +79,7 @@ from toolyard.wire.messages import (
     encode_fault,
     id_of,
 )
-from toolyard.wire.params import PROTOCOL_VERSION, CallTool
+from toolyard.wire.params import PROTOCOL_VERSION, CallMessage, CallTool, decode_call
 from toolyard.wire.versions import LATEST, MODERN, VERSIONS
 from toolyard.yard import Yard
 
@@ -83,8 +89,10 @@ Handle = Callable[[Request, ResponseWriter], Awaitable[None]]
 Accepted = Literal["json", "both", "streams"]
 """The media types of responses that a client accepts."""
 _PATH: Final = "/mcp"
+_ENDPOINT: Final = re.compile(rf"{_PATH}(?:/[^/]+)?")
 _JSON_TYPE: Final = b"application/json"
 _MAX_REMEMBERED: Final = 100
+_LOGGED_CHARACTERS: Final = 200
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +102,8 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     has_subpaths: bool = False
     """Whether it also serves every path below its own."""
     needs_authentication: bool = True
+    authenticate: Callable[[Request], Awaitable[Caller]] | None = None
+    """Returns the caller, or raises `RefusedError`; in place of the authentication of the server."""
     needs_host_check: bool = True
     """False for health checks, whose host is any address of the machine."""
 
@@ -112,13 +122,18 @@ class App:
         *,
         host: str | None = None,
         mounts: Mapping[str, Mount] | None = None,
+        access_log: Callable[[AccessLine], None] | None = None,
     ) -> None:
         self.yard = yard
         self.serving = serving
         self.is_ready = True
+        self.is_open = authenticator is None
+        """Whether requests need no credentials."""
         self._host_check = HostCheck(serving, authenticator, host=host)
-        self._default_caller = ANYONE if authenticator is None else None
+        self._default_caller = SHARED if authenticator is None else None
+        self._requests = Requests(serving)
         self._endpoint: Endpoint | None = None
+        self._access_log = access_log
         self._mounts = {
             METADATA_PATH: Mount(handle=self._serve_metadata, has_subpaths=True, needs_authentication=False),
             **self.own_mounts(),
@@ -141,8 +156,34 @@ class App:
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
 
-    async def respond(self, request: Request, writer: ResponseWriter) -> None:
+    def respond(self, request: Request, writer: ResponseWriter) -> Awaitable[None]:
         """Serve one request."""
+        return self._respond(request, writer) if self._access_log is None else self._respond_logged(request, writer, self._access_log)
+
+    async def _respond_logged(self, request: Request, writer: ResponseWriter, log: Callable[[AccessLine], None]) -> None:
+        """Serve one request and log it; one whose client disconnects before the response has the status 499."""
+        counting, started, status = CountingWriter(writer), time.perf_counter(), 499
+        try:
+            await self._respond(request, counting)
+        except Exception:
+            status = 500
+            raise
+        finally:
+            elapsed = time.perf_counter() - started
+            is_unknown = request.caller is ANYONE and self._default_caller is None
+            log(
+                AccessLine(
+                    started=time.time() - elapsed,
+                    elapsed_ms=elapsed * 1000,
+                    method=request.method,
+                    path=request.path[:_LOGGED_CHARACTERS],
+                    status=counting.status or status,
+                    bytes=0 if request.method == "HEAD" else counting.size,
+                    caller=None if is_unknown else request.caller.identity,
+                )
+            )
+
+    async def _respond(self, request: Request, writer: ResponseWriter) -> None:
         headers = request.headers
         try:
             if len(headers) != len(request.pairs):
@@ -155,12 +196,19 @@ class App:
                     if request.method == "OPTIONS":
                         await writer.respond(200, b"", PREFLIGHT)
                         return
-                mount = mount or self._find_mount(request.path)
-                if mount.needs_authentication:
-                    request.caller = self._default_caller or await self._authenticate(request)
+                mount = mount or self._find_mount(request)
+                if mount.authenticate is not None:
+                    request.caller = await mount.authenticate(request)
+                elif mount.needs_authentication:
+                    request.caller = self._default_caller or await self._authenticate(request, writer)
+                    if request.method == "POST":  # streams that only listen are bounded by their connections
+                        request.release = self._requests.enter(request.caller.identity)
             await mount.handle(request, writer)
         except RefusedError as refused:
             await respond_refusal(writer, refused)
+        finally:
+            if request.release is not None:
+                request.release()
 
     def close(self) -> None:
         """End every session and stream."""
@@ -184,30 +232,29 @@ class App:
         return None if self._endpoint is None else self._endpoint.answer_unfinished(request)
 
     def has_endpoint(self, path: str) -> bool:
-        """Return whether a path is a protected endpoint, which has OAuth metadata."""
-        if path == _PATH or not path.startswith(f"{_PATH}/"):
-            return path == _PATH
-        try:
-            find_profile(self.yard, path[len(_PATH) + 1 :])
-        except RefusedError:
-            return False
-        return True
+        """Return whether a path is a protected endpoint, which has OAuth metadata; strangers must not learn which profiles exist."""
+        return _ENDPOINT.fullmatch(path) is not None
 
     def resource_path(self, request: Request) -> str:
         """Return the path of the protected endpoint that a request is for."""
         return request.path
 
-    def _find_mount(self, path: str) -> Mount:
+    def _find_mount(self, request: Request) -> Mount:
+        path = request.path
         if not path:
             raise RefusedError(400, "The URL of the request is invalid.")
         for prefix, mount in self._mounts.items():
             if mount.has_subpaths and path.startswith(f"{prefix}/"):
+                request.subpath = path[len(prefix) :]
                 return mount
         raise RefusedError(404, self.not_found)
 
-    def _authenticate(self, request: Request) -> Awaitable[Caller]:
+    async def _authenticate(self, request: Request, writer: ResponseWriter) -> Caller:
         url = endpoint_url_of(request, self.resource_path(request), self.serving)
-        return self._host_check.authenticate(self.yard, request.headers, url)
+        caller, request.profiles = await self._host_check.authenticate(self.yard, request.headers, url)
+        if not writer.admit(caller.identity):
+            raise RefusedError(503, "These credentials have too many connections.", ((b"retry-after", b"1"), (b"connection", b"close")))
+        return caller
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Keep the yard open during the ASGI lifespan."""
@@ -238,16 +285,17 @@ class App:
 
     def _serve_mcp(self, request: Request, writer: ResponseWriter) -> Awaitable[None]:
         if request.path != _PATH:
-            request.caller = self._with_profile(request.caller, request.path[len(_PATH) + 1 :])
+            request.caller = self._with_profile(request, request.path[len(_PATH) + 1 :])
         return (self._endpoint or self._open_endpoint()).serve(request, writer)
 
-    def _with_profile(self, caller: Caller, name: str) -> Caller:
-        """Return the caller with the profile that the path names; credentials that choose another one are refused."""
+    def _with_profile(self, request: Request, name: str) -> Caller:
+        """Return the caller with the profile that the path names; credentials that may not choose it are refused."""
+        caller = request.caller
         if not name:
             return caller
-        if caller.profile is not None and caller.profile.name != name:
+        if request.profiles is not None and name not in request.profiles:
             raise RefusedError(403, "These credentials are for another profile.")
-        return Caller(identity=caller.identity, claims=caller.claims, profile=find_profile(self.yard, name))
+        return msgspec.structs.replace(caller, profile=find_profile(self.yard, name))
 
     def _open_endpoint(self) -> "Endpoint":
         _ = self.yard.dispatcher  # raises unless the yard is open
@@ -263,7 +311,8 @@ class Endpoint:
         self._serving = server.serving
         self._sessions = HttpSessions(server)
         self._accepted: dict[bytes, Accepted] = {}
-        self._timer = StreamTimer(server.serving.hold_back)
+        self._timers = SharedTimers[Response](server.yard.dispatcher.loop, Response.start_stream)
+        """Starts the streams of responses that are held back for too long."""
 
     async def serve(self, request: Request, writer: ResponseWriter) -> None:
         """Serve one request.
@@ -283,15 +332,18 @@ class Endpoint:
             request.accepts_stream = True
             writer.requires_stream = accepted == "streams"
         body = request.body
-        if body is None:
+        if body is None:  # another server reads it, which does not decompress it
+            if is_compressed(request.headers):
+                raise RefusedError(415, "The body must not be compressed: leave 'Content-Encoding' out.")
             body = await self._read(request, writer)
             if body is None:
                 return
-        message: Message | None = None
+        message: Message | CallMessage | None = None
         try:
             if body[:1] != b"{" and await self._serve_batch(request, writer, body):
                 return
-            message = decode(body, depth=self._serving.message_depth)
+            depth = self._serving.message_depth
+            message = decode_call(body, depth=depth) or decode(body, depth=depth)
             await self._serve_message(request, writer, message)
         except Fault as fault:
             request_id = None if message is None else message.id
@@ -359,7 +411,7 @@ class Endpoint:
             session = ServerSession(
                 self._server, caller=request.caller, send=None, version=LATEST if version in MODERN else version_named(version)
             )
-            response = Response(writer, self._serving, self._timer, streams=False)
+            response = Response(writer, self._serving, self._timers, streams=False)
             response.watch()  # without a session, a client that disconnects cancels the batch
             try:
                 await serve_batch(session, batch, request, writer)
@@ -379,19 +431,21 @@ class Endpoint:
         version = request.headers.get(b"mcp-protocol-version")
         return None if version is None else version.strip().decode("latin-1")
 
-    def _serve_message(self, request: Request, writer: ResponseWriter, message: Message) -> Awaitable[None]:
+    def _serve_message(self, request: Request, writer: ResponseWriter, message: Message | CallMessage) -> Awaitable[None]:
         version = self._read_headers(request)
-        if message.method is None or message.id is UNSET:
+        if type(message) is Message and (message.method is None or message.id is UNSET):
             return self._take(request, writer, message)
         if version in MODERN:
-            return self._serve_modern(request, writer, message, params_of(message.method, message.params))
+            return self._serve_modern(request, writer, message, params_of_message(message))
         return self._serve_handshake(request, writer, message, version=version)
 
-    def _serve_handshake(self, request: Request, writer: ResponseWriter, message: Message, *, version: str | None) -> Awaitable[None]:
+    def _serve_handshake(
+        self, request: Request, writer: ResponseWriter, message: Message | CallMessage, *, version: str | None
+    ) -> Awaitable[None]:
         """Return the awaitable response to a request without the header of the 2026-07-28 era."""
         method = cast("str", message.method)
         try:
-            params = params_of(method, message.params)
+            params = params_of_message(message)
         except Fault as fault:
             _check_version(version)
             return self._refuse_params(request, writer, message, fault)
@@ -399,19 +453,19 @@ class Endpoint:
             return self._serve_modern(request, writer, message, params)
         _check_version(version)
         if self._serving.stateless:
-            response = Response(writer, self._serving, self._timer, streams=request.accepts_stream)
+            response = Response(writer, self._serving, self._timers, streams=request.accepts_stream)
             return serve_stateless(self._server, request, message, params, version=version_named(version), response=response)
         if method == "initialize":
             return start_session(self._sessions, message, params, caller=request.caller, writer=writer)
         return serve_in_session(self._session_of(request), request, writer, message=message, params=params)
 
-    def _refuse_params(self, request: Request, writer: ResponseWriter, message: Message, fault: Fault) -> Awaitable[None]:
+    def _refuse_params(self, request: Request, writer: ResponseWriter, message: Message | CallMessage, fault: Fault) -> Awaitable[None]:
         """Answer a request of the handshake era with wrong params, which has the status 200 there."""
         if self._has_session(request) and message.method != "initialize":
             self._session_of(request)
         return respond_fault(writer, 200, fault, cast("Id", message.id))
 
-    def _serve_modern(self, request: Request, writer: ResponseWriter, message: Message, params: Any) -> Awaitable[None]:
+    def _serve_modern(self, request: Request, writer: ResponseWriter, message: Message | CallMessage, params: Any) -> Awaitable[None]:
         """Return the awaitable response to a request of the 2026-07-28 era.
 
         Raises:
@@ -425,7 +479,7 @@ class Endpoint:
             if not request.requires_stream():
                 raise RefusedError(406, "Listening needs 'text/event-stream' to be accepted.")
             streams = True
-        response = Response(writer, self._serving, self._timer, streams=streams)
+        response = Response(writer, self._serving, self._timers, streams=streams)
         _check_headers(request, method, params)
         notify = response.notify if streams else None
         request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call

@@ -13,6 +13,7 @@ from toolyard.transports.http.request import RefusedError, Request
 from toolyard.transports.http.response import GAP, JSON, Response, ResponseWriter, respond_fault
 from toolyard.transports.http.sessions import HttpSession, HttpSessions, Stream
 from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, Fault, Id, Message, encode_fault
+from toolyard.wire.params import CallMessage
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
 __all__ = [
@@ -35,7 +36,7 @@ def version_named(name: str | None) -> Version:
 
 
 def serve_stateless(
-    server: ServerContext, request: Request, message: Message, params: Any, *, version: Version, response: Response
+    server: ServerContext, request: Request, message: Message | CallMessage, params: Any, *, version: Version, response: Response
 ) -> Awaitable[None]:
     """Return the awaitable response to a request without a session."""
     method = cast("str", message.method)
@@ -55,7 +56,9 @@ def serve_stateless(
     return response.serve(context, method, params)
 
 
-async def start_session(sessions: HttpSessions, message: Message, params: Any, *, caller: Caller, writer: ResponseWriter) -> None:
+async def start_session(
+    sessions: HttpSessions, message: Message | CallMessage, params: Any, *, caller: Caller, writer: ResponseWriter
+) -> None:
     """Serve `initialize`: start a session, whose id the client sends from now on."""
     http_session = sessions.start(caller)
     if http_session is None:
@@ -70,7 +73,9 @@ async def start_session(sessions: HttpSessions, message: Message, params: Any, *
     await writer.respond(200, result, (JSON, (b"mcp-session-id", http_session.id.encode())))
 
 
-async def serve_in_session(http_session: HttpSession, request: Request, writer: ResponseWriter, *, message: Message, params: Any) -> None:
+async def serve_in_session(
+    http_session: HttpSession, request: Request, writer: ResponseWriter, *, message: Message | CallMessage, params: Any
+) -> None:
     """Serve a request of a session; if the client disconnects, the call goes on and its messages are stored."""
     session, serving, streams = http_session.session, http_session.serving, request.accepts_stream
     if message.id in session.in_flight:
@@ -81,6 +86,9 @@ async def serve_in_session(http_session: HttpSession, request: Request, writer: 
     stream = http_session.open_stream()
     session.in_flight[message.id] = in_flight = InFlight()
     in_flight.task = http_session.start(_serve(http_session, stream, request, message=message, params=params))
+    if request.release is not None:  # the call is in work for as long as its task, even if the client disconnects
+        release, request.release = request.release, None
+        in_flight.task.add_done_callback(lambda _: release())
     http_session.attach(stream)
     try:
         try:
@@ -97,7 +105,7 @@ async def serve_in_session(http_session: HttpSession, request: Request, writer: 
         http_session.detach(stream)
 
 
-async def _serve(http_session: HttpSession, stream: Stream, request: Request, *, message: Message, params: Any) -> None:
+async def _serve(http_session: HttpSession, stream: Stream, request: Request, *, message: Message | CallMessage, params: Any) -> None:
     session = http_session.session
     started = session.begin(cast("Id", message.id))
     result: bytes | None = None

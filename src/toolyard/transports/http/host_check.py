@@ -4,6 +4,7 @@ A page in a browser can reach a local server under a host name of its own (DNS r
 default.
 """
 
+import logging
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,11 +12,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from toolyard._internal.logfmt import log_value
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller
+from toolyard.dispatch.call import SHARED, Caller
 from toolyard.model.profile import Profile
-from toolyard.transports.auth import Authenticator
+from toolyard.transports.auth import Authenticator, Refusal
 from toolyard.transports.auth.authenticator import is_loopback
+from toolyard.transports.http.capacity import Throttle
 from toolyard.transports.http.request import Headers, RefusedError, Request
 from toolyard.yard import Yard
 
@@ -24,8 +27,14 @@ __all__ = ["METADATA_PATH", "EndpointUrl", "HostCheck", "check_duplicates", "end
 
 METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
-_SINGLE: Final = frozenset({b"host", b"origin", b"authorization", b"x-api-key", b"mcp-session-id", b"content-type", b"content-length"})
+_SINGLE: Final = frozenset({b"host", b"origin", b"authorization", b"x-api-key", b"mcp-session-id", b"content-type", b"content-length"}) | {
+    b"transfer-encoding",
+    b"expect",
+    b"content-encoding",
+}
 _MAX_CHECKED: Final = 1000
+_QUIET_SECONDS: Final = 1.0
+_log = logging.getLogger(__name__)
 _PORT: Final = re.compile(r":[0-9]+\Z")
 
 
@@ -65,6 +74,7 @@ class HostCheck:
         self._own_names = _LOCAL_NAMES if host is None else _LOCAL_NAMES | {host.lower()}
         self._checked: set[tuple[bytes | None, bytes | None]] = set()
         """Pairs of host and origin that passed, so that each is checked once."""
+        self._throttle = Throttle(_QUIET_SECONDS)
 
     def check(self, headers: Headers) -> None:
         """Check the headers `Host` and `Origin`.
@@ -83,19 +93,20 @@ class HostCheck:
         if len(self._checked) < _MAX_CHECKED:
             self._checked.add(key)
 
-    async def authenticate(self, yard: Yard, headers: Headers, url: EndpointUrl) -> Caller:
-        """Return the caller that the credentials name, with the profile that they choose.
+    async def authenticate(self, yard: Yard, headers: Headers, url: EndpointUrl) -> tuple[Caller, frozenset[str] | None]:
+        """Return the caller that the credentials name, and the profiles that it may choose by path; None is any.
 
         Raises:
             RefusedError: 401, 403, 404 or 503.
         """
         if self._authenticator is None:
-            return ANYONE
-        from toolyard.transports.auth import IssuerUnreachableError, Refusal  # noqa: PLC0415 - only a server with authentication needs it
+            return SHARED, None
+        from toolyard.transports.auth import IssuerUnreachableError  # noqa: PLC0415 - only a server with authentication needs it
 
         try:
             admitted = await self._authenticator.admit(_text(headers, b"authorization"), _text(headers, b"x-api-key"))
         except Refusal as refusal:
+            self._log_refusal(refusal)
             metadata = None if self._authenticator.protected_resource(url.resource) is None else url.metadata
             challenge = (b"www-authenticate", refusal.challenge(metadata).encode("latin-1", "replace"))
             raise RefusedError(refusal.status, refusal.message, (challenge,)) from None
@@ -103,7 +114,15 @@ class HostCheck:
             retry = (b"retry-after", b"%d" % max(1, round(error.retry_after)))
             raise RefusedError(503, error.message, (retry,)) from None
         profile = None if admitted.profile is None else find_profile(yard, admitted.profile)
-        return Caller(identity=admitted.identity, claims=admitted.claims, profile=profile)
+        own = yard.profile.name if admitted.profile is None else admitted.profile
+        caller = Caller(identity=admitted.identity, claims=admitted.claims, profile=profile)
+        return caller, frozenset((own, *admitted.profiles))
+
+    def _log_refusal(self, refusal: "Refusal") -> None:
+        """Log wrong credentials; a request without any is how clients ask for the way to log in."""
+        if refusal.error and (count := self._throttle.count()):
+            reason = log_value(refusal.message)
+            _log.warning("credentials_refused status=%d error=%s times=%d reason=%s", refusal.status, refusal.error, count, reason)
 
     def protected_resource(self, url: EndpointUrl) -> dict[str, Any] | None:
         """Return the RFC 9728 metadata of an endpoint, if there is an issuer."""

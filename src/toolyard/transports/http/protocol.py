@@ -6,118 +6,36 @@ are the limits, the timeouts and a response that is written in one piece.
 
 import asyncio
 import logging
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from math import inf
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import httptools
-import msgspec
 
+from toolyard.transports.http.head import HEAD_END, Head, UpgradeStripper, find_fault, parsed_head, reusable_head
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import JSON_HEADERS, OK, STREAM_HEADERS, Header, ResponseWriter
 from toolyard.transports.http.server import ServerState
 from toolyard.wire.sse import encode_event
 
-__all__ = ["Connection", "ConnectionWriter", "Head", "UpgradeStripper", "reusable_head"]
+__all__ = ["Connection", "ConnectionWriter"]
 
 
-_UPGRADE: Final = b"\r\nupgrade:"
-_UPGRADE_HEADER: Final = re.compile(_UPGRADE, re.IGNORECASE)
-_END: Final = b"\r\n\r\n"
 _HEAD_BYTES: Final = 64 * 1024
-_REUSABLE_BYTES: Final = 4096
-_NOT_REUSABLE: Final = frozenset({b"transfer-encoding", b"expect"})
 _MAX_QUEUED: Final = 16
+_LARGE_BYTES: Final = 64 * 1024
+_TURN_BYTES: Final = 64 * 1024
+_RETRY: Final = (b"retry-after", b"1")
 _LENGTH_DIGITS: Final = 18
 _DROPPED_BYTES: Final = 16 * 1024 * 1024
 _LINGER_S: Final = 1.0
 _SLACK_S: Final = 0.1
+_UNAVAILABLE: Final = 503
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _log = logging.getLogger(__name__)
-
-
-class UpgradeStripper:
-    """Renames the header `Upgrade` in the heads of one connection, because httptools stops parsing there."""
-
-    def __init__(self) -> None:
-        self.rest = b""
-        """The end of an incomplete head, which may be the start of the header."""
-
-    def strip(self, data: bytes) -> bytes:
-        """Return the part of the data, which begins in a head, that can be parsed."""
-        head, end, body = (self.rest + data).partition(_END)
-        cut = 0 if end else _partial_length(head)
-        self.rest = head[len(head) - cut :]
-        return _UPGRADE_HEADER.sub(b"\r\nx-upgrade:", head[: len(head) - cut]) + end + body
-
-
-def _partial_length(head: bytes) -> int:
-    """Return how many bytes at the end may be the start of the header, or of the end of the head."""
-    tail = head[1 - len(_UPGRADE) :].lower()
-    return next((len(tail) - at for at in range(len(tail)) if _UPGRADE.startswith(tail[at:]) or _END.startswith(tail[at:])), 0)
-
-
-class Head(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
-    """A parsed head, which the next request may share, so nobody changes it."""
-
-    method: str
-    path: str
-    query: bytes
-    pairs: list[Header]
-    """The headers as they came; a name may be there twice."""
-    headers: dict[bytes, bytes]
-    keep_alive: bool
-    is_http_1_0: bool
-    data: bytes = b""
-    """The bytes of the head, if it is reusable."""
-    request_size: int = 0
-    """The size of the head and its body."""
-
-    def starts(self, data: bytes) -> bool:
-        """Return whether the data are one whole request with exactly this head."""
-        return len(data) == self.request_size and data.startswith(self.data)
-
-
-def _parsed_head(parser: Any, url: bytes, pairs: list[Header], headers: dict[bytes, bytes]) -> Head:
-    return Head(
-        method=parser.get_method().decode("ascii"),
-        path=_path_of(url),
-        query=url.partition(b"?")[2],
-        pairs=pairs,
-        headers=headers,
-        keep_alive=parser.should_keep_alive(),
-        is_http_1_0=parser.get_http_version() == "1.0",
-    )
-
-
-def _path_of(url: bytes) -> str:
-    """Return the path of a request's URL; empty if the URL is invalid."""
-    if not url.startswith(b"/"):  # an absolute URL, as proxies get it
-        try:
-            url = urlsplit(url).path
-        except ValueError:
-            return ""
-    path = url.partition(b"?")[0].decode("latin-1")
-    return unquote(path) if "%" in path else path
-
-
-def reusable_head(head: Head, data: bytes) -> Head | None:
-    """Return the head so that it can be reused, if the data are exactly its request.
-
-    Skipping the parser is safe: the next data are compared byte by byte, the end of the head and the length of the body included.
-    The same bytes parse to the same head, and the rest is the body. Chunked bodies and `Expect` are left to the parser.
-    """
-    text, end, body = data.partition(_END)
-    if len(text) > _REUSABLE_BYTES or not _NOT_REUSABLE.isdisjoint(head.headers):
-        return None
-    if head.headers.get(b"content-length", b"0") != b"%d" % len(body):
-        return None
-    return msgspec.structs.replace(head, data=text + end, request_size=len(data))
 
 
 class ConnectionWriter(ResponseWriter):
@@ -162,7 +80,13 @@ class ConnectionWriter(ResponseWriter):
             body, headers = self.adapt(status, body, headers)
         head = self._encode_head(status, headers)
         length = b"content-length: %d\r\n\r\n" % len(body)
-        self._connection.write(b"".join((head, length, b"" if self.request.method == "HEAD" else body)))
+        if self.request.method == "HEAD":
+            self._connection.write(head + length)
+        elif len(body) < _LARGE_BYTES:
+            self._connection.write(b"".join((head, length, body)))
+        else:  # a second write takes less time than a copy
+            self._connection.write(head + length)
+            self._connection.write(body)
         self.end()
 
     async def start_stream(self) -> None:
@@ -185,6 +109,11 @@ class ConnectionWriter(ResponseWriter):
             self.end()
         else:
             await self._connection.wait_for_room()
+
+    def admit(self, identity: str | None) -> bool:
+        """Count the connection for an identity; return False if it has too many."""
+        connection = self._connection
+        return (identity == connection.identity and connection.is_admitted) or connection.admit(identity)
 
     def watch(self, on_disconnect: Callable[[], object]) -> None:
         """Call a function if the client disconnects before the end of the response."""
@@ -273,8 +202,9 @@ def _status_line(status: int) -> bytes:
 def _encode_refusal(status: int, sentence: str) -> bytes:
     """Return a whole response to a request that the application does not get."""
     body = sentence.encode() + b"\n"
+    retry = b"%b: %b\r\n" % _RETRY if status == _UNAVAILABLE else b""
     head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-    return _status_line(status) + _date.line() + head + body
+    return _status_line(status) + _date.line() + retry + head + body
 
 
 class Connection(asyncio.Protocol):
@@ -283,6 +213,10 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: ServerState) -> None:
         self.server = server
         self.is_lost = False
+        self.is_admitted = False
+        """Whether a request of it was admitted."""
+        self.identity: str | None = None
+        """The identity of the last request, if it had credentials."""
         self.response: ConnectionWriter | None = None
         """The response to the request that is being served."""
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -294,10 +228,15 @@ class Connection(asyncio.Protocol):
         """The head of the last request, if it is reusable."""
         self._url = b""
         self._upgrade = UpgradeStripper()
-        self._body: bytes | bytearray = b""
+        self._body: list[bytes] = []
+        """The pieces of the body, which are joined once, when it is complete."""
         self.buffered = 0
         """Bytes of bodies that are incomplete or queued."""
         self._size = 0
+        self._framing = 0
+        """Bytes of the current body besides its content: sizes of chunks, and trailers."""
+        self._unproductive = 0
+        """The same, since the last byte of content."""
         self._since = 0.0
         self._state = "idle"
         self._is_refused = False
@@ -309,16 +248,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request."""
         self._transport = transport
-        if self.server.is_closing:
-            self._transport.abort()
-            return
-        self.server.connections.add(self)
         self._expect_head()
+        self.server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own interface
         """Report the disconnect to the response."""
         self.is_lost = True
-        self.server.connections.discard(self)
+        self.server.connections.remove(self)
         for timer in (self._check_timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
@@ -349,26 +285,45 @@ class Connection(asyncio.Protocol):
     def _parse(self, data: bytes) -> None:
         self._head = None
         if self._state == "head":
-            end = data.find(_END)
+            end = data.find(HEAD_END)
             if self._size + (len(data) if end < 0 else end) > _HEAD_BYTES:
                 self._refuse(431, "The head of the request is too long.")
                 return
             if data.find(b"pgrade") >= 0 or end < 0 or self._upgrade.rest:  # `in` is slower: it tries the bytes as a number first
                 data = self._upgrade.strip(data)
+        in_body, size = self._state == "body", self._size
+        self._framing = max(self._framing, 0)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._refuse(400, "Only HTTP is spoken here.")
         except httptools.HttpParserError:
             self._refuse(400, "This is no HTTP request.")
+        if in_body and self._state == "body" and self._framing >= 0:
+            self._count_framing(len(data), self._size - size)
         if self._state == "head":
             self._size = self._size + len(data) if self._head is None else 0  # the data may hold other requests, too
+
+    def _count_framing(self, size: int, content: int) -> None:
+        """Bound the bytes of a body besides its content: the parser collects trailers, in quadratic time."""
+        self._framing += size - content
+        self._unproductive = 0 if content else self._unproductive + size
+        if self._unproductive > _HEAD_BYTES or self._framing > self._size + _HEAD_BYTES:
+            self._refuse(431, "The trailers or the sizes of the chunks are too long.")
+        elif size >= _TURN_BYTES and size > content:
+            # Event loops read on while there is more, and the parser calls back for each chunk: let others have their turn.
+            self._transport.pause_reading()
+            self.server.loop.call_soon(self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        if not self.is_lost and self._room is None and len(self._queue) < _MAX_QUEUED:
+            self._transport.resume_reading()
 
     def on_message_begin(self) -> None:
         """Begin a request."""
         self._pairs = []
         self._url = b""
-        self._body = b""
+        self._body = []
         self._size = 0
         self._state = "head"
 
@@ -380,18 +335,19 @@ class Connection(asyncio.Protocol):
         """Take a header; trailers are dropped, because every check of headers comes before them."""
         if self._state == "head":
             self._pairs.append((name.lower(), value))
-            return
-        self._size += len(name) + len(value)
-        if self._size > self.server.serving.message_bytes + _HEAD_BYTES:
-            self._refuse(431, "The trailers of the request are too long.")
 
     def on_headers_complete(self) -> None:
         """Check the head before the body comes."""
         self._state = "body"
         self._size = 0
+        self._framing = -1  # the data that hold the head are not counted
+        self._unproductive = 0
         self._headers = headers = dict(self._pairs)
         length = headers.get(b"content-length", b"0")
-        if len(length) > _LENGTH_DIGITS or int(length or b"0") > self.server.serving.message_bytes:
+        fault = find_fault(self._parser.get_http_version(), self._url, headers)
+        if fault is not None:
+            self._refuse(*fault)
+        elif len(length) > _LENGTH_DIGITS or int(length or b"0") > self.server.serving.message_bytes:
             self._refuse_length()
         elif b"expect" in headers and self.response is None and not self._is_refused:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -403,11 +359,7 @@ class Connection(asyncio.Protocol):
         if self._size > server.serving.message_bytes:
             self._refuse_length()
         elif not self._is_refused:
-            if not self._body:
-                self._body = body
-            else:
-                self._body = self._body if isinstance(self._body, bytearray) else bytearray(self._body)
-                self._body += body
+            self._body.append(body)
             self.buffered += len(body)
             server.buffered += len(body)
             if server.buffered > server.max_buffered:
@@ -428,8 +380,9 @@ class Connection(asyncio.Protocol):
         self._since = self.server.loop.time()
         if self._is_refused:
             return
-        self._head = _parsed_head(self._parser, self._url, self._pairs, self._headers)
-        response = ConnectionWriter(self, self._head, bytes(self._body))
+        self._head = parsed_head(self._parser, self._url, self._pairs, self._headers)
+        response = ConnectionWriter(self, self._head, b"".join(self._body))
+        self._body = []
         if self.response is None:
             self._start(response)
             return
@@ -442,7 +395,7 @@ class Connection(asyncio.Protocol):
         self.response = None
         if self.is_lost:
             return
-        if not response.keep_alive or self.server.is_closing:
+        if not response.keep_alive or (self.server.is_closing and not self._queue):
             self._transport.close()
         elif self._queue:
             if self._room is None:
@@ -487,11 +440,28 @@ class Connection(asyncio.Protocol):
         self._start(self._queue.popleft())
 
     def close_when_done(self) -> None:
-        """Close after the response that is being written, or at once if there is none."""
-        if self.response is None:
-            self._transport.close()
+        """Close after the responses to the requests that came, or at once if there are none."""
+        waiting = self._queue[-1] if self._queue else self.response
+        if waiting is not None:
+            waiting.keep_alive = False
+        elif self.is_receiving:
+            self._refuse(503, "The server is closing.")
         else:
-            self.response.keep_alive = False
+            self._transport.close()
+
+    @property
+    def is_receiving(self) -> bool:
+        """Return whether a part of a request has come."""
+        return self._state == "body" or (self._state == "head" and bool(self._size))
+
+    def admit(self, identity: str | None) -> bool:
+        """Count it for the identity of its newest request; return False if that has too many connections."""
+        self.is_admitted = True
+        return self.server.connections.admit(self, identity)
+
+    def turn_away(self) -> None:
+        """Answer that there are too many connections, and close."""
+        self._refuse(503, "There are too many connections.")
 
     def abort(self) -> None:
         """Close at once."""
@@ -499,6 +469,10 @@ class Connection(asyncio.Protocol):
 
     def _start(self, response: ConnectionWriter) -> None:
         self.response = response
+        if not self.is_admitted and self.server.app.is_open:
+            self.admit(None)
+        if self.server.is_closing and not self._queue:
+            response.keep_alive = False
         if self.buffered:
             self._release(min(self.buffered, len(response.request.body or b"")))
         response.task = self.server.loop.create_task(response.run())
@@ -547,7 +521,7 @@ class Connection(asyncio.Protocol):
         left = allowed if is_busy else self._since + allowed - self.server.loop.time()
         if left > 0:
             self._schedule_check(left)
-        elif self._state == "body" or (self._state == "head" and self._size):
+        elif self.is_receiving:
             self._refuse(408, "The request did not come whole in time.")
         else:
             self._transport.close()

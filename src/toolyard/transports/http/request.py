@@ -6,17 +6,19 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard.dispatch.call import ANYONE, Caller
+from toolyard.dispatch.call import SHARED, Caller
 
 __all__ = [
     "Headers",
     "Receive",
     "RefusedError",
+    "Release",
     "Request",
     "Scope",
     "Send",
     "TooLargeError",
     "accepted_types",
+    "is_compressed",
     "read_body",
     "request_of",
     "select_headers",
@@ -29,6 +31,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Mapping[bytes, bytes]
+Release = Callable[[], None]
 _EMPTY: Final[Mapping[str, Any]] = {}
 _ZERO_QUALITY: Final = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
 _TRACE: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})
@@ -57,6 +60,8 @@ class Request(msgspec.Struct, eq=False, kw_only=True):
     pairs: list[tuple[bytes, bytes]]
     """The headers as they came; a name may be there twice."""
     headers: dict[bytes, bytes]
+    subpath: str = ""
+    """The part of the path below the mount, such as '/x'."""
     query: bytes = b""
     scheme: str = "http"
     root: str = ""
@@ -65,7 +70,11 @@ class Request(msgspec.Struct, eq=False, kw_only=True):
     """The whole body, unless it must be read with `receive`."""
     receive: Receive | None = None
     """ASGI's function of that name."""
-    caller: Caller = ANYONE
+    caller: Caller = SHARED
+    profiles: frozenset[str] | None = None
+    """The profiles that the path may name; None is any."""
+    release: Release | None = None
+    """Called when the request is no longer in work."""
     accepts_stream: bool = False
     """Whether the response may be an event stream."""
     visible_headers: Mapping[str, str] = _EMPTY
@@ -127,6 +136,11 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | N
         if not event.get("more_body"):
             return bytes(body)
     return None
+
+
+def is_compressed(headers: Headers) -> bool:
+    """Return whether the body is encoded in a way that is not undone here."""
+    return headers.get(b"content-encoding", b"").strip().lower() not in {b"", b"identity"}
 
 
 def text_of(headers: Headers, name: bytes) -> str:

@@ -5,12 +5,11 @@ task and no timer.
 """
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from itertools import takewhile
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from toolyard._internal.timer import SharedTimers
 from toolyard.config.settings import Serving
 from toolyard.server.context import RequestContext, encode_log
 from toolyard.server.methods import answer
@@ -26,10 +25,10 @@ __all__ = [
     "PREFLIGHT",
     "STREAM_HEADERS",
     "AsgiWriter",
+    "CountingWriter",
     "Header",
     "Response",
     "ResponseWriter",
-    "StreamTimer",
     "cors_headers",
     "respond_fault",
     "respond_refusal",
@@ -54,6 +53,8 @@ GAP: Final = "Messages are missing here: more came than are kept for a client th
 _EXPOSED: Final = (b"access-control-expose-headers", b"mcp-session-id, www-authenticate")
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _QUICK_S: Final = 0.05
+_NOT_DELAYED: Final[dict[Any, float]] = {}
+"""Shared by responses that are not held back: it stays empty."""
 
 
 class ResponseWriter(ABC):
@@ -77,6 +78,10 @@ class ResponseWriter(ABC):
     @abstractmethod
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Write a part of the stream, and wait while the client reads too slowly."""
+
+    def admit(self, identity: str | None) -> bool:  # noqa: ARG002 - other servers bound their connections themselves
+        """Count the connection for an identity; return False if it has too many."""
+        return True
 
     @abstractmethod
     def watch(self, on_disconnect: Callable[[], object]) -> None:
@@ -152,6 +157,48 @@ class AsgiWriter(ResponseWriter):
             pass
 
 
+class CountingWriter(ResponseWriter):
+    """Writes through another writer and remembers the status and the size, for the access log."""
+
+    status = 0
+    """The status of the response; 0 until it begins."""
+    size = 0
+    """The bytes of the body so far."""
+
+    def __init__(self, writer: ResponseWriter) -> None:
+        self._writer = writer
+        self.task = writer.task
+
+    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
+        """Write a whole response."""
+        self.status, self.size = status, len(body)
+        self._writer.extra_headers, self._writer.requires_stream = self.extra_headers, self.requires_stream
+        await self._writer.respond(status, body, headers)
+
+    async def start_stream(self) -> None:
+        """Write the head of an event stream."""
+        self.status = OK
+        self._writer.extra_headers = self.extra_headers
+        await self._writer.start_stream()
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Write a part of the stream, and wait while the client reads too slowly."""
+        self.size += len(data)
+        await self._writer.write(data, last=last)
+
+    def watch(self, on_disconnect: Callable[[], object]) -> None:
+        """Call a function if the client disconnects before the end of the response."""
+        self._writer.watch(on_disconnect)
+
+    def unwatch(self) -> None:
+        """Call it no longer."""
+        self._writer.unwatch()
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client disconnects, or has the whole response."""
+        await self._writer.wait_for_disconnect()
+
+
 def cors_headers(origin: bytes) -> tuple[Header, ...]:
     """Return the headers that let a page of an allowed origin read the response."""
     return ((b"access-control-allow-origin", origin), (b"vary", b"origin"), _EXPOSED)
@@ -167,43 +214,6 @@ async def respond_fault(writer: ResponseWriter, status: int, fault: Fault, reque
     await writer.respond(status, encode_fault(request_id, fault))
 
 
-class _Delayed(Protocol):
-    """A response whose head is delayed."""
-
-    def start_stream(self) -> None:
-        """Delay it no longer."""
-        ...
-
-
-class StreamTimer:
-    """Starts the streams of delayed responses after a time; one timer serves all, because one for each call costs more."""
-
-    def __init__(self, seconds: float) -> None:
-        self.waiting: dict[_Delayed, float] = {}
-        """The delayed responses and their deadlines, in order; a response that ends removes itself."""
-        self._seconds = seconds
-        self._is_scheduled = False
-
-    def add(self, response: _Delayed) -> None:
-        """Start the stream of a response after the time."""
-        self.waiting[response] = time.monotonic() + self._seconds
-        if not self._is_scheduled:
-            self._schedule(self._seconds)
-
-    def _schedule(self, seconds: float) -> None:
-        self._is_scheduled = True
-        asyncio.get_running_loop().call_later(seconds, self._expire)
-
-    def _expire(self) -> None:
-        self._is_scheduled = False
-        waiting, now = self.waiting, time.monotonic()
-        for response in list(takewhile(lambda response: waiting[response] <= now, waiting)):
-            del waiting[response]
-            response.start_stream()
-        if waiting:
-            self._schedule(next(iter(waiting.values())) - now)
-
-
 class Response:
     """One response to one MCP request."""
 
@@ -217,10 +227,11 @@ class Response:
     _wake: asyncio.Event | None = None
     _pump: asyncio.Task[None] | None = None
 
-    def __init__(self, writer: ResponseWriter, serving: Serving, timer: StreamTimer, *, streams: bool) -> None:
+    def __init__(self, writer: ResponseWriter, serving: Serving, timers: "SharedTimers[Response]", *, streams: bool) -> None:
         self._writer = writer
         self._serving = serving
-        self._timer = timer
+        self._timers = timers
+        self._delayed: dict[Response, float] = _NOT_DELAYED
         self._streams = streams
         self._events: list[bytes] = []
 
@@ -242,7 +253,7 @@ class Response:
         """Cancel the task that serves the request if the client disconnects."""
         self._writer.watch(self._disconnected)
         if self._streams:
-            self._timer.add(self)
+            self._delayed = self._timers.start(self, self._serving.hold_back)
 
     def notify(self, message: bytes) -> None:
         """Send a message ahead of the answer, which makes the response a stream."""
@@ -258,7 +269,7 @@ class Response:
     def finish(self, message: bytes, status: int = OK) -> Awaitable[None]:
         """Write the answer, and end; the caller waits until it is written."""
         self._ended = True
-        self._timer.waiting.pop(self, None)
+        self._delayed.pop(self, None)
         if self._pump is None:
             return self._writer.respond(status, message)
         self._report_dropped()
@@ -271,7 +282,7 @@ class Response:
         self._ended = True
         if self.is_gone and self._writer.task is not None:
             self._writer.task.uncancel()  # the cancellation was ours, and the task of another server may have more to do
-        self._timer.waiting.pop(self, None)
+        self._delayed.pop(self, None)
         self._writer.unwatch()
         if self._pump is not None:
             self._pump.cancel()

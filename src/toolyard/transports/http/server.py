@@ -3,13 +3,16 @@
 import asyncio
 import errno
 import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.config.settings import Serving
+from toolyard.monitor.log_files import AccessLine
 from toolyard.transports import Address
 from toolyard.transports.auth import Authenticator, check_exposure
-from toolyard.transports.http.app import App
+from toolyard.transports.http.app import App, Mount
+from toolyard.transports.http.capacity import Connections
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ _BODY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 75.0
 _UNREAD_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 1.0
+_DESCRIPTOR_SECONDS: Final = 2.0
 _BACKLOG: Final = 2048
 
 
@@ -37,7 +41,7 @@ class ServerState:
         self.scheme = "https" if is_secure else "http"
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
-        self.connections: set[Connection] = set()
+        self.connections = Connections(serving)
         self.buffered = 0
         """Bytes of bodies that are incomplete or queued."""
         self.max_buffered = serving.message_bytes * _MAX_BODIES
@@ -52,7 +56,13 @@ class ServerState:
 
     def make_room(self) -> None:
         """End the connection with the most buffered bytes, so that it does not keep the others out."""
-        max(self.connections, key=lambda connection: connection.buffered).refuse_body()
+        max(self.connections.all, key=lambda connection: connection.buffered).refuse_body()
+
+    async def watch_descriptors(self, descriptor: int) -> None:
+        """Log while the process has no file descriptors left."""
+        while True:
+            await asyncio.sleep(_DESCRIPTOR_SECONDS)
+            self.connections.check_descriptors(descriptor)
 
     async def finish(self, seconds: float) -> None:
         """Shut down: let calls finish within a time, then cancel the rest; each is answered."""
@@ -65,12 +75,12 @@ class ServerState:
 
     async def _settle(self) -> None:
         """Let responses be written for a moment, then answer for the calls that do not end."""
-        for connection in tuple(self.connections):
+        for connection in tuple(self.connections.all):
             connection.close_when_done()
         deadline = self.loop.time() + _SETTLE_SECONDS
-        while any(map(_is_answering, self.connections)) and self.loop.time() < deadline:  # noqa: ASYNC110 - no event
+        while any(map(_is_answering, self.connections.all)) and self.loop.time() < deadline:  # noqa: ASYNC110 - no event
             await asyncio.sleep(_POLL_S)  # polling is good enough for something that happens once
-        for connection in tuple(self.connections):
+        for connection in tuple(self.connections.all):
             response = connection.response
             if response is not None and (answer := self.app.answer_unfinished(response.request)) is not None:
                 await response.give_up(answer)
@@ -79,7 +89,7 @@ class ServerState:
         """Close every connection after what is written has gone out."""
         for _ in range(_LOOP_TURNS):
             await asyncio.sleep(0)  # the loop sends what is written
-        for connection in tuple(self.connections):
+        for connection in tuple(self.connections.all):
             connection.abort()
         for _ in range(_LOOP_TURNS):
             await asyncio.sleep(0)  # the loop reports the ends, also those of connections from the last moment
@@ -90,16 +100,32 @@ def _is_answering(connection: "Connection") -> bool:
     return connection.response is not None and connection.response.request.method == "POST"
 
 
+async def _accept_waiting() -> None:
+    """Let the loop accept the connections that the kernel has accepted already, and reset when the socket is closed."""
+    for _ in range(_LOOP_TURNS):
+        await asyncio.sleep(0)
+
+
 class Http:
     """Streamable HTTP on one address."""
 
     name = "http"
     endpoint = "/mcp"
 
-    def __init__(self, serving: Serving, authenticator: Authenticator | None = None, *, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        authenticator: Authenticator | None = None,
+        *,
+        listener: socket.socket | None = None,
+        mounts: Mapping[str, Mount] | None = None,
+        access_log: Callable[[AccessLine], None] | None = None,
+    ) -> None:
         check_exposure(None if serving.socket is not None else serving.host, authenticator)
         self.serving = serving
         self.authenticator = authenticator
+        self._mounts = mounts
+        self._access_log = access_log
         self._ssl = _tls_context(serving)
         self.listener = listener or listen_on(serving)
         """The listening socket."""
@@ -119,7 +145,7 @@ class Http:
 
     def make_app(self, yard: Yard) -> App:
         """Return the application."""
-        return App(yard, self.serving, self.authenticator, host=self.host)
+        return App(yard, self.serving, self.authenticator, host=self.host, mounts=self._mounts, access_log=self._access_log)
 
     def _url(self) -> str:
         if self.serving.socket is not None:
@@ -144,9 +170,12 @@ class Http:
             backlog=_BACKLOG,
             ssl_handshake_timeout=None if self._ssl is None else state.head_seconds,
         )
+        watching = asyncio.ensure_future(state.watch_descriptors(self.listener.fileno()))
         try:
             await self._ended.wait()
         finally:
+            watching.cancel()
+            await asyncio.shield(_accept_waiting())
             server.close()
             await asyncio.shield(state.finish(self.serving.shutdown_seconds))
             self._ended = None
@@ -220,5 +249,10 @@ def _tls_context(serving: Serving) -> Any:
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(serving.tls_cert, serving.tls_key)
+    context.load_cert_chain(serving.tls_cert, serving.tls_key, password=_refuse_pass_phrase)
     return context
+
+
+def _refuse_pass_phrase() -> str:
+    """Fail for an encrypted key: without this function OpenSSL would ask for the pass phrase on the terminal, and wait."""
+    raise OSError(errno.EACCES, "The key is encrypted. Decrypt it with 'openssl pkey', and close the file to others")

@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from toolyard.dispatch.call import Caller
+from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.server import ServerContext, ServerSession
+from toolyard.server.context import own_scope
 from toolyard.wire.sse import KEEP_ALIVE, encode_event, encode_retry
 
 __all__ = ["HttpSession", "HttpSessions", "ReplayBuffer", "ReportGap", "Stream"]
@@ -209,7 +210,7 @@ class HttpSession:
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._used_at = self._loop.time()
-        self.session = ServerSession(server, caller=caller, send=self.standalone.push)
+        self.session = ServerSession(server, caller=own_scope(caller), send=self.standalone.push)
 
     def _new_stream(self, number: int) -> Stream:
         return Stream(number, max_events=self.serving.event_count, max_bytes=self.serving.message_bytes)
@@ -297,6 +298,8 @@ class HttpSessions:
         self._serving = serving = server.serving
         self._sessions: OrderedDict[str, HttpSession] = OrderedDict()
         """The most recently used at the end."""
+        self._counts: dict[str, int] = {}
+        """The number of sessions by identity."""
         self._replay_buffer = ReplayBuffer(serving.event_seconds, _BUFFERED_MESSAGES * serving.message_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -306,10 +309,14 @@ class HttpSessions:
 
     def start(self, caller: Caller) -> HttpSession | None:
         """Return a new session, or None if there are too many and none is idle."""
-        if len(self._sessions) >= self._serving.sessions and not self._make_room(caller):
+        count = self._counts.get(caller.identity, 0)
+        is_full = len(self._sessions) >= self._serving.sessions
+        has_most = caller.identity != ANYONE.identity and count >= self._serving.sessions_per_identity
+        if (is_full or has_most) and not self._make_room(caller, own=has_most):
             return None
         session = HttpSession(self._server, caller, self._replay_buffer)
         self._sessions[session.id] = session
+        self._counts[caller.identity] = self._counts.get(caller.identity, 0) + 1
         if self._timer is None:
             self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         return session
@@ -322,14 +329,18 @@ class HttpSessions:
         if session.has_expired():
             self.end(session)
             return None
-        session.session.update_caller(caller)  # a renewed token may have other claims
+        if caller.identity != ANYONE.identity:
+            session.session.update_caller(caller)  # a renewed token may have other claims
         session.touch()
         self._sessions.move_to_end(session_id)
         return session
 
     def end(self, session: HttpSession) -> None:
         """End a session."""
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            self._counts[session.identity] -= 1
+            if not self._counts[session.identity]:
+                del self._counts[session.identity]
         session.close()
 
     def end_listeners(self) -> None:
@@ -344,14 +355,19 @@ class HttpSessions:
         for session in tuple(self._sessions.values()):
             self.end(session)
 
-    def _make_room(self, caller: Caller) -> bool:
-        """End the session that was idle for longest, the caller's own if there is one; return whether there was one."""
-        idle = (session for session in self._sessions.values() if session.is_idle)
-        own = (session for session in self._sessions.values() if session.identity == caller.identity and session.is_idle)
-        oldest = next(own, None) or next(idle, None)
+    def _make_room(self, caller: Caller, *, own: bool) -> bool:
+        """End the session that was idle for longest: the caller's own, or one of an identity with more; return whether there was one."""
+        oldest = self._oldest_idle(caller.identity)
+        if oldest is None and not own:
+            most = max(self._counts, key=self._counts.__getitem__)
+            if self._counts[most] > self._counts.get(caller.identity, 0) + 1:
+                oldest = self._oldest_idle(most)
         if oldest is not None:
             self.end(oldest)
         return oldest is not None
+
+    def _oldest_idle(self, identity: str) -> HttpSession | None:
+        return next((session for session in self._sessions.values() if session.identity == identity and session.is_idle), None)
 
     def _sweep(self) -> None:
         self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep) if self._sessions else None

@@ -56,6 +56,7 @@ class FakePool:
     """A pool and a response handler in one, which records what it gets."""
 
     name = "there"
+    is_event_stream = False
     connection: Connection | None = None
 
     def __init__(self) -> None:

@@ -5,10 +5,17 @@ import socket
 import struct
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from raw_servers import Connect, Request, Serve, answers, failed_call, request_message, result_message
+
+from toolyard.providers.upstream.http import HttpLink
+from toolyard.providers.upstream.link import NO_CREDENTIALS, LinkError
+from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.transports import fastest_loop
+from toolyard.wire.messages import Id
 
 
 def sends(*pieces: bytes, close: bool = False) -> Callable[[Request], Any]:
@@ -298,4 +305,103 @@ async def test_any_other_failure_to_connect_is_unavailable_too(connect: Connect,
     error = await failed_call(link, listener)
 
     assert (error.kind, error.sent) == ("unavailable", False)
-    assert "No route to host" in error.text
+    assert "No route to host" in error.private
+
+
+FLOODS = {
+    "blank lines": b"\n\n",
+    "comments": b":\n\n",
+    "long comments": b": " + b"x" * 200 + b"\n",
+    "events": b"data: {}\n\n",
+    "tiny events": b"id\n\n",
+}
+LAG_S = 0.25
+NOISE = 4
+"""The factor for a machine that does other work at the same time; it was 5 seconds before streams were read in slices."""
+
+
+def flood(listener: socket.socket, piece: bytes) -> None:
+    """Answer the first request with an event stream of nothing but this."""
+    with listener, suppress(OSError):
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(65_536)
+            peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+            for _ in range(3 if b"d" in piece else 12):
+                peer.sendall(piece * (1024 * 1024 // len(piece)))
+
+
+async def longest_lag(work: "asyncio.Future[Any]") -> float:
+    """Return for how long the loop was blocked at most while something goes on."""
+    loop, longest = asyncio.get_running_loop(), 0.0
+    while not work.done():
+        since = loop.time()
+        await asyncio.sleep(0)  # one loop iteration, not a wait
+        longest = max(longest, loop.time() - since)
+    return longest
+
+
+@pytest.mark.parametrize("piece", FLOODS.values(), ids=FLOODS.keys())
+def test_a_flood_on_an_event_stream_blocks_nobody(piece: bytes) -> None:
+    async def receive() -> float:
+        listener = socket.create_server(("127.0.0.1", 0))
+        link = HttpLink("there", UpstreamSettings(url=f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"), NO_CREDENTIALS)
+        sending = asyncio.ensure_future(asyncio.to_thread(flood, listener, piece))
+        await link.open(DroppingListener())
+        link.send(request_message(1), 1, {})
+        try:
+            async with asyncio.timeout(60):
+                return await longest_lag(sending)
+        finally:
+            await link.close()
+            await sending
+
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:  # which reads on while there is more
+        assert runner.run(receive()) < LAG_S * NOISE
+
+
+class DroppingListener:
+    """A listener that drops everything."""
+
+    def receive(self, data: bytes, about: Id | None) -> None:
+        """Drop a message."""
+
+    def lose(self, request_id: Id, error: LinkError) -> None:
+        """Drop a loss."""
+
+    def end(self, error: LinkError) -> None:
+        """Drop the end."""
+
+
+async def test_one_trailer_without_end_is_refused_before_it_grows(serve: Serve, connect: Connect) -> None:
+    async def endless(request: Request) -> None:
+        await request.write(HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx-filler: ")
+        while True:
+            await request.write(b"y" * 10_000)
+
+    server = await serve(endless)
+    link, listener = await connect(server.url)
+    tracemalloc.start()
+    try:
+        error = await failed_call(link, listener)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert (error.kind, error.sent) == ("refused", True)
+    assert peak < 5_000_000
+    await server.left()
+
+
+async def test_an_event_of_very_many_lines_is_refused(serve: Serve, connect: Connect) -> None:
+    async def talk(request: Request) -> None:
+        await request.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: x\n" + b":\n" * 200_000 + b"\n")
+        await request.gone()
+
+    server = await serve(talk)
+    link, listener = await connect(server.url)
+
+    error = await failed_call(link, listener)
+
+    assert (error.kind, error.sent) == ("refused", True)
+    await server.left()

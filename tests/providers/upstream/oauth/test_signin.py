@@ -489,6 +489,46 @@ async def test_a_failing_identity_provider_is_a_transient_error(authority: Autho
     assert len(authority.asked("/identity/token")) == 3
 
 
+def move(authority: Authority) -> str:
+    """Have the upstream name another authorization server, and return that."""
+    other = f"{authority.origin}/other"
+    authority.papers["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other]
+    authority.papers["/.well-known/oauth-authorization-server/other"] = authority.server_paper(issuer=other)
+    return other
+
+
+@pytest.mark.parametrize("grant", ["authorization_code", "client_credentials"])
+async def test_only_the_first_authorization_server_gets_the_configured_secret(authority: Authority, log_in: SignIn, grant: str) -> None:
+    client = {"grant": grant, "client_id": "us", "client_secret": "s"}
+    stored = await log_in(**client)
+    asked = len(authority.asked("/token"))
+    other = move(authority)
+
+    with pytest.raises(LoginError, match="toolyard logout shop"):
+        await log_in(stored, **client)
+    assert len(authority.asked("/token")) == asked
+
+    assert (await log_in(stored, issuer=other, **client)).token is not None
+    assert (await log_in(None, **client)).issuer == other  # somebody signed out before
+
+
+async def test_the_first_authorization_server_is_pinned_before_it_gets_the_secret(authority: Authority) -> None:
+    saved: list[StoredLogin] = []
+
+    async def save(login: StoredLogin) -> None:
+        assert not authority.asked("/token")
+        saved.append(login)
+
+    login = Login(grant="client_credentials", client_id="us", client_secret="s")  # noqa: S106 - no secret
+    settings = UpstreamSettings(url=authority.url, login=login)
+    await obtain("shop", settings, "", stored=None, save=save)
+
+    assert [one.issuer for one in saved] == [authority.origin]
+    move(authority)
+    with pytest.raises(LoginError, match="client_secret"):
+        await obtain("shop", settings, "", stored=saved[0])
+
+
 @pytest.mark.parametrize("grant", ["authorization_code", "client_credentials"])
 async def test_an_authorization_server_that_is_not_trusted_gets_nothing(authority: Authority, log_in: SignIn, grant: str) -> None:
     client = {"grant": grant, "client_id": "us", "client_secret": "s"}

@@ -17,6 +17,7 @@ from toolyard import Call, Serving, Yard, tool
 from toolyard.launch.serve import serve_forever
 from toolyard.providers.upstream.provider import make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.state.sqlite import SqliteStore
 
 SENT: Final = {"Authorization": "Bearer of-the-caller", "X-API-Key": "key-of-the-caller", "Cookie": "id=of-the-caller", "X-Tenant": "tea"}
 
@@ -90,3 +91,35 @@ async def test_a_forwarded_header_is_hidden_from_handlers_and_sent_once_the_upst
     assert own["data"] == {"x-tenant": "tea"}
     assert (told.get("data") or told)["authorization"] == SENT["Authorization"]
     assert list(left) == []
+
+
+def written(path: Path) -> bytes:
+    """Return all that is in a store."""
+    return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_a_job_that_needs_forwarded_credentials_is_refused_and_they_are_not_stored(
+    tmp_path: Path, sdk_url: str, *, mounted: bool
+) -> None:
+    upstream = make_upstream("shed", UpstreamSettings(url=sdk_url, forward_headers=("Authorization",)), state=tmp_path)
+    path = tmp_path / "store.sqlite3"
+    inner = Yard("inner", providers=[upstream], metatools=False)
+    gate = Yard("gate", providers=[inner if mounted else upstream], store=SqliteStore(path))
+    chain = {"steps": [{"tool_id": "shed__headers"}]}
+    with anyio.fail_after(30):
+        async with (
+            served(gate) as address,
+            httpx2.AsyncClient(headers=SENT) as http,
+            Client(streamable_http_client(address, http_client=http), mode=NEW) as client,
+        ):
+            await upstream.wait_ready()
+            direct: Any = (await client.call_tool("run_tool", {"tool_id": "shed__headers", "background": True})).structured_content
+            started: Any = await client.call_tool("run_tool", {"tool_id": "run_chain", "args": chain, "background": True})
+            job_id = started.structured_content["data"]["job_id"]
+            job: Any = (await client.call_tool("wait_job", {"job_id": job_id})).structured_content
+
+    assert direct["error"]["code"] == "not_supported"
+    assert direct["error"]["may_have_run"] is False
+    assert job["data"]["result"]["error"]["details"]["cause_code"] == "not_supported"
+    assert b"of-the-caller" not in written(path)

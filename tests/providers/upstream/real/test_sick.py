@@ -11,6 +11,7 @@ import anyio
 from mcp import Client, StdioServerParameters
 from msgspec.structs import replace
 
+from toolyard._internal.project import find_project, project_dir
 from toolyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -38,7 +39,7 @@ def write(folder: Path) -> None:
         lines += [f"connect_seconds = {FOR_EVER}", f"list_seconds = {FOR_EVER}", 'pin = "off"']  # what was seen is less than what is there
         there = settings if settings.url else replace(settings, cwd=str(folder))  # a command of a file runs in the file's folder
         kept = Catalogue(endpoint_hash=endpoint_hash(there), seen=time.time() - 10**6, version="2026-07-28", tools=(ECHO,))
-        save(folder_of(folder / "state", name), kept)
+        save(folder_of(project_dir(folder / "state", find_project(folder / "toolyard.toml")), name), kept)
     (folder / "toolyard.toml").write_text("\n".join(lines))
 
 

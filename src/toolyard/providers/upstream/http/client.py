@@ -82,6 +82,7 @@ def _invalid_url(name: str) -> LinkError:
 
 
 _HEAD_BYTES: Final = 64 * 1024
+_SLICE_BYTES: Final = 16 * 1024
 _IDLE_SECONDS: Final = 30.0
 _TCP_KEEPALIVE_SECONDS: Final = 60
 _MARGIN_SECONDS: Final = 1.0
@@ -93,6 +94,11 @@ class ResponseHandler(Protocol):
     """Receives one response; nothing follows `on_complete` or `on_error`."""
 
     connection: "Connection | None"
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Return whether the response is an event stream."""
+        ...
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """Handle the status and the headers."""
@@ -125,6 +131,8 @@ class Connection(asyncio.Protocol):
         self._poll = select.poll()
         self._handler: ResponseHandler | None = None
         self._idle_limit = _IDLE_SECONDS
+        self._rest = b""
+        """Data that are not parsed yet."""
         self._is_closed = False
         self._reset()
 
@@ -194,7 +202,23 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes and pass the result on."""
+        """Parse the bytes and pass the result on; those of an event stream in slices, with other work of the loop in between."""
+        handler = self._handler
+        if handler is not None and len(data) > _SLICE_BYTES and handler.is_event_stream:
+            data, self._rest = data[:_SLICE_BYTES], data[_SLICE_BYTES:]
+            self._transport.pause_reading()
+            self._pool.loop.call_soon(self._continue)
+        self._receive(data)
+
+    def _continue(self) -> None:
+        """Take the rest of the data, of which there is nothing left if the connection was closed."""
+        data, self._rest = self._rest, b""
+        if self.is_alive:
+            self.data_received(data)
+        if self.is_alive and not self._rest:
+            self._transport.resume_reading()
+
+    def _receive(self, data: bytes) -> None:
         if self._handler is None:
             self.abort()  # a response without a request
             return
@@ -202,8 +226,8 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._is_malformed = True
-        if not self._status:
-            self._size += len(data)
+        # Counts what is neither body nor complete: a head, sizes of chunks, and trailers, which the parser collects in quadratic time.
+        self._size = 0 if self._pieces else self._size + len(data)
         self._deliver(self._handler, data)
 
     def _deliver(self, handler: ResponseHandler, data: bytes) -> None:
@@ -222,14 +246,14 @@ class Connection(asyncio.Protocol):
         elif self._is_malformed:
             self._reject(handler, "is not HTTP", "" if self._is_head_delivered else data[:TEXT_CHARS].decode("utf-8", "replace"))
         elif self._size > _HEAD_BYTES:
-            self._reject(handler, "has too long a head", "")
+            self._reject(handler, "has too long a head or trailers", "")
 
     def _complete(self, handler: ResponseHandler) -> None:
         keep_alive = self._headers.get(b"keep-alive")
         if keep_alive is not None and (match := _KEEP_ALIVE.search(keep_alive)):
             self._idle_limit = min(_IDLE_SECONDS, int(match[1]) - _MARGIN_SECONDS)  # stop using it before the server closes it
         self._detach()
-        if self._is_persistent and not self._is_malformed:
+        if self._is_persistent and not self._is_malformed and not self._rest:
             self._reset()
             self._pool.release(self)
         else:
@@ -245,9 +269,8 @@ class Connection(asyncio.Protocol):
         self._is_malformed = self._is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header; trailers only count towards the size."""
+        """Collect a header; trailers are dropped."""
         if self._status:
-            self._size += len(name) + len(value)
             return
         name = name.lower()
         before = self._headers.get(name)
@@ -412,7 +435,7 @@ class Pool:
         self._address = address
         self._limit = limit
         self._connect_seconds = connect_seconds
-        self._loop = asyncio.get_running_loop()
+        self.loop = self._loop = asyncio.get_running_loop()
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []
         self._queue: deque[tuple[ResponseHandler, bytes]] = deque()
@@ -525,7 +548,7 @@ class Pool:
             raise LinkError("unavailable", sentence) from None
         except (OSError, UnicodeError) as error:
             sentence = f"'{self.name}' cannot be reached: {_reason(error)}."
-            raise LinkError("unavailable", sentence, text=str(error)[:TEXT_CHARS]) from None
+            raise LinkError("unavailable", sentence, private=f"{str(error)[:TEXT_CHARS]}.") from None
         if not connection.is_alive:
             raise LinkError("unavailable", f"'{self.name}' closed a new connection at once.")
         return connection

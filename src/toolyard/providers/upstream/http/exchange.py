@@ -142,6 +142,11 @@ class Exchange:
         except (ValueError, OverflowError):
             return None
 
+    @property
+    def is_event_stream(self) -> bool:
+        """Return whether the response is an event stream."""
+        return self.events is not None
+
     def close(self) -> None:
         """Stop its timer, and ignore what still comes."""
         self.is_closed = True
@@ -169,8 +174,8 @@ class Exchange:
                 self.listener.on_event(self, event)
                 if self.is_closed:
                     return
-        except ValueError:
-            self._overflow()
+        except ValueError as error:
+            self._overflow(str(error))
 
     def _collect(self, piece: bytes) -> None:
         if not self._size:
@@ -180,7 +185,7 @@ class Exchange:
             self._body += piece
         self._size += len(piece)
         if self._size > (self._sender.message_bytes if self.status == OK else _ERROR_BYTES):
-            self._overflow()
+            self._overflow(f"The answer is longer than {self._sender.message_bytes} bytes.")
 
     def on_complete(self) -> None:
         """Handle the end of a complete response."""
@@ -193,12 +198,12 @@ class Exchange:
         """Handle a response that failed or broke off."""
         self.listener.on_error(self, error)
 
-    def _overflow(self) -> None:
+    def _overflow(self, reason: str) -> None:
         """Stop reading; the beginning of an error's body is enough."""
         if self.connection is not None:
             self.connection.abort()
         if self.status == OK:
-            sentence = f"'{self.name}' answered with more than {self._sender.message_bytes} bytes."
+            sentence = f"'{self.name}' answered with too much. {reason}"
             self.listener.on_error(self, LinkError("refused", sentence, sent=True, status=OK))
         else:
             self._sender.handle_status(self)

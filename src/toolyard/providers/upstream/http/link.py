@@ -12,7 +12,7 @@ from toolyard.providers.upstream.http.client import parse_address
 from toolyard.providers.upstream.http.exchange import MAX_ONE_WAY, NOT_FOUND, OK, Exchange, Sender, error_from_response, split_messages
 from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError, Listener, without_mcp_headers
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.wire.messages import Id
+from toolyard.wire.messages import Id, id_of
 from toolyard.wire.sse import Event
 
 __all__ = ["EventStream", "HttpLink", "delay_before"]
@@ -108,7 +108,9 @@ def _peek_response_id(data: bytes) -> tuple[bool, Any]:
     """Return whether the bytes are a message, and the id of the request that it answers, if it is a response."""
     try:
         frame = _decode_frame(data)
-    except (msgspec.DecodeError, RecursionError):
+    except RecursionError:
+        return True, id_of(data)  # nested too deep: its request must fail, and not wait for its timeout
+    except msgspec.DecodeError:
         return False, None
     return True, frame.id if frame.method is None else None
 

@@ -16,7 +16,6 @@ from toolyard._internal.lazy import load
 from toolyard._internal.logfmt import log_value
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.oauth.metadata import (
-    IdentityAssertion,
     LoginError,
     StoredLogin,
     Token,
@@ -141,6 +140,7 @@ class OAuthCredentials:
                 if error.is_transient or not self._needs_person:
                     raise
                 self._log_failure(error)
+                stored = await asyncio.to_thread(self._vault.read)  # the attempt may have pinned the authorization server
         refused = StoredLogin(url=self._settings.url or "") if stored is None else stored
         if challenge and refused.challenge != challenge:
             await self._write(msgspec.structs.replace(refused, challenge=challenge))
@@ -161,10 +161,7 @@ class OAuthCredentials:
             login = await load_signin().refresh(self._name, stored, self._login)
             return login
 
-        async def save(assertion: IdentityAssertion) -> None:
-            await self._write(msgspec.structs.replace(stored or StoredLogin(url=self._settings.url or ""), identity_assertion=assertion))
-
-        login = await load_signin().obtain(self._name, self._settings, challenge, stored=stored, save=save)
+        login = await load_signin().obtain(self._name, self._settings, challenge, stored=stored, save=self._write)
         return msgspec.structs.replace(login, challenge=challenge if needs_more_scope(challenge) else "")
 
     @property

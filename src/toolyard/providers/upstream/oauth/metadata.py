@@ -114,6 +114,8 @@ class StoredLogin(msgspec.Struct, frozen=True, kw_only=True):
     """The challenge of the upstream's last refusal, for the next login."""
     user: str = msgspec.field(default="", name="who")
     """The name of the person who signed in, if the server gave one."""
+    issuer: str = ""
+    """The first authorization server that was shown the configured client; no other is."""
     identity_assertion: IdentityAssertion | None = msgspec.field(default=None, name="vouched")
 
 

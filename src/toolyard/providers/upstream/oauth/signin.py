@@ -165,6 +165,8 @@ async def _authorization_code(redirect: _RedirectListener, server: ServerMetadat
 
 SaveAssertion = Callable[[IdentityAssertion], Awaitable[None]]
 """Stores a renewed identity assertion at once, because the old refresh token may be invalid, whatever fails later."""
+SaveLogin = Callable[[StoredLogin], Awaitable[None]]
+"""Stores what must not be lost, whatever fails later."""
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - the name of a grant type
 _ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a token type
@@ -183,7 +185,7 @@ async def _sign_in_at_provider(http: OAuthHttp, identity: Identity, *, port: int
 
 
 async def _obtain_grant(
-    http: OAuthHttp, identity: Identity, assertion: IdentityAssertion | None, *, fields: Mapping[str, str], save: SaveAssertion | None
+    http: OAuthHttp, identity: Identity, assertion: IdentityAssertion | None, *, fields: Mapping[str, str], save: SaveAssertion
 ) -> tuple[str, IdentityAssertion]:
     """Exchange an identity assertion for a grant (ID-JAG) at one authorization server; return both.
 
@@ -203,8 +205,7 @@ async def _obtain_grant(
     # An id token is valid for minutes and the login for days, so a refused one is renewed first.
     renewal = {"grant_type": "refresh_token", "refresh_token": assertion.refresh_token}
     assertion = _identity_assertion(await _request_token(http, identity, server, **renewal), identity, previous=assertion)
-    if save is not None:
-        await save(assertion)
+    await save(assertion)
     return await _exchange(http, identity, server, id_token=assertion.id_token, **fields), assertion
 
 
@@ -236,7 +237,19 @@ _UNAUTHORIZED: Final = 401
 _NAME_CLAIMS: Final = ("email", "preferred_username", "name", "sub")
 
 
-async def sign_in(name: str, settings: UpstreamSettings, stored: StoredLogin | None, *, show: ShowUrl, seconds: float) -> StoredLogin:
+async def _save_nothing(_: StoredLogin) -> None:
+    """Store nothing, for callers that have no vault."""
+
+
+async def sign_in(
+    name: str,
+    settings: UpstreamSettings,
+    stored: StoredLogin | None,
+    *,
+    show: ShowUrl,
+    seconds: float,
+    save: SaveLogin = _save_nothing,
+) -> StoredLogin:
     """Have a person sign in at an upstream, where one is needed, and return the login to store.
 
     Raises:
@@ -250,16 +263,17 @@ async def sign_in(name: str, settings: UpstreamSettings, stored: StoredLogin | N
             stored = msgspec.structs.replace(stored or StoredLogin(url=url), identity_assertion=assertion)
         if login.grant == "authorization_code":
             discovered, fields = await _discover(http, settings, stored)
+            await _pin_server(http.name, login, discovered, stored=stored or StoredLogin(url=url), save=save)
             client = stored.client if stored is not None else None
             client, response = await _authorize_in_browser(
                 http, login, discovered.server, stored=client, fields=fields, show=show, seconds=seconds
             )
             return _new_login(url, discovered, client, response, requested=fields.get("scope"))
-    return await obtain(name, settings, stored.challenge if stored is not None else "", stored=stored)
+    return await obtain(name, settings, stored.challenge if stored is not None else "", stored=stored, save=save)
 
 
 async def obtain(
-    name: str, settings: UpstreamSettings, challenge: str, *, stored: StoredLogin | None, save: SaveAssertion | None = None
+    name: str, settings: UpstreamSettings, challenge: str, *, stored: StoredLogin | None, save: SaveLogin = _save_nothing
 ) -> StoredLogin:
     """Get a token without a person: with client credentials, or with an identity assertion.
 
@@ -268,16 +282,21 @@ async def obtain(
     """
     login = settings.login or Login()
     url = settings.url or ""
-    stored = msgspec.structs.replace(stored or StoredLogin(url=url), challenge=challenge)
+    stored = stored or StoredLogin(url=url)
     async with open_http(name, url) as http:
-        discovered, fields = await _discover(http, settings, stored)
+        discovered, fields = await _discover(http, settings, msgspec.structs.replace(stored, challenge=challenge))
+        pinned = await _pin_server(http.name, login, discovered, stored=stored, save=save)
+
+        async def save_assertion(assertion: IdentityAssertion) -> None:
+            await save(msgspec.structs.replace(pinned, identity_assertion=assertion))
+
         client = configured_client(login, discovered.server)
         if client is None:
             raise LoginError(f"'{name}' signs in as a client: its 'login' needs a 'client_id' and a 'client_secret' or 'private_key'.")
         grant, assertion = {"grant_type": "client_credentials"}, stored.identity_assertion
         if login.identity is not None:
             exchanged = {"audience": discovered.server.issuer, **fields}
-            jag, assertion = await _obtain_grant(http, login.identity, assertion, fields=exchanged, save=save)
+            jag, assertion = await _obtain_grant(http, login.identity, assertion, fields=exchanged, save=save_assertion)
             grant = {"grant_type": _JWT_BEARER, "assertion": jag}
         response = await http.token(discovered.server.token_endpoint, client, key=login.private_key, **grant, **fields)
     made = _new_login(url, discovered, client, response, requested=fields.get("scope"))
@@ -335,6 +354,26 @@ async def _discover(http: OAuthHttp, settings: UpstreamSettings, stored: StoredL
     return discovered, {"resource": discovered.resource, **({"scope": scope} if scope else {})}
 
 
+async def _pin_server(name: str, login: Login, discovered: Discovered, *, stored: StoredLogin, save: SaveLogin) -> StoredLogin:
+    """Store the first authorization server before it is shown the configured secret, and refuse every other.
+
+    The upstream names the server, so that it could otherwise have the secret sent wherever it likes.
+    """
+    issuer = discovered.server.issuer
+    if login.client_secret is None or login.issuer is not None:
+        return stored
+    first = stored.issuer or (stored.client.issuer if stored.client is not None else issuer)
+    if first != issuer:
+        raise LoginError(
+            f"'{name}' asks for a login at '{issuer[:200]}' now, and first asked for one at '{first[:200]}', which alone gets its "
+            f"'client_secret'. If that is right, run 'toolyard logout {name}' and sign in again, or set 'issuer' in its 'login'."
+        )
+    if not stored.issuer:
+        stored = msgspec.structs.replace(stored, issuer=issuer)
+        await save(stored)
+    return stored
+
+
 def _scope_to_request(login: Login, discovered: Discovered, stored: StoredLogin | None) -> str | None:
     """Return the scope of the settings or of the upstream, on top of the granted one if the upstream asked for more."""
     scope = " ".join(login.scopes) or discovered.scope
@@ -354,6 +393,7 @@ def _new_login(url: str, discovered: Discovered, client: Client, response: Mappi
         client=client if client.redirect_uri is not None else msgspec.structs.replace(client, client_secret=None),
         token=_parse_token(response, requested),
         user=_user_name(response.get("id_token")),
+        issuer=discovered.server.issuer,
     )
 
 

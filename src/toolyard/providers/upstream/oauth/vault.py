@@ -17,7 +17,7 @@ import msgspec
 from toolyard._internal.files import make_private, read_private, write_atomically
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 
-__all__ = ["Vault", "stored_url"]
+__all__ = ["Vault", "is_known", "stored_url"]
 
 _FILE: Final = "tokens.json"
 _LOCK: Final = "tokens.lock"
@@ -36,6 +36,11 @@ class _InFile(msgspec.Struct, frozen=True, tag_field="kept_in", tag="file"):
     """The content of the file if the login is in it."""
 
     login: StoredLogin
+
+
+def is_known(folder: Path) -> bool:
+    """Return whether a folder has a stored login or refusal."""
+    return (folder / _FILE).exists()
 
 
 def stored_url(folder: Path) -> str | None:

@@ -1,0 +1,113 @@
+"""Metrics in the text formats of Prometheus.
+
+prometheus-client writes the text. It is imported when the first page is written, because most yards never need it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolyard.dispatch.call import Call
+from toolyard.monitor.metrics import BOUNDS_MS, CallerStats, CallStats, Label, Metrics
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+__all__ = ["Snapshot", "UpstreamState", "render", "snapshot_of"]
+
+_TOOL: Final = ("source", "tool")
+_SUMS: Final[tuple[tuple[str, str, Callable[[CallStats], float]], ...]] = (
+    ("toolyard_calls", "Finished calls.", lambda stats: stats.calls),
+    ("toolyard_call_wait_seconds", "Time that calls waited for policies, limiters and people.", lambda stats: stats.waited_ms / 1000),
+    ("toolyard_result_bytes", "Size of results as JSON.", lambda stats: stats.bytes),
+    ("toolyard_result_estimated_tokens", "Estimated tokens of answers.", lambda stats: stats.estimated_tokens),
+    ("toolyard_repaired_arguments", "Arguments that were repaired.", lambda stats: stats.coerced),
+    ("toolyard_held_calls", "Calls that a policy answered, such as those that wait for approval.", lambda stats: stats.held),
+)
+"""The counters: name, help and value."""
+_BOUNDS: Final = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
+
+
+class UpstreamState(msgspec.Struct, frozen=True):
+    """The state of one upstream."""
+
+    name: str
+    state: str
+    is_open: bool
+    """Whether its circuit breaker is open, so that it is not called."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All metrics at one moment; another thread may read it."""
+
+    tools: Mapping[Label, CallStats]
+    callers: Mapping[str, CallerStats]
+    running: Mapping[Label, int]
+    queued: Mapping[Label, int]
+    upstreams: tuple[UpstreamState, ...]
+
+
+def snapshot_of(metrics: Metrics, calls: Iterable[Call] = (), upstreams: Iterable[UpstreamState] = ()) -> Snapshot:
+    """Return the metrics as they are now, with the calls in flight and the upstreams."""
+    running, queued = metrics.count_running(calls)
+    return Snapshot(
+        tools={label: stats.copy() for label, stats in metrics.tools.items()},
+        callers={name: msgspec.structs.replace(stats) for name, stats in metrics.callers.items()},
+        running=running,
+        queued=queued,
+        upstreams=tuple(upstreams),
+    )
+
+
+def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
+    """Return a page for Prometheus and its media type, which the header `Accept` chooses."""
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
+    from prometheus_client.registry import Collector  # noqa: PLC0415 - see above
+
+    class Source(Collector):
+        def collect(self) -> Iterator["Metric"]:
+            yield from _families(snapshot)
+
+    encode, media_type = choose_encoder(accept)
+    return encode(Source()), media_type
+
+
+def _families(snapshot: Snapshot) -> Iterator["Metric"]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - see above
+
+    for name, text, value in _SUMS:
+        yield _family(CounterMetricFamily, name, text, _TOOL, {label: value(stats) for label, stats in snapshot.tools.items()})
+    yield _durations(snapshot)
+    errors = {(*label, code, blame): count for label, stats in snapshot.tools.items() for (code, blame), count in stats.errors.items()}
+    yield _family(CounterMetricFamily, "toolyard_errors", "Failed calls by code and blame.", (*_TOOL, "code", "blame"), errors)
+    yield _family(GaugeMetricFamily, "toolyard_calls_in_flight", "Calls that run or wait.", _TOOL, snapshot.running)
+    yield _family(GaugeMetricFamily, "toolyard_calls_queued", "Calls that wait for policies and limiters.", _TOOL, snapshot.queued)
+    callers = {(name,): stats.calls for name, stats in snapshot.callers.items()}
+    failed = {(name,): stats.errors for name, stats in snapshot.callers.items()}
+    yield _family(CounterMetricFamily, "toolyard_caller_calls", "Calls by caller.", ("caller",), callers)
+    yield _family(CounterMetricFamily, "toolyard_caller_errors", "Failed calls by caller.", ("caller",), failed)
+    states = {(upstream.name, upstream.state): 1 for upstream in snapshot.upstreams}
+    breakers = {(upstream.name,): int(upstream.is_open) for upstream in snapshot.upstreams}
+    yield _family(GaugeMetricFamily, "toolyard_upstream_state", "1 for the state of each upstream.", ("upstream", "state"), states)
+    yield _family(GaugeMetricFamily, "toolyard_upstream_breaker_open", "1 if the circuit breaker is open.", ("upstream",), breakers)
+
+
+def _family(make: Any, name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> "Metric":
+    family = make(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _durations(snapshot: Snapshot) -> "Metric":
+    from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415 - see above
+
+    family = HistogramMetricFamily("toolyard_call_seconds", "Duration of calls.", labels=_TOOL)
+    for label, stats in snapshot.tools.items():
+        total, buckets = 0, list[tuple[str, float]]()
+        for bound, count in zip(_BOUNDS, stats.buckets, strict=True):
+            total += count
+            buckets.append((bound, total))
+        family.add_metric(label, buckets, sum_value=stats.elapsed_ms / 1000)
+    return family

@@ -1,0 +1,14 @@
+"""The stores that the tests of jobs use."""
+
+from pathlib import Path
+
+import pytest
+
+from toolyard.state.memory import MemoryStore
+from toolyard.state.sqlite import SqliteStore
+from toolyard.state.store import Store
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "store.sqlite3")

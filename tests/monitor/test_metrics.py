@@ -1,0 +1,221 @@
+"""What is counted of calls, under which labels, and how much memory that may take."""
+
+import os
+import tracemalloc
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolyard import Call, Caller, Envelope, ToolError, Yard, tool
+from toolyard.dispatch.outcome import Record
+from toolyard.monitor import Label, Metrics
+from toolyard.monitor.metrics import BOUNDS_MS, OTHER, UNKNOWN, quantile
+
+RECORDS = int(os.environ.get("CI_RECORDS", "200000"))
+NAMES = 50_000
+FLAT_BYTES = 200_000
+
+
+def record(**fields: Any) -> Record:
+    usual: dict[str, Any] = {"call_id": "c_1", "tool": "add", "started": 1000.0, "elapsed_ms": 1.0, "source": "shop", "identity": "ada"}
+    return Record(**{**usual, **fields})
+
+
+@tool(operation="query")
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    if a < 0:
+        raise ToolError("state_error", "No.")
+    return a + b
+
+
+@tool
+async def outer(call: Call) -> int:
+    """Add by another tool."""
+    return (await call.invoke("add", {"a": "1", "b": 2})).data
+
+
+@tool(operation="destroy")
+def wipe() -> None:
+    """Wipe everything."""
+    raise AssertionError
+
+
+async def ask(call: Call) -> Envelope | None:
+    if call.name == "outer" and call.caller.identity == "eve":
+        raise ToolError("permission_denied", "No.")
+    return Envelope.ok({"status": "approval_required"}) if call.name == "wipe" else None
+
+
+async def test_every_call_is_counted_by_tool_and_source_with_its_failures_repairs_and_held_calls() -> None:
+    metrics = Metrics()
+    async with Yard("shop", tools=[add, outer, wipe], sinks=[metrics], policies=[ask]) as yard:
+        await yard.call("add", {"a": 1, "b": 2}, caller=Caller(identity="ada"))
+        await yard.call("add", {"a": -1, "b": 2}, caller=Caller(identity="eve"))
+        await yard.call("outer", caller=Caller(identity="ada"))
+        await yard.call("outer", caller=Caller(identity="eve"))
+        await yard.call("run_tool", {"tool_id": "wipe"}, caller=Caller(identity="ada"))
+
+    counted = {name: metrics.tools["shop", name] for name in ("add", "outer", "wipe")}  # pyright: ignore[reportArgumentType] - a label is a tuple
+    assert {name: stats.calls for name, stats in counted.items()} == {"add": 3, "outer": 2, "wipe": 1}
+    assert counted["add"].errors == {("state_error", "caller"): 1}
+    assert counted["outer"].errors == {("permission_denied", "policy"): 1}
+    assert counted["add"].coerced == 1
+    assert {label.tool: stats.held for label, stats in metrics.tools.items() if stats.held} == {"wipe": 1}
+    assert counted["add"].bytes == 2
+    assert counted["add"].estimated_tokens > 0
+    assert sum(counted["add"].buckets) == 3
+    assert counted["add"].quantile_ms(0.5) > 0
+    assert {name: (stats.calls, stats.errors) for name, stats in metrics.callers.items()} == {"ada": (5, 0), "eve": (2, 2)}
+
+
+async def test_names_that_callers_invent_are_counted_under_one_label() -> None:
+    metrics = Metrics()
+    async with Yard("shop", tools=[add], sinks=[metrics]) as yard:
+        for number in range(10):
+            await yard.call(f"no_such_tool_{number}")
+        await yard.read("no://such/resource")
+        await yard.prompt("no_such_prompt")
+
+    assert list(metrics.tools) == [Label("", UNKNOWN)]
+    assert metrics.tools[Label("", UNKNOWN)].calls == 12
+
+
+async def test_calls_in_flight_are_counted_and_those_that_wait_for_a_policy_apart() -> None:
+    metrics = Metrics()
+    seen: list[tuple[Any, Any]] = []
+
+    async def look(call: Call) -> None:
+        seen.append(metrics.count_running(yard.dispatcher.in_flight.values()))
+
+    @tool
+    async def work() -> int:
+        """Look while it runs."""
+        seen.append(metrics.count_running(yard.dispatcher.in_flight.values()))
+        return 1
+
+    async with Yard("shop", tools=[work], sinks=[metrics], policies=[look]) as yard:
+        await yard.call("work")
+
+    label = Label("shop", "work")
+    assert [(running[label], queued[label]) for running, queued in seen] == [(1, 1), (1, 0)]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
+def test_a_quantile_is_within_the_bucket_of_the_true_one(share: float) -> None:
+    random = Random(7)  # noqa: S311 - no secret
+    durations = sorted(random.lognormvariate(3, 1.5) for _ in range(10_000))
+    metrics = Metrics()
+    for duration in durations:
+        metrics(record(elapsed_ms=duration))
+
+    found = metrics.tools[Label("shop", "add")].quantile_ms(share)
+
+    true = durations[int(share * len(durations))]
+    edges = (0.0, *BOUNDS_MS)
+    low = max(bound for bound in edges if bound <= true)
+    assert low <= found <= min(bound for bound in edges if bound >= true)
+
+
+def test_without_calls_a_quantile_is_zero_and_beyond_the_last_bound_it_is_that_bound() -> None:
+    empty = [0] * (len(BOUNDS_MS) + 1)
+    assert quantile(empty, 0.95) == 0.0
+    assert quantile([*empty[:-1], 3], 0.95) == BOUNDS_MS[-1]
+
+
+def test_tools_and_callers_beyond_the_maximum_are_counted_as_other_and_sources_stay_apart() -> None:
+    metrics = Metrics()
+    for number in range(5000):
+        metrics(record(tool=f"tool_{number}", source=f"upstream_{number % 10}", identity=f"caller_{number}"))
+
+    tools = metrics.tools
+    by_source = {
+        source: sum(stats.calls for label, stats in tools.items() if label.source == source) for source in {label.source for label in tools}
+    }
+
+    assert by_source == {f"upstream_{number}": 500 for number in range(10)}
+    assert tools[Label("upstream_3", OTHER)].calls > 300
+    assert metrics.callers[OTHER].calls == 4000
+    assert len(tools) <= 1300
+    assert len(metrics.callers) <= 1001
+
+
+def test_sources_beyond_the_maximum_are_counted_as_other() -> None:
+    metrics = Metrics()
+    for number in range(5000):
+        metrics(record(source=f"upstream_{number}"))
+
+    assert sum(stats.calls for stats in metrics.tools.values()) == 5000
+    assert metrics.tools[Label(OTHER, OTHER)].calls > 3000
+    assert len(metrics.tools) <= 1300
+
+
+def test_records_and_names_without_end_leave_its_memory_flat() -> None:
+    metrics = Metrics()
+    example = record(code="timeout", blame="tool")
+
+    def feed(count: int, first: int) -> None:
+        for number in range(first, first + count):
+            name = str(number % NAMES)
+            metrics(msgspec.structs.replace(example, tool=name, identity=name, source=f"s{number % 500}", started=number / 100))
+
+    feed(2 * NAMES, 0)
+    metrics.rates.last(600, now=0)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        feed(RECORDS, 2 * NAMES)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert sum(stats.calls for stats in metrics.tools.values()) == RECORDS + 2 * NAMES
+    # the ring of rates holds as many seconds as before, in objects that tracemalloc sees for the first time
+    assert grown < FLAT_BYTES + _ring_bytes()
+
+
+def _ring_bytes() -> int:
+    """Return what a full ring of rates takes."""
+    tracemalloc.start()
+    try:
+        metrics = Metrics()
+        for second in range(700):
+            metrics(record(started=float(second), code="timeout", blame="tool"))
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_rates_are_by_second_and_only_of_calls_from_outside() -> None:
+    metrics = Metrics()
+    for started, fields in (
+        (1000.0, {}),
+        (1000.2, {"code": "timeout", "blame": "tool"}),
+        (1001.9, {"elapsed_ms": 200.0}),
+        (1000.0, {"depth": 1}),
+    ):
+        metrics(record(started=started, **fields))
+
+    seconds = metrics.rates.last(4, now=1002.5)
+
+    assert [(second.second, second.calls, second.errors) for second in seconds] == [
+        (999, 0, {}),
+        (1000, 2, {"timeout": 1}),
+        (1001, 0, {}),
+        (1002, 1, {}),
+    ]
+    assert [second.p95_ms > 100 for second in seconds] == [False, False, False, True]
+
+
+def test_rates_are_kept_for_ten_minutes() -> None:
+    metrics = Metrics()
+    for second in range(2000):
+        metrics(record(started=float(second), elapsed_ms=0.0))
+
+    seconds = metrics.rates.last(10_000, now=1999)
+
+    assert [second.second for second in seconds] == list(range(1400, 2000))
+    assert all(second.calls == 1 for second in seconds)
+    assert sum(second.calls for second in metrics.rates.last(600, now=2300)) == 299

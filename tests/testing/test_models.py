@@ -1,0 +1,240 @@
+"""Scripted models: what they answer, stream and keep. The tests of injection use them with the real SDKs."""
+
+import http.client
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from toolyard import Envelope
+from toolyard.testing.models import OfferedTool, ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, ToolUse, Turn
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+SCRIPT: list[Turn] = [["Let me see what that is.", ToolUse("add", {"a": 1, "text": "a long argument"}), ToolUse("ping")], "Done."]
+OK = Envelope.ok(1).to_json().decode()
+
+
+def request(model: ScriptedModel, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
+    data = body if isinstance(body, str) else json.dumps(body)
+    connection.request(method, path, None if body is None else data, {"content-type": "application/json"})
+    response = connection.getresponse()
+    answer = response.status, response.read()
+    connection.close()
+    return answer
+
+
+def events(stream: bytes) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in stream.decode().splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+class Messages:
+    """A client of the Messages API."""
+
+    model = ScriptedAnthropic
+    path = "/v1/messages"
+
+    def body(self, *, results: bool, **more: Any) -> dict[str, Any]:
+        tools = [{"name": name, "description": "A tool.", "input_schema": SCHEMA} for name in ("add", "ping")]
+        messages: list[Any] = [{"role": "user", "content": "Go."}]
+        if results:
+            uses: list[Any] = [
+                {"type": "tool_use", "id": str(number), "name": name, "input": {}} for number, name in enumerate(("add", "ping"))
+            ]
+            blocks: list[Any] = [{"type": "text", "text": OK}, {"type": "image", "source": {}}]
+            told: list[Any] = [
+                {"type": "tool_result", "tool_use_id": "0", "content": OK},
+                {"type": "tool_result", "tool_use_id": "1", "content": blocks, "is_error": True},
+            ]
+            messages += [{"role": "assistant", "content": uses}, {"role": "user", "content": told}]
+        return {"model": "m", "messages": messages, "tools": tools, **more}
+
+    def read(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
+        content = json.loads(answer)["content"]
+        texts = [block["text"] for block in content if block["type"] == "text"]
+        return "".join(texts), [(block["name"], block["input"]) for block in content if block["type"] == "tool_use"]
+
+    def read_stream(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
+        text, calls = "", list[list[str]]()
+        for event in events(answer):
+            if event["type"] == "content_block_start" and event["content_block"]["type"] == "tool_use":
+                calls.append([event["content_block"]["name"], ""])
+            delta = event.get("delta", {})
+            text += delta.get("text", "")
+            if "partial_json" in delta:
+                calls[-1][1] += delta["partial_json"]
+        return text, [(name, json.loads(arguments or "{}")) for name, arguments in calls]
+
+
+class Chat:
+    """A client of the Chat Completions API."""
+
+    model = ScriptedOpenAI
+    path = "/v1/chat/completions"
+
+    def body(self, *, results: bool, **more: Any) -> dict[str, Any]:
+        functions = [{"name": name, "description": "A tool.", "parameters": SCHEMA} for name in ("add", "ping")]
+        messages: list[Any] = [{"role": "user", "content": "Go."}]
+        if results:
+            calls = [{"id": str(number), "function": {"name": name}} for number, name in enumerate(("add", "ping"))]
+            messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+            messages.append({"role": "tool", "tool_call_id": "0", "content": OK})
+            messages.append({"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": OK}]})
+        return {"model": "m", "messages": messages, "tools": [{"type": "function", "function": each} for each in functions], **more}
+
+    def read(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
+        message = json.loads(answer)["choices"][0]["message"]
+        functions = [call["function"] for call in message.get("tool_calls", ())]
+        return message["content"] or "", [(function["name"], json.loads(function["arguments"])) for function in functions]
+
+    def read_stream(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
+        text, calls = "", dict[int, list[str]]()
+        for choice in [choice for event in events(answer) for choice in event["choices"]]:
+            text += choice["delta"].get("content") or ""
+            for call in choice["delta"].get("tool_calls", ()):
+                calls.setdefault(call["index"], [call["function"].get("name", ""), ""])[1] += call["function"]["arguments"]
+        assert answer.endswith(b"data: [DONE]\n\n")
+        return text, [(name, json.loads(arguments)) for name, arguments in calls.values()]
+
+
+class Responses:
+    """A client of the Responses API."""
+
+    model = ScriptedOpenAI
+    path = "/v1/responses"
+
+    def body(self, *, results: bool, **more: Any) -> dict[str, Any]:
+        tools = [{"type": "function", "name": name, "description": "A tool.", "parameters": SCHEMA} for name in ("add", "ping")]
+        items: Any = "Go."
+        if results:
+            items = [{"role": "user", "content": "Go."}, {"type": "message", "role": "assistant", "content": []}]
+            items += [{"type": "function_call", "call_id": str(n), "name": name} for n, name in enumerate(("add", "ping"))]
+            items.append({"type": "function_call_output", "call_id": "0", "output": OK})
+            items.append({"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": OK}]})
+        return {"model": "m", "input": items, "tools": tools, **more}
+
+    def read(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
+        output = json.loads(answer)["output"]
+        texts = [item["content"][0]["text"] for item in output if item["type"] == "message"]
+        calls = [item for item in output if item["type"] == "function_call"]
+        return "".join(texts), [(call["name"], json.loads(call["arguments"])) for call in calls]
+
+    def read_stream(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
+        told = events(answer)
+        assert [event["sequence_number"] for event in told] == list(range(len(told)))
+        text = "".join(event["delta"] for event in told if event["type"] == "response.output_text.delta")
+        done = [event for event in told if event["type"] == "response.function_call_arguments.done"]
+        pieces = "".join(event["delta"] for event in told if event["type"] == "response.function_call_arguments.delta")
+        assert pieces == "".join(event["arguments"] for event in done)
+        assert self.read(json.dumps(told[-1]["response"]).encode())[0] == text
+        return text, [(event["name"], json.loads(event["arguments"])) for event in done]
+
+
+Api = Messages | Chat | Responses
+CLIENTS: list[Callable[[], Api]] = [Messages, Chat, Responses]
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda client: client.__name__)
+def api(request: pytest.FixtureRequest) -> Api:
+    return request.param()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_turn_is_texts_and_tool_calls(api: Api, stream: bool) -> None:  # noqa: FBT001 - a parameter of a test
+    with api.model(SCRIPT) as model:
+        status, answer = request(model, "POST", api.path, api.body(results=False, stream=stream))
+
+    assert status == 200
+    text, calls = (api.read_stream if stream else api.read)(answer)
+    assert text == "Let me see what that is."
+    assert calls == [("add", {"a": 1, "text": "a long argument"}), ("ping", {})]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_next_turn_follows_from_the_conversation(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
+    with api.model(SCRIPT) as model:
+        answers = [request(model, "POST", api.path, api.body(results=True, stream=stream))[1] for _ in range(2)]
+
+    assert [(api.read_stream if stream else api.read)(answer) for answer in answers] == [("Done.", [])] * 2
+
+
+def test_a_model_keeps_what_it_was_sent(api: Api) -> None:
+    with api.model(SCRIPT) as model:
+        bodies = [api.body(results=False), api.body(results=True), api.body(results=True)]
+        for body in bodies:
+            request(model, "POST", api.path, body)
+
+    assert model.requests == bodies
+    assert model.tools == {name: OfferedTool(name, "A tool.", SCHEMA) for name in ("add", "ping")}
+    assert [(result.name, result.text) for result in model.results] == [("add", OK), ("ping", OK)]
+    assert model.results[0].envelope == Envelope.ok(1)
+    assert [result.is_error for result in model.results] == [False, isinstance(api, Messages)]
+
+
+def test_a_tool_that_is_not_offered_is_an_error_unless_the_script_insists(api: Api) -> None:
+    with api.model([ToolUse("hidden")]) as strict, api.model([ToolUse("hidden", unlisted=True)]) as insisting:
+        refused, answered = (request(model, "POST", api.path, api.body(results=False)) for model in (strict, insisting))
+
+    assert (refused[0], "hidden" in json.loads(refused[1])["error"]["message"]) == (400, True)
+    assert api.read(answered[1]) == ("", [("hidden", {})])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_may_be_a_text_that_is_no_json(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
+    with api.model([ToolUse("add", '{"a":')]) as model:
+        status, answer = request(model, "POST", api.path, api.body(results=False, stream=stream))
+
+    if isinstance(api, Messages) and not stream:  # this API has no place for it
+        assert status == 400
+    else:
+        assert (b'{\\"a\\":' in answer, status) == (True, 200)
+
+
+def test_a_conversation_longer_than_the_script_is_an_error(api: Api) -> None:
+    with api.model(SCRIPT[:1]) as model:
+        status, answer = request(model, "POST", api.path, api.body(results=True))
+
+    assert (status, json.loads(answer)["error"]["type"]) == (400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("body", ["[]", '{"messages": [{}]}', '{"messages": 1}', '{"input": [1]}', "{}", "{"])
+def test_a_request_that_is_none_is_an_error(api: Api, body: str) -> None:
+    with api.model(SCRIPT) as model:
+        assert request(model, "POST", api.path, body)[0] == 400
+
+
+def test_a_stored_conversation_is_refused() -> None:
+    with ScriptedOpenAI(SCRIPT) as model:
+        assert request(model, "POST", "/v1/responses", {"input": "Go.", "previous_response_id": "resp_1"})[0] == 400
+
+
+def test_clients_may_ask_for_models_and_tokens() -> None:
+    with ScriptedAnthropic([]) as model:
+        assert request(model, "HEAD", "/") == (200, b"")
+        assert json.loads(request(model, "GET", "/v1/models")[1])["data"][0]["id"] == "scripted"
+        assert request(model, "GET", "/v1/files")[0] == 404
+        assert json.loads(request(model, "POST", "/v1/messages/count_tokens", {})[1])["input_tokens"] > 0
+        assert request(model, "POST", "/v1/complete", {})[0] == 404
+
+
+def test_a_model_that_is_not_running_has_no_address() -> None:
+    model = ScriptedOpenAI(SCRIPT)
+    with model:
+        assert model.url.endswith("/v1")
+    with pytest.raises(RuntimeError):
+        _ = model.url
+
+
+def test_a_subclass_may_have_several_scripts() -> None:
+    class Two(ScriptedAnthropic):
+        def script_for(self, body: dict[str, Any]) -> list[Turn]:
+            return ["The other."] if body["model"] == "other" else ["The first."]
+
+    with Two([]) as model:
+        bodies = [{**Messages().body(results=False), "model": name} for name in ("first", "other")]
+        said = [Messages().read(request(model, "POST", "/v1/messages", body)[1])[0] for body in bodies]
+
+    assert said == ["The first.", "The other."]

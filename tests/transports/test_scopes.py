@@ -1,0 +1,145 @@
+"""Callers without credentials are kept apart: by their MCP session or connection, or by names that cannot be guessed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from toolyard import Call, Limits, Yard, tool
+from toolyard.dispatch.call import ANYONE, SHARED, Caller
+from toolyard.dispatch.sessions import SHARED_OWNER
+from toolyard.server.context import own_scope
+
+
+@tool
+async def much() -> str:
+    """Return more than is sent."""
+    return "x" * 1000
+
+
+@tool(operation="query")
+async def length(text: str) -> int:
+    """Return the length of a text."""
+    return len(text)
+
+
+@tool
+async def begin(call: Call) -> str:
+    """Start a session."""
+    return call.start_session().id
+
+
+@tool(session="required")
+async def use(call: Call, session_id: str | None = None) -> str:
+    """Use a session."""
+    assert call.session is not None
+    return call.session.id
+
+
+@tool(session="optional")
+async def finish(call: Call, session_id: str | None = None) -> bool:
+    """End a session."""
+    return await call.end_session(session_id)
+
+
+TOOLS = [much, length, begin, use, finish]
+
+
+def crowd() -> Yard:
+    """Return a yard whose results are soon too long."""
+    return Yard(tools=TOOLS, limits=Limits(result_characters=100))
+
+
+async def in_session(session: Any, name: str, arguments: object = None) -> Any:
+    """Return the envelope of a call in a session."""
+    return (await (await session.call(name, arguments)).reply()).json["result"]["structuredContent"]
+
+
+async def test_two_sessions_over_http_see_nothing_of_each_other(serve: Any) -> None:
+    server = await serve(yard=crowd())
+    first, second = await server.greet(), await server.greet()
+
+    handle = (await in_session(first, "much"))["data"]["handle"]
+    mine = await in_session(first, "length", {"text": {"$ref": handle}})
+    taken = await in_session(second, "length", {"text": {"$ref": handle}})
+    session_id = (await in_session(first, "begin"))["data"]
+    implied = await in_session(first, "use")
+    strange = await in_session(second, "use")
+    named = await in_session(second, "use", {"session_id": session_id})
+
+    assert (mine["data"], implied["data"]) == (1000, session_id)
+    assert taken["error"]["code"] == "invalid_input"
+    assert [answer["error"]["code"] for answer in (strange, named)] == ["not_running"] * 2
+    assert [answer["error"]["details"]["available_sessions"] for answer in (strange, named)] == [[], []]
+
+
+async def test_without_a_session_handles_and_session_ids_cannot_be_guessed(serve: Any) -> None:
+    server = await serve(yard=crowd())
+
+    handles = [(await server.ask("much")).data["handle"] for _ in range(3)]
+    used = await server.ask("length", {"text": {"$ref": handles[0]}})
+    session_id = (await server.ask("begin")).data
+    implied = (await server.ask("use")).json["result"]["structuredContent"]
+    named = await server.ask("use", {"session_id": session_id})
+    ended = await server.ask("finish", {"session_id": session_id})
+
+    assert len(set(handles)) == 3
+    assert all(len(handle) == len("r_") + 16 for handle in handles)
+    assert (used.data, named.data, ended.data) == (1000, session_id, True)
+    assert (implied["error"]["code"], implied["error"]["details"]["available_sessions"]) == ("not_running", [])
+
+
+async def test_a_stranger_does_not_push_out_the_results_of_others(serve: Any) -> None:
+    server = await serve(yard=Yard(tools=TOOLS, limits=Limits(result_characters=100, stored_results=2)))
+    session = await server.greet()
+    mine = (await in_session(session, "much"))["data"]["handle"]
+    first = (await server.ask("much")).data["handle"]
+
+    for _ in range(5):
+        await server.ask("much")
+
+    assert (await in_session(session, "length", {"text": {"$ref": mine}}))["data"] == 1000
+    assert (await server.ask("length", {"text": {"$ref": first}})).data == 1000
+
+
+async def test_the_connection_on_stdio_is_the_scope(program: Any) -> None:
+    source = (
+        "from toolyard import Call, Yard, serve, tool\n\n@tool\nasync def who(call: Call) -> str:\n    'Say.'\n"
+        "    return call.caller.scope\n\nserve(Yard(tools=[who]), transport='stdio')\n"
+    )
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "who", "_meta": meta}}
+    scopes: list[str] = []
+    for _ in range(2):
+        running = await program(source)
+        await running.write(message, {**message, "id": 2})
+        scopes += [json.loads(await running.line())["result"]["structuredContent"]["data"] for _ in range(2)]
+        await running.end()
+
+    assert scopes[0] == scopes[1] != scopes[2] == scopes[3]
+    assert all(scopes)
+
+
+async def test_one_caller_cannot_take_the_sessions_of_all(serve: Any) -> None:
+    server = await serve(yard=Yard(tools=TOOLS, limits=Limits(caller_sessions=2)))
+    first, second = await server.greet(), await server.greet()
+
+    answers = [await in_session(first, "begin") for _ in range(3)]
+    other = await in_session(second, "begin")
+
+    assert [answer["success"] for answer in answers] == [True, True, False]
+    assert answers[2]["error"]["code"] == "overloaded"
+    assert other["success"]
+
+
+@pytest.mark.parametrize("caller", [Caller(identity="ada"), Caller(scope="mine")])
+def test_who_has_an_identity_or_a_scope_keeps_it(caller: Caller) -> None:
+    assert own_scope(caller) is caller
+
+
+def test_each_connection_without_either_has_a_scope_of_its_own() -> None:
+    scopes = {own_scope(caller).scope for caller in (ANYONE, ANYONE, SHARED, SHARED)}
+
+    assert len(scopes) == 4
+    assert scopes.isdisjoint({ANYONE.scope, SHARED.scope})
+    assert SHARED.owner == SHARED_OWNER
