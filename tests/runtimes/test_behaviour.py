@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 from backends import CPYTHON, answer, opened
 
 from toolyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimits, RunResult, Runtime
@@ -14,7 +15,10 @@ from toolyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimi
 LIMITS = RunLimits(seconds=20)
 
 
-@pytest.fixture(params=CPYTHON)
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=CPYTHON)
 async def runtime(request: pytest.FixtureRequest) -> AsyncGenerator[Runtime]:
     async with opened(request.param) as runtime:
         yield runtime
@@ -135,7 +139,7 @@ async def test_an_error_has_its_place_and_a_traceback_of_the_program_alone(runti
     ],
 )
 async def test_a_program_without_a_value_says_why(runtime: Runtime, code: str, kind: str) -> None:
-    result = await run(runtime, code, seconds=3, calls=5, output_bytes=100_000)
+    result = await run(runtime, code, seconds=1 if kind == "timeout" else 20, calls=5, output_bytes=100_000)
     assert result.failure is not None
     assert result.failure.kind == kind
     assert (await run(runtime, "'next'")).value == "next"
@@ -222,21 +226,21 @@ async def test_a_session_keeps_variables_and_another_does_not_see_them(runtime: 
     async def in_session(code: str, session: str) -> RunResult:
         return await runtime.run(code, None, LIMITS, answer, session=session)
 
-    assert (await in_session("x = 41", "a")).failure is None
-    assert (await in_session("x + 1", "a")).value == 42
-    other = await in_session("x", "b")
+    assert (await in_session("x = 41", "kept")).failure is None
+    assert (await in_session("x + 1", "kept")).value == 42
+    other = await in_session("x", "other")
     assert other.failure is not None
     assert other.failure.type == "NameError"
-    await runtime.end_session("a")
-    ended = await in_session("x", "a")
+    await runtime.end_session("kept")
+    ended = await in_session("x", "kept")
     assert ended.failure is not None
 
 
 async def test_a_session_whose_guest_died_starts_anew(runtime: Runtime) -> None:
-    assert (await runtime.run("x = 1", None, LIMITS, answer, session="a")).failure is None
-    stopped = await runtime.run("while True: pass", None, msgspec.structs.replace(LIMITS, seconds=0.5), answer, session="a")
+    assert (await runtime.run("x = 1", None, LIMITS, answer, session="died")).failure is None
+    stopped = await runtime.run("while True: pass", None, msgspec.structs.replace(LIMITS, seconds=0.5), answer, session="died")
     assert stopped.failure is not None
-    anew = await runtime.run("x", None, LIMITS, answer, session="a")
+    anew = await runtime.run("x", None, LIMITS, answer, session="died")
     assert anew.failure is not None
     assert anew.failure.type == "NameError"
 
@@ -249,10 +253,10 @@ async def test_a_call_of_an_ended_run_is_refused(runtime: Runtime) -> None:
         return None
 
     first = "import gc\nold = [thing for thing in gc.get_objects() if type(thing).__name__ == 'Driver'][0]\nold_id = old.run_id"
-    await runtime.run(first, None, LIMITS, note, session="a")
+    await runtime.run(first, None, LIMITS, note, session="ended")
     late = "try:\n    await call_tool('late')\nexcept ToolError as error:\n    result = error.code"
     second = f"new_id, old.run_id = old.run_id, old_id\n{late}\nold.run_id = new_id"
-    assert (await runtime.run(second, None, LIMITS, note, session="a")).value == "state_error"
+    assert (await runtime.run(second, None, LIMITS, note, session="ended")).value == "state_error"
     assert calls == []
 
 

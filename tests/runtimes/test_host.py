@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -15,9 +16,10 @@ import msgspec
 import pytest
 from backends import answer, opened
 
-from toolyard.runtimes.container import Engine, is_orphan, read_docker, read_podman, server_id
+from toolyard.runtimes.container import Engine, read_docker, read_podman
 from toolyard.runtimes.guest import Driver, Pipe
 from toolyard.runtimes.host import Guest
+from toolyard.runtimes.process import Subprocess, is_orphan, server_id
 from toolyard.runtimes.runtime import GuestCall, RunLimits, RunResult, RuntimeMissingError
 
 FLOODS = {
@@ -65,7 +67,9 @@ from toolyard.runtimes.settings import RuntimeSettings
 async def main():
     backend = None if sys.argv[1] == 'dev' else 'bubblewrap'
     runtime = RuntimeSettings(enabled=True, profile=sys.argv[1], backend=backend, allow_unsafe=True)
-    async def ready(): print('ready', flush=True)
+    async def ready() -> str:
+        print('ready', flush=True)
+        return 'ready'
     async with Yard(tools=[ready], runtime=runtime, allow_eval=True) as yard:
         await yard.call('execute_code', {'code': 'await tools.yard.ready()\\nwhile True: pass'})
 asyncio.run(main())
@@ -110,6 +114,34 @@ async def test_sigkill_of_the_yard_leaves_no_guest_behind(profile: str) -> None:
     victim.kill()
     await victim.wait()
     assert await asyncio.to_thread(wait_until_gone, guests) == []
+
+
+def folders_in(path: Path) -> list[Path]:
+    return list(path.glob("toolyard-dev-*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the start time of a process is read from /proc")
+async def test_the_folder_of_a_killed_yard_is_removed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    victim = await asyncio.create_subprocess_exec(sys.executable, "-c", VICTIM, "dev", stdout=subprocess.PIPE, env=environment)
+    assert victim.stdout is not None
+    assert await asyncio.wait_for(victim.stdout.readline(), 30) == b"ready\n"
+    (left,) = folders_in(tmp_path)
+    (tmp_path / "toolyard-dev-mine").mkdir()
+    living = Subprocess()
+    await living.open()
+    assert left.exists(), "the server lives"
+    victim.kill()
+    await victim.wait()
+    (left / "kept").write_text("by a program")
+    next_one = Subprocess()
+    await next_one.open()
+    assert not left.exists()
+    assert len(folders_in(tmp_path)) == 3, "those of living servers and of others stay"
+    await living.close()
+    await next_one.close()
+    assert [path.name for path in folders_in(tmp_path)] == ["toolyard-dev-mine"]
 
 
 def test_only_containers_of_dead_servers_are_orphans() -> None:
@@ -257,7 +289,6 @@ async def test_a_guest_that_dies_of_sigkill_counts_as_out_of_memory() -> None:
 async def test_a_run_whose_guest_cannot_start_is_refused() -> None:
     from toolyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415
     from toolyard.runtimes.host import GuestSettings, start_guest  # noqa: PLC0415
-    from toolyard.runtimes.process import Subprocess  # noqa: PLC0415
 
     class Broken(Subprocess):
         async def launch(self, limits: RunLimits) -> Guest:

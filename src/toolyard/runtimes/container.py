@@ -8,7 +8,6 @@ import io
 import json
 import os
 import shutil
-import socket
 import sys
 import tarfile
 import tempfile
@@ -23,11 +22,11 @@ import msgspec
 from toolyard._internal.files import find_state_dir, write_atomically
 from toolyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, driver_source, start_guest
 from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, find_interpreter
-from toolyard.runtimes.process import PROCESS_LIMITS
+from toolyard.runtimes.process import PROCESS_LIMITS, is_orphan, server_id
 from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
 from toolyard.runtimes.seccomp import is_supported, program_filter
 
-__all__ = ["Container", "Engine", "build_image", "find_engine", "is_orphan", "read_docker", "read_podman", "server_id"]
+__all__ = ["Container", "Engine", "build_image", "find_engine", "read_docker", "read_podman"]
 
 _INSTALL: Final = "Install podman or docker, and run 'toolyard runtime build'."
 _BUILD: Final = "Run 'toolyard runtime build'."
@@ -289,27 +288,6 @@ class Container:
         dead = [row[0] for row in rows if len(row) == len(("id", "server")) and is_orphan(row[1])]
         if dead:
             await _engine(engine.program, ["rm", "--force", *dead])
-
-
-def server_id() -> str:
-    """Return what names this process for good: the machine, its pid and when it started."""
-    pid = os.getpid()
-    return f"{socket.gethostname()}/{pid}/{_started(pid)}"
-
-
-def _started(pid: int) -> str:
-    """Return the start time of a process as the system counts it, or nothing if there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def is_orphan(server: str) -> bool:
-    """Return whether a container belongs to a server of this machine that is dead."""
-    host, _, rest = server.partition("/")
-    pid, _, started = rest.partition("/")
-    return host == socket.gethostname() and pid.isdigit() and _started(int(pid)) != started
 
 
 def _client_environment() -> dict[str, str]:
