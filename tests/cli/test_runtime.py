@@ -1,17 +1,22 @@
 """`toolyard runtime` and `toolyard code`: what can run programs here, and a program against a yard."""
 
+import asyncio
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from backends import require
 
 from toolyard.launch.errors import USAGE, exit_status
 
 Run = Callable[..., tuple[int, str, str]]
 DEV = ("--runtime-profile", "dev", "--runtime-allow-unsafe", "--allow-eval")
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+@pytest.fixture
+def bubblewrap() -> None:
+    asyncio.run(require("bubblewrap"))
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def test_a_program_that_is_not_there_is_refused(shop: str, toolyard: Run) -> Non
     assert "no/such/file.py" in error
 
 
-@needs_bubblewrap
+@pytest.mark.usefixtures("bubblewrap")
 def test_the_sandbox_is_chosen_by_a_flag(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
     status, out, _ = toolyard("code", program("1 + 1"), shop, "--runtime-backend", "bubblewrap", "--json")
     assert status == 0
@@ -88,7 +93,7 @@ def test_an_image_is_not_built_without_an_engine(toolyard: Run, tmp_path: Path, 
     assert status == exit_status("runtime_unavailable")
 
 
-@needs_bubblewrap
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_probe_attacks_the_sandboxes(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
     status, out, _ = toolyard("runtime", "probe", "--json")

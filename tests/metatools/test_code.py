@@ -1,12 +1,15 @@
 """`execute_code`: programs that call tools, each call through the whole funnel."""
 
 import asyncio
-import shutil
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import pytest_asyncio
+from backends import descendants, require
+from job_tools import ended, started
 
 from toolyard import ToolError, Yard, tool
 from toolyard.dispatch.call import Call, Caller, Channel
@@ -16,8 +19,12 @@ from toolyard.model.envelope import Envelope
 from toolyard.model.profile import Profile, Toolset
 from toolyard.runtimes.settings import RuntimeSettings
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 SANDBOX = RuntimeSettings(enabled=True, backend="bubblewrap")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def bubblewrap() -> None:
+    await require("bubblewrap")
 
 
 async def add(a: int, b: int = 2) -> int:
@@ -296,3 +303,74 @@ async def test_the_dev_profile_needs_the_eval_flag() -> None:
     assert answer.data["value"] == 1
     assert answer.data["runtime"]["sandboxed"] is False
     assert "memory" in answer.data["runtime"]["not_enforced"]
+
+
+async def test_a_program_can_run_in_the_background() -> None:
+    async with yard_of() as yard:
+        job_id = await started(yard, "execute_code", {"code": "progress(1, 2, 'half')\nawait tools.shop.add(a=1)"})
+        job = await ended(yard, job_id)
+    assert (job["status"], job["tool_id"]) == ("completed", "execute_code")
+    assert job["result"]["data"]["value"] == 3
+    assert job["progress"] == {"done": 1, "total": 2, "text": "half"}
+
+
+async def test_a_mistake_of_a_program_in_the_background_is_its_result() -> None:
+    async with yard_of() as yard:
+        job = await ended(yard, await started(yard, "execute_code", {"code": "x = 1\n1 / 0"}))
+    assert (job["status"], job["result"]["error"]["code"]) == ("completed", "code_error")
+    assert job["result"]["error"]["details"]["line"] == 2
+
+
+async def test_cancelling_the_job_of_a_program_kills_its_guest_and_its_calls() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+    programs: set[int] = set()
+
+    async def wait() -> None:
+        """Wait."""
+        programs.update(guests() - before)
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    async with yard_of(wait) as yard:
+        await run(yard, "1")
+        before = guests()
+        job_id = await started(yard, "execute_code", {"code": "await tools.shop.wait()"})
+        await begun.wait()
+        assert programs
+        job = (await yard.call("cancel_job", {"job_id": job_id})).data
+        await stopped.wait()
+        async with asyncio.timeout(10):
+            while programs & guests():  # noqa: ASYNC110 - the system tells of no process that is no child of ours
+                await asyncio.sleep(0.01)
+    assert job["status"] == "cancelled"
+
+
+def guests() -> set[int]:
+    """Return the processes of the guests of this process: they all are below its bubblewrap."""
+    return descendants(os.getpid())
+
+
+async def test_a_program_can_be_a_step_of_a_chain() -> None:
+    steps = [
+        {"tool_id": "add", "args": {"a": 1}},
+        {"tool_id": "execute_code", "args": {"code": "(await tools.shop.add(a=inputs['n'])) * 10", "inputs": {"n": {"$from": 0}}}},
+    ]
+    async with yard_of() as yard:
+        answer = await yard.call("run_chain", {"steps": steps})
+        wrong = await yard.call("run_chain", {"steps": [*steps, {"tool_id": "execute_code", "args": {"code": "1 / 0"}}]})
+    assert answer.success, answer.error
+    assert answer.data["results"][1]["data"]["value"] == 50
+    assert wrong.error is not None
+    assert (wrong.error.code, wrong.error.details["cause_code"]) == ("chain_step_failed", "code_error")
+
+
+async def test_a_program_gets_the_id_of_a_job_that_it_starts() -> None:
+    code = "job = await call_tool('run_tool', {'tool_id': 'add', 'args': {'a': 5}, 'background': True})\n"
+    code += "[job['status'], (await call_tool('wait_job', {'job_id': job['job_id']}))['result']['data']]"
+    async with yard_of() as yard:
+        answer = await run(yard, code)
+    assert answer.success, answer.error
+    assert answer.data["value"] == ["working", 7]

@@ -18,7 +18,7 @@ from toolyard.runtimes.process import Subprocess
 from toolyard.runtimes.runtime import CallFailedError, GuestCall, Runtime, RuntimeMissingError
 from toolyard.runtimes.wasm import Wasm
 
-__all__ = ["CPYTHON", "FULL", "SANDBOXED", "answer", "opened"]
+__all__ = ["CPYTHON", "FULL", "SANDBOXED", "answer", "descendants", "opened", "require"]
 
 CPYTHON_SANDBOXES = ("bubblewrap", "container", "wasm")
 SANDBOXED = (*CPYTHON_SANDBOXES, "monty")
@@ -62,6 +62,12 @@ async def opened(name: str) -> AsyncGenerator[Runtime]:
         await runtime.close()
 
 
+async def require(name: str) -> None:
+    """Skip a test, with the reason, where a backend cannot run."""
+    async with opened(name):
+        pass
+
+
 async def prepare_container() -> None:
     """Build the image once; a hybrid of cgroup v1 and v2, as some build machines have, needs runc."""
     if HYBRID and shutil.which("runc") and "CONTAINERS_CONF" not in os.environ:
@@ -97,3 +103,22 @@ async def answer(call: GuestCall) -> object:
             raise CallFailedError(
                 {"code": "tool_not_found", "message": "There is no such tool.", "details": {"similar": ["echo"]}, "retryable": False}
             )
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the living processes below a process."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if state != "Z":  # a zombie has ended; a zygote waits for it when it forks again
+                children.setdefault(int(parent), []).append(int(entry.name))
+    found, todo = set[int](), [pid]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            found.add(child)
+            todo.append(child)
+    return found

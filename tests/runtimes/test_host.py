@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from backends import answer, opened
+from backends import answer, descendants, opened, require
 
 from toolyard.runtimes.container import Engine, read_docker, read_podman
 from toolyard.runtimes.guest import Driver, Pipe
@@ -76,23 +76,6 @@ asyncio.run(main())
 """
 
 
-def descendants(pid: int) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, todo = set[int](), [pid]
-    while todo:
-        for child in children.get(todo.pop(), []):
-            found.add(child)
-            todo.append(child)
-    return found
-
-
 def wait_until_gone(pids: set[int]) -> list[int]:
     """Return which processes are still there after ten seconds."""
     deadline = time.monotonic() + 10
@@ -104,8 +87,7 @@ def wait_until_gone(pids: set[int]) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 @pytest.mark.parametrize("profile", ["standard", "dev"])
 async def test_sigkill_of_the_yard_leaves_no_guest_behind(profile: str) -> None:
-    async with opened("bubblewrap"):
-        pass
+    await require("bubblewrap")
     victim = await asyncio.create_subprocess_exec(sys.executable, "-c", VICTIM, profile, stdout=subprocess.PIPE)
     assert victim.stdout is not None
     assert await asyncio.wait_for(victim.stdout.readline(), 30) == b"ready\n"
@@ -307,8 +289,7 @@ async def test_a_zygote_that_died_is_started_anew() -> None:
     from toolyard.runtimes.bubblewrap import Bubblewrap  # noqa: PLC0415
     from toolyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415
 
-    async with opened("bubblewrap"):
-        pass
+    await require("bubblewrap")
     launcher = Bubblewrap()
     runtime = GuestRuntime(launcher)
     await runtime.open()
