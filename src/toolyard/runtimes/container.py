@@ -5,7 +5,6 @@ The image is built here from the interpreter of this process and pinned by its i
 
 import asyncio
 import io
-import json
 import os
 import shutil
 import sys
@@ -72,8 +71,8 @@ async def find_engine() -> Engine:
             continue
         status, text = await _engine(program, ["info", "--format", "{{json .}}"])
         try:
-            found = cast("dict[str, Any]", json.loads(text)) if status == 0 else {}
-        except ValueError:
+            found = msgspec.json.decode(text, type=dict[str, Any]) if status == 0 else {}
+        except msgspec.DecodeError:
             found = {}
         engine = read_docker(program, found) if name == "docker" else read_podman(program, found)
         if engine is not None:
