@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from backends import descendants, require
-from job_tools import ended, started
 
 from toolyard import ToolError, Yard, tool
 from toolyard.dispatch.call import Call, Caller, Channel
@@ -305,9 +304,20 @@ async def test_the_dev_profile_needs_the_eval_flag() -> None:
     assert "memory" in answer.data["runtime"]["not_enforced"]
 
 
+async def started(yard: Yard, code: str) -> str:
+    """Start a program in the background and return the id of its job."""
+    answer = await yard.call("run_tool", {"tool_id": "execute_code", "args": {"code": code}, "background": True})
+    assert answer.data["status"] == "working", answer
+    return answer.data["job_id"]
+
+
+async def ended(yard: Yard, job_id: str) -> dict[str, Any]:
+    return (await yard.call("wait_job", {"job_id": job_id})).data
+
+
 async def test_a_program_can_run_in_the_background() -> None:
     async with yard_of() as yard:
-        job_id = await started(yard, "execute_code", {"code": "progress(1, 2, 'half')\nawait tools.shop.add(a=1)"})
+        job_id = await started(yard, "progress(1, 2, 'half')\nawait tools.shop.add(a=1)")
         job = await ended(yard, job_id)
     assert (job["status"], job["tool_id"]) == ("completed", "execute_code")
     assert job["result"]["data"]["value"] == 3
@@ -316,7 +326,7 @@ async def test_a_program_can_run_in_the_background() -> None:
 
 async def test_a_mistake_of_a_program_in_the_background_is_its_result() -> None:
     async with yard_of() as yard:
-        job = await ended(yard, await started(yard, "execute_code", {"code": "x = 1\n1 / 0"}))
+        job = await ended(yard, await started(yard, "x = 1\n1 / 0"))
     assert (job["status"], job["result"]["error"]["code"]) == ("completed", "code_error")
     assert job["result"]["error"]["details"]["line"] == 2
 
@@ -337,7 +347,7 @@ async def test_cancelling_the_job_of_a_program_kills_its_guest_and_its_calls() -
     async with yard_of(wait) as yard:
         await run(yard, "1")
         before = guests()
-        job_id = await started(yard, "execute_code", {"code": "await tools.shop.wait()"})
+        job_id = await started(yard, "await tools.shop.wait()")
         await begun.wait()
         assert programs
         job = (await yard.call("cancel_job", {"job_id": job_id})).data
