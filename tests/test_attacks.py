@@ -72,12 +72,32 @@ async def take(a: list[object]) -> int:
     '''Take anything.'''
     return len(a)
 
-yard = Yard("app", tools=[ping, numbers, either, many, large, take])
+@tool(operation="query")
+async def one(a: A | B | C) -> int:
+    '''Take one of three.'''
+    return 1
+
+@tool(operation="query")
+async def grid(a: list[list[list[int]]]) -> int:
+    '''Take a grid.'''
+    return len(a)
+
+@tool(operation="query")
+async def named(a: dict[str, int]) -> int:
+    '''Take a map.'''
+    return len(a)
+
+yard = Yard("app", tools=[ping, numbers, either, many, large, take, one, grid, named])
 """
 
 
 def chain(*steps: dict[str, Any]) -> str:
     return json.dumps({"steps": list(steps)})
+
+
+def repeated(item: str) -> str:
+    """Return as many items as arguments may have."""
+    return ",".join([item] * 490_000)
 
 
 def linked(references: int, megabytes: int) -> str:
@@ -88,16 +108,27 @@ def linked(references: int, megabytes: int) -> str:
 
 
 ATTACKS: dict[str, tuple[str, Callable[[], str], str]] = {
-    "a million texts for numbers": ("numbers", lambda: '{"a":[' + ",".join(['"a"'] * 990_000) + "]}", "invalid_input"),
-    "a million fractions for numbers": ("numbers", lambda: '{"a":[' + ",".join(["1.5"] * 990_000) + "]}", "invalid_input"),
-    "a million empty objects for a union": ("either", lambda: '{"a":[' + ",".join(["{}"] * 1_300_000) + "]}", "invalid_input"),
+    "a million texts for numbers": ("numbers", lambda: '{"a":[' + ",".join(['"a"'] * 990_000) + "]}", "too_large"),
+    "a million empty objects for a union": ("either", lambda: '{"a":[' + ",".join(["{}"] * 1_300_000) + "]}", "too_large"),
+    "texts for numbers": ("numbers", lambda: '{"a":[' + repeated('"a"') + "]}", "invalid_input"),
+    "fractions for numbers": ("numbers", lambda: '{"a":[' + repeated("1.5") + "]}", "invalid_input"),
+    "whole fractions for numbers": ("numbers", lambda: '{"a":[' + repeated("1.0") + "]}", "invalid_input"),
+    "empty objects for a union": ("either", lambda: '{"a":[' + repeated("{}") + "]}", "invalid_input"),
+    "a whole fraction beside a large value in a union": ("one", lambda: '{"a":{"a":5.0,"q":[' + repeated("{}") + "]}}", "invalid_input"),
+    "a whole fraction beside a large argument": ("many", lambda: '{"a":5.0,"q":[' + repeated("{}") + "]}", "invalid_input"),
+    "lists in lists, the last of which is none": ("grid", lambda: '{"a":[' + repeated("[[]]") + ",1]}", "invalid_input"),
+    "a map whose last value is wrong": (
+        "named",
+        lambda: json.dumps({"a": {f"{index:x}": 1 for index in range(330_000)} | {"z": "z"}}),
+        "invalid_input",
+    ),
     "half-right objects for a union": ("either", lambda: '{"a":[' + ",".join(['{"k":"q","inner":[{}]}'] * 170_000) + "]}", "invalid_input"),
-    "many missing arguments beside a large one": ("many", lambda: '{"q":[' + ",".join(["{}"] * 1_300_000) + "]}", "invalid_input"),
+    "many missing arguments beside a large one": ("many", lambda: '{"q":[' + repeated("{}") + "]}", "invalid_input"),
     "many unknown arguments": ("numbers", lambda: json.dumps({f"{index:x}": 1 for index in range(350_000)}), "invalid_input"),
     "a chain of many steps": ("run_chain", lambda: chain(*[{"tool_id": "ping", "wrong": 1}] * 50_000), "invalid_input"),
     "a chain of large wrong steps": (
         "run_chain",
-        lambda: chain(*[{"tool_id": "numbers", "args": {"a": ["a"] * 20_000}}] * 30),
+        lambda: chain(*[{"tool_id": "numbers", "args": {"a": ["a"] * 20_000}}] * 20),
         "invalid_input",
     ),
     "a chain that refers to a large result often": ("run_chain", lambda: linked(150, 14), "chain_step_failed"),
@@ -193,7 +224,7 @@ def test_other_clients_are_answered_while_an_attack_runs(attack: str, tmp_path: 
         answer = json.loads(sent.stdout)
         memory = peak_memory_kb(process.pid)
         process.send_signal(signal.SIGTERM)
-        process.wait(LAST_S * NOISE * 2)
+        process.wait(LAST_S)
 
     assert ("" if answer["success"] else answer["error"]["code"]) == code
     assert answer["success"] or len(answer["error"]["details"].get("issues", [])) <= MAX_ISSUES

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from toolyard.model.limits import Limits
     from toolyard.model.profile import Profile, Surface, Toolset
     from toolyard.model.spec import EvalRule, Example, Operation, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec, ToolSpec
+    from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
     from toolyard.providers import Provider
     from toolyard.providers.functions import Functions, prompt, resource, tool
     from toolyard.providers.upstream.provider import make_upstream
@@ -42,6 +43,7 @@ __all__ = [
     "CODES",
     "Audio",
     "Blob",
+    "BudgetSettings",
     "Call",
     "Caller",
     "Channel",
@@ -66,6 +68,8 @@ __all__ = [
     "PromptSpec",
     "Provider",
     "PublishError",
+    "QueueSettings",
+    "RateSettings",
     "Reason",
     "Record",
     "Resource",
@@ -153,6 +157,11 @@ _HOMES = {
         "Reason",
         "ResourceSpec",
         "ToolSpec",
+    ),
+    "policy.settings": (
+        "BudgetSettings",
+        "QueueSettings",
+        "RateSettings",
     ),
     "providers": ("Provider",),
     "providers.functions": (

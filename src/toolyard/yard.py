@@ -32,6 +32,8 @@ from toolyard.model.limits import Limits
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
+from toolyard.policy.client_timeouts import ClientTimeouts
+from toolyard.policy.settings import BudgetSettings, LoadSettings, QueueSettings, RateSettings
 from toolyard.providers import Provider, Publish
 from toolyard.providers.mount import Mount
 from toolyard.providers.provider_set import ProviderSet, StaticProvider
@@ -42,6 +44,7 @@ from toolyard.state.memory import MemoryStore
 from toolyard.state.store import Clock, Store, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from toolyard.policy.limiter import CallLimiter  # see below
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
 __all__ = [
@@ -72,6 +75,9 @@ class YardOverrides(TypedDict, total=False):
     """More providers."""
     search: Mapping[str, Any]
     runtime: Mapping[str, Any]
+    queue: Mapping[str, Any]
+    rates: Mapping[str, Any]
+    budgets: Mapping[str, Any]
     shape: Shape
     state_dir: str | None
     store: Store
@@ -174,7 +180,7 @@ async def background_task(work: Any) -> AsyncGenerator[None]:
 def describe_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return settings with their origins; one without an origin is from code where it differs from the default."""
     own = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
-    own |= {"shape": "envelope"}
+    own |= {"shape": "envelope", **LoadSettings().as_dict()}
     defaults = {**own, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
     return {
         key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
@@ -213,6 +219,9 @@ class Yard:
         sinks: Iterable[Sink] = (),
         policies: Sequence[Policy] = (),
         limiters: Sequence[Limiter] = (),
+        queue: QueueSettings | None = None,
+        rates: RateSettings | None = None,
+        budgets: BudgetSettings | None = None,
         store: Store | None = None,
         limits: Limits | None = None,
         runtime: RuntimeSettings | None = None,
@@ -249,6 +258,8 @@ class Yard:
         self._records = RecordSinks(sinks)
         self._policies = tuple(policies)
         self._limiters = tuple(limiters)
+        self._load = LoadSettings(queue or QueueSettings(), rates or RateSettings(), budgets or BudgetSettings())
+        self._limiter: CallLimiter | None = None
         self._dispatcher: Dispatcher | None = None
         self._jobs: Jobs | None = None
         self._open: AsyncExitStack | None = None
@@ -270,6 +281,7 @@ class Yard:
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.search = msgspec.structs.replace(self.search, **overrides.get("search", {}))
         self.runtime = msgspec.structs.replace(self.runtime, **overrides.get("runtime", {}))
+        self._load = self._load.replaced(overrides)
         self._metatools = select_metatools(overrides.get("metatools", self._metatools))
         self.origins = dict(origins)
         self.state_dir = overrides.get("state_dir") or self.state_dir
@@ -433,7 +445,7 @@ class Yard:
         """Return every setting with its value and its origin."""
         own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
         own |= {"metatools": metatools_setting(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
-        own |= {"shape": self._profiles.shape}
+        own |= {"shape": self._profiles.shape, **self._load.as_dict()}
         return describe_settings({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
@@ -459,6 +471,7 @@ class Yard:
         self._store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:
+        self._limiter = self._make_limiter()
         dispatcher = Dispatcher(
             self.registry,
             profile=self.profile,
@@ -467,11 +480,22 @@ class Yard:
             results=Results(self._store, self.limits, suggest_read=self.registry.suggest_read),
             middleware=self._middleware,
             policies=self._policies,
-            limiters=self._limiters,
+            limiters=self._limiters if self._limiter is None else (self._limiter, *self._limiters),
+            client_timeouts=ClientTimeouts(),
         )
         if self._records.sinks:
             dispatcher.observe(self._records)
+        if self._limiter is not None:
+            self._limiter.observe(dispatcher)
         return dispatcher
+
+    def _make_limiter(self) -> "CallLimiter | None":
+        """Return the limiter of queue, rates and budgets, or nothing if none of them is set, so that calls cost no more."""
+        if not self._load.is_set:
+            return None
+        from toolyard.policy.limiter import CallLimiter  # noqa: PLC0415 - a yard without one starts sooner
+
+        return CallLimiter(self._load, self.limits, store=self._store, registry=self.registry, clock=self._clock)
 
     async def _open_store(self) -> None:
         """Take the signing key from the store, or put it there, which also shows whether the store can be used.
@@ -497,6 +521,8 @@ class Yard:
         if self._own_store is not None:
             stack.push_async_callback(self._own_store.close)
             await self._open_store()
+        if self._limiter is not None:
+            await stack.enter_async_context(self._limiter.open())
         self._jobs = Jobs(
             self._store,
             dispatcher,

@@ -528,18 +528,18 @@ yard = Yard(tools=[large, size])
 """
 
 
-def test_a_handle_survives_a_restart_of_the_server(write: Write, in_process: Process) -> None:
+def test_a_handle_of_one_stdio_connection_is_unknown_to_the_next(write: Write, in_process: Process) -> None:
     write(LARGE)
 
     def answer(name: str, arguments: dict[str, Any]) -> Any:
         call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
         messages = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call]
         done = in_process("serve", "app.py", stdin="".join(json.dumps(message) + "\n" for message in messages))
-        return json.loads(done.stdout.splitlines()[1])["result"]["structuredContent"]["data"]
+        return json.loads(done.stdout.splitlines()[1])["result"]["structuredContent"]
 
-    handle = answer("large", {})["handle"]
+    handle = answer("large", {})["data"]["handle"]
 
-    assert answer("size", {"text": {"$ref": handle}}) == 100_000
+    assert answer("size", {"text": {"$ref": handle}})["error"]["code"] == "invalid_input"
 
 
 def test_a_store_that_was_asked_for_and_cannot_be_used_is_one_sentence(write: Write, toolyard: Run) -> None:

@@ -229,6 +229,18 @@ def test_lists_do_not_wait_for_one_that_hangs(command: list[str], yard_file: str
     assert time.monotonic() - started < 30  # two seconds, and much room for a busy machine; it sleeps for 600
 
 
+@pytest.mark.parametrize("name", ["nothing_like_it", "shop__nothing_like_it"])
+@pytest.mark.parametrize("command", ["call", "describe"])
+def test_a_tool_that_does_not_exist_is_unknown_although_an_upstream_hangs(command: str, name: str, yard_file: str, toolyard: Run) -> None:
+    toolyard("list", "--wait")
+    with_a_hanging_one(yard_file)
+    started = time.monotonic()
+    status, out, _ = toolyard(command, yard_file, name, "--json")
+
+    assert (status != 0, json.loads(out)["error"]["code"]) == (True, "tool_not_found")
+    assert time.monotonic() - started < 30  # two seconds, and much room for a busy machine; it sleeps for 600
+
+
 def test_a_variable_that_is_not_set_keeps_no_other_upstream_from_being_used(yard_file: str, toolyard: Run) -> None:
     with Path(yard_file).open("a") as file:
         file.write("[upstreams.poor]\ncommand = 'x'\nenv = {TOKEN = '${NOT_SET_HERE}'}\n")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, Limits, Profile, Session, ToolError, Toolset, Yard, current_call, tool
+from toolyard import Call, Caller, Envelope, Limits, Profile, Session, Text, ToolError, Toolset, Yard, current_call, tool
 from toolyard.dispatch.call import Handler
 from toolyard.model.errors import CODES, CodeName
 from toolyard.testing import Client, FakeSink, connect
@@ -852,6 +852,38 @@ async def test_references_are_read_once_and_may_not_fill_in_more_than_one_result
     assert few.data == 60_000
     assert many.error is not None
     assert (many.error.code, many.error.may_have_run) == ("too_large", False)
+
+
+async def test_small_parts_of_many_large_results_are_not_all_read() -> None:
+    async def rows() -> list[int]:
+        """List many numbers."""
+        return list(range(20_000))
+
+    async def add(numbers: list[int]) -> int:
+        """Add."""
+        return sum(numbers)
+
+    async with Yard(tools=[rows, add], limits=Limits(stored_bytes=150_000)) as yard:
+        handles = [(await yard.call("rows")).data["handle"] for _ in range(3)]
+        parts = [{"$ref": handle, "path": "/1"} for handle in handles]
+        two, three = await yard.call("add", {"numbers": parts[:2]}), await yard.call("add", {"numbers": parts})
+
+    assert two.data == 2
+    assert three.error is not None
+    assert (three.error.code, three.error.may_have_run) == ("too_large", False)
+
+
+async def test_an_answer_has_at_most_ten_thousand_content_blocks() -> None:
+    async def blocks(count: int) -> list[Text]:
+        """Answer with blocks."""
+        return [Text("")] * count
+
+    async with Yard(tools=[blocks]) as yard:
+        most, more = await yard.call("blocks", {"count": 10_000}), await yard.call("blocks", {"count": 10_001})
+
+    assert most.success
+    assert more.error is not None
+    assert (more.error.code, more.error.may_have_run, more.error.details["limit"]) == ("too_large", True, 10_000)
 
 
 async def test_a_reason_that_differs_from_its_declaration_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,11 +4,12 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from pydantic import BaseModel
 
-from toolyard import Call, Envelope, Limits, PublishError, Tool, ToolSpec, Yard, tool
-from toolyard.dispatch.tool import InvalidArgumentsError, check_by_schema, check_tool
+from toolyard import Call, Envelope, Limits, PublishError, Tool, ToolError, ToolSpec, Yard, tool
+from toolyard.dispatch.tool import InvalidArgumentsError, check_by_schema, check_tool, encode_arguments
 from toolyard.model.envelope import encode
 from toolyard.model.schema import Issue
 from toolyard.providers.functions import tool_from
@@ -353,3 +354,18 @@ def test_a_handler_may_be_any_function_of_a_call() -> None:
     whole = Tool(spec=spec, handler=handler, check=check_by_schema(WALK))
 
     assert (whole.spec, whole.fits_output, whole.may_return_none) == (spec, None, False)
+
+
+def test_arguments_of_too_many_values_are_refused_before_they_are_decoded() -> None:
+    text = b'{"a":[' + b"1," * 500_001 + b"1]}"
+
+    with pytest.raises(ToolError) as caught:
+        encode_arguments(msgspec.Raw(text), 10_000_000)
+
+    assert (caught.value.code, caught.value.details["limit"]) == ("too_large", 500_000)
+
+
+def test_commas_in_texts_are_no_values() -> None:
+    text = b'{"a":"' + b'1,\\",' * 500_000 + b'"}'
+
+    assert encode_arguments(msgspec.Raw(text), 10_000_000) == text

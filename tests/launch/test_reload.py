@@ -190,6 +190,16 @@ async def test_profiles_change_at_once_and_go_with_the_file(follow: Follow) -> N
         assert (await yard.yard.call("ping")).success
 
 
+async def test_the_shape_of_a_profile_changes_at_once_and_that_of_the_yard_is_told(follow: Follow) -> None:
+    async with follow("profile = 'few'\n[profiles.few]\n") as yard:
+        said = await yard.change("shape = 'plain'\nprofile = 'few'\n[profiles.few]\n")
+        assert said.splitlines() == ["'shape' changed, which takes effect at the next start."]
+        assert yard.yard.profile.shape is None
+
+        await yard.change("profile = 'few'\n[profiles.few]\nshape = 'plain'\n")
+        assert yard.yard.profile.shape == "plain"
+
+
 async def test_limits_that_can_change_do_and_the_rest_is_told(follow: Follow) -> None:
     async with follow("[limits]\ndepth = 3\n") as yard:
         said = await yard.change("[limits]\ndepth = 2\nname_characters = 20\n[serve]\nport = 1\n")

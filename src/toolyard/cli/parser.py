@@ -337,6 +337,7 @@ def _add_call(parser: Parser) -> None:
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", default=[], help=text)
     parser.add_argument("--session", metavar="ID", help="the session of the call")
     parser.add_argument("--background", action="store_true", help="start a job at the server of a URL, and print its id")
+    _add_wait(parser)
     _add_view(parser)
     parser.add_argument("--output", metavar="DIR", help="write images and other content blocks to files in this folder")
     _add_json(parser, "print the envelope as one line of JSON")
@@ -364,7 +365,8 @@ def _add_runtime(parser: Parser) -> None:
 
 def _add_jobs(parser: Parser) -> None:
     actions = ("list", "show", "wait", "cancel")
-    parser.add_argument("action", nargs="?", choices=actions, default="list", help="list the jobs (default), or do this with one")
+    text = "'list' (default), 'show', 'wait' or 'cancel'"
+    parser.add_argument("action", metavar="ACTION", nargs="?", choices=actions, default="list", help=text)
     parser.add_argument("job_id", metavar="JOB", nargs="?", default="", help="the id of the job")
     parser.add_argument("--limit", metavar="NUMBER", type=_limit, default=50, help="the most jobs to list (default: 50)")
     parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=300.0, help="how long to wait (default: 300)")
@@ -375,6 +377,7 @@ def _add_jobs(parser: Parser) -> None:
 def _add_describe(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
     parser.add_argument("name", metavar="NAME", help="the tool to describe")
+    _add_wait(parser)
     _add_view(parser)
     _add_json(parser, "print the whole spec as one line of JSON")
 

@@ -19,6 +19,7 @@ from toolyard.config import CLIENT_FILES, Config
 from toolyard.launch.build import apply_settings, find_profile, read_settings
 from toolyard.launch.errors import DEFECT, LaunchError, explain_cause, explain_refusal
 from toolyard.launch.signals import run
+from toolyard.metatools import METATOOL_NAMES
 from toolyard.model.names import did_you_mean
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile
 from toolyard.monitor import log_sink
@@ -196,6 +197,7 @@ def run_in_yard(
 
     What a module or a tool prints goes to stderr, so that stdout has only data. With `tool`, only the upstream that publishes it is
     waited for; a metatool that `runs` needs all of them. A command that `lists` tools waits at most two seconds, unless '--wait' is given.
+    So does one for a tool that has not the name of an upstream in front.
 
     Raises:
         LaunchError: The target cannot be loaded, or its yard cannot be opened or closed.
@@ -203,9 +205,15 @@ def run_in_yard(
     config = config_from(options, terminal)
     with redirect_stdout(sys.stderr), load_yard(config) as yard:
         apply_settings(yard, config, terminal)
-        deadline = time.monotonic() + (_LISTING_S if lists and not options.wait else _TIMEOUT_S)
+        is_short = not options.wait and (lists or (tool is not None and tool not in METATOOL_NAMES and not _publishers(yard, tool)))
+        deadline = time.monotonic() + (_LISTING_S if is_short else _TIMEOUT_S)
         wait = partial(_wait_for_upstreams, yard, terminal, tool=tool, runs=runs, deadline=deadline)
         return run(_run(yard, options, wait=wait, work=work))
+
+
+def _publishers(yard: Yard, tool: str) -> list[object]:
+    """Return the upstreams whose prefix a tool has."""
+    return [provider for provider in yard.providers if (prefix := getattr(provider, "prefix", "")) and tool.startswith(f"{prefix}__")]
 
 
 async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool, deadline: float) -> None:
@@ -219,11 +227,15 @@ async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | Non
         found = None if tool is None else yard.registry.get(tool)
         return found is not None and not (runs and found.spec.source == METATOOLS)
 
+    def is_decided() -> bool:
+        owners = [] if tool is None else _publishers(yard, tool)
+        return is_published() or (bool(owners) and all(getattr(owner, "is_settled", True) for owner in owners))
+
     def show(names: Sequence[str]) -> None:
         terminal.show_progress(f"Waiting for {', '.join(repr(name) for name in names)} …")
 
-    await yard.providers.wait_ready(min(_SILENT_S, deadline - time.monotonic()), enough=is_published)
-    await yard.providers.wait_ready(deadline - time.monotonic(), enough=is_published, tell=show)
+    await yard.providers.wait_ready(min(_SILENT_S, deadline - time.monotonic()), enough=is_decided)
+    await yard.providers.wait_ready(deadline - time.monotonic(), enough=is_decided, tell=show)
     terminal.clear()
     if is_published():
         return

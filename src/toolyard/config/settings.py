@@ -11,6 +11,7 @@ import msgspec
 
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Shape
+from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
 from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 
@@ -236,6 +237,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How tools are found."""
     runtime: RuntimeSettings = msgspec.field(default_factory=RuntimeSettings)
     """Where programs of agents run."""
+    queue: QueueSettings = msgspec.field(default_factory=QueueSettings)
+    """How many calls run at one time, and how many wait."""
+    rates: RateSettings = msgspec.field(default_factory=RateSettings)
+    """How often calls may come."""
+    budgets: BudgetSettings = msgspec.field(default_factory=BudgetSettings)
+    """How many calls and tokens sessions and callers have."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
     monitor: Monitoring = msgspec.field(default_factory=Monitoring)

@@ -75,6 +75,7 @@ class Admission:
         self.serial_locks = SerialLocks()
         self.policies = tuple(policies)
         self._limiters = tuple(limiters)
+        self._resumes: tuple[Limiter, ...] = tuple(getattr(limiter, "resume", limiter) for limiter in limiters)
         self.applies_to_all = bool(self.policies or self._limiters)
         """Whether every call must be admitted, and not only those whose tool asks or is serial."""
         self._deadlines = deadlines
@@ -100,7 +101,7 @@ class Admission:
             started = await self.start_job(call)
             if started is not None:
                 return started
-        await self._acquire(call)
+        await self._acquire(call, self._limiters)
         if job is not None:
             await job.claim()
         return None
@@ -118,9 +119,12 @@ class Admission:
             holders = [run for run in reversed(chain) if run.releases]
             for run in holders:
                 run.release()
-            result = await answer
-            for run in holders:
-                await self._acquire(run)
+            try:
+                result = await answer
+            except Exception:  # which the handler may survive
+                await self._resume(holders)
+                raise
+            await self._resume(holders)
         return result
 
     def paused_s(self, call: Run) -> float:
@@ -136,10 +140,15 @@ class Admission:
         results = await call.ask_all({confirmation.key: request}, declared=is_first(call))
         return form_content(request, results[confirmation.key])
 
-    async def _acquire(self, call: Run) -> None:
+    async def _resume(self, holders: Sequence[Run]) -> None:
+        """Take back what the limiters were given, the outermost call first."""
+        for run in holders:
+            await self._acquire(run, self._resumes)
+
+    async def _acquire(self, call: Run, limiters: Sequence[Limiter]) -> None:
         if call.spec.serial:
             call.releases = (*call.releases, await self.serial_locks(call))
-        for limiter in self._limiters:
+        for limiter in limiters:
             call.releases = (*call.releases, await limiter(call))
 
     async def _decide(self, call: Run, policy: Policy) -> Envelope | None:

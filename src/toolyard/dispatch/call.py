@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -25,10 +25,12 @@ from toolyard.model.spec import UNKNOWN_TOOL, Kind, ToolSpec
 
 __all__ = [
     "ANYONE",
+    "CLIENT_SHARE",
     "DEFAULT_OPTIONS",
     "LIBRARY",
     "REFS_RESOLVED",
     "SHARED",
+    "TIMEOUT_MS",
     "Arguments",
     "AskClient",
     "Call",
@@ -47,6 +49,7 @@ __all__ = [
     "StartJob",
     "ambient",
     "current_call",
+    "stated_options",
 ]
 
 
@@ -171,6 +174,8 @@ class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the call becomes a job, whatever its tool says."""
     job: "JobRun | None" = None
     """The job that runs the call."""
+    priority: Literal["", "interactive", "background"] = ""
+    """The priority in the queue; by default what the request or the tool says."""
 
 
 class JobRun(Protocol):
@@ -193,6 +198,20 @@ class JobRun(Protocol):
 
 DEFAULT_OPTIONS: Final = InvokeOptions()
 REFS_RESOLVED: Final = InvokeOptions(refs_resolved=True)
+TIMEOUT_MS: Final = "toolyard/timeout_ms"
+"""The key of `_meta` with the milliseconds that the client of a call waits for its answer."""
+CLIENT_SHARE: Final = 0.9
+"""The share of a client's time limit that a call may take; the rest is for the way there and back."""
+_LONGEST_MS: Final = 7 * 86_400_000
+
+
+def stated_options(meta: Mapping[str, Any]) -> InvokeOptions:
+    """Return the options that a request states in its `_meta`."""
+    milliseconds: object = meta.get(TIMEOUT_MS)
+    if isinstance(milliseconds, int | float) and milliseconds is not True and 0 < milliseconds < _LONGEST_MS:
+        return InvokeOptions(seconds=milliseconds / 1000 * CLIENT_SHARE)
+    return DEFAULT_OPTIONS
+
 
 T = TypeVar("T")
 EnvelopeCoroutine = Coroutine[Any, Any, Envelope]
@@ -205,7 +224,10 @@ StartJob = Callable[["Call"], Awaitable[Envelope | None]]
 """Starts a job in place of a call and returns the answer, or returns `None` if the call runs at once."""
 Release = Callable[[], None]
 Limiter = Callable[["Call"], Awaitable[Release]]
-"""Waits until the call may run, and returns what to call when it has ended."""
+"""Waits until the call may run, and returns what to call when it has ended.
+
+A call that waits for a person releases meanwhile. It then comes again: to the method `resume` of a limiter that has one.
+"""
 _log = logging.getLogger("toolyard.tool")
 ambient: Final[ContextVar["Call"]] = ContextVar("toolyard.call")
 """Set by the dispatcher; everything else reads it with `current_call`."""

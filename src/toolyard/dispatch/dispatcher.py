@@ -29,6 +29,7 @@ from toolyard.dispatch.call import (
     Limiter,
     Middleware,
     Policy,
+    stated_options,
 )
 from toolyard.dispatch.eval_guard import guard
 from toolyard.dispatch.execution import Execution
@@ -67,8 +68,9 @@ class Dispatcher:
         middleware: Sequence[Middleware] = (),
         policies: Sequence[Policy] = (),
         limiters: Sequence[Limiter] = (),
+        client_timeouts: Mapping[str, float],
     ) -> None:
-        self._execution = Execution(limits, middleware=middleware, policies=policies, limiters=limiters)
+        self._execution = Execution(limits, middleware=middleware, policies=policies, limiters=limiters, client_timeouts=client_timeouts)
         self.loop = self._execution.loop
         self.threads = self._execution.threads
         self.admission = self._execution.admission
@@ -109,7 +111,8 @@ class Dispatcher:
         profile = request.caller.profile or self.profile
         call = Run(f"c_{next(self._ids):x}", request, profile, channel, self)
         call.started = time.perf_counter()
-        if parent is not None or options is not DEFAULT_OPTIONS:
+        if parent is not None or channel.meta or options is not DEFAULT_OPTIONS:
+            options = stated_options(channel.meta) if parent is None and options is DEFAULT_OPTIONS else options
             call.parent, call.options = parent, options
         if self._on_started:
             self._notify_started(call)

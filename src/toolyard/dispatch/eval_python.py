@@ -38,9 +38,11 @@ _BLOCKED_ATTRIBUTES: Final = words_in(
     "format format_map mro with_traceback eval exec execfile popen modules meta_path path_hooks f_back f_builtins f_code "
     "f_generator f_globals f_lasti f_lineno f_locals f_trace f_trace_lines f_trace_opcodes func_closure func_code func_defaults "
     "func_globals im_class im_func im_self co_code co_consts co_names co_varnames co_freevars co_cellvars co_filename co_name "
-    "co_lines co_positions co_flags co_argcount"
+    "co_lines co_positions co_flags co_argcount read_pickle startfile execv execve spawnv"
 )
 _BLOCKED_PREFIXES: Final = ("gi_", "cr_", "ag_", "tb_")
+_ENUMS: Final = words_in("Enum Flag IntEnum IntFlag StrEnum")
+"""Classes that make another class of computed names when they are called; one with members no longer does."""
 _TUPLE_METHODS: Final = frozenset({"_asdict", "_fields", "_make", "_replace"})
 _DUNDERS: Final = frozenset(
     f"__{name}__"
@@ -184,7 +186,10 @@ class _Program:
         self._parents: dict[int, ast.AST] = {}
         self._modules: dict[str, str] = {}
         """Names that are bound to an allowed module."""
+        self._enums: dict[str, str] = {}
+        """Names that are bound to a part of the module `enum`."""
         self._bound: frozenset[str] | None = None
+        self._stored: frozenset[str] | None = None
         self._checks: dict[type[ast.AST], Callable[[Any], str | None]] = {
             ast.Import: self._import,
             ast.ImportFrom: self._import_from,
@@ -194,6 +199,7 @@ class _Program:
             ast.Constant: self._constant,
             ast.BinOp: self._operation,
             ast.MatchClass: self._pattern,
+            ast.ClassDef: self._class,
         }
 
     def refusals(self) -> Iterator[str]:
@@ -242,6 +248,8 @@ class _Program:
         if node.level or not (self._is_own(module) or module in IMPORTS):
             return "an import that is not allowed"
         for alias in node.names:
+            if module == "enum":
+                self._enums[alias.asname or alias.name] = alias.name
             if _is_dunder(alias.asname or "") or (alias.asname or alias.name) in self._modules:
                 return "a module under another name"
             if self._is_own(module):
@@ -258,11 +266,13 @@ class _Program:
     def _is_own(self, module: str) -> bool:
         return module in self._own or any(module.startswith(f"{own}.") for own in self._own)
 
-    def _name(self, node: ast.Name) -> str | None:
+    def _name(self, node: ast.Name) -> str | None:  # noqa: PLR0911 - one for each rule
         name = node.id
         if name in self._modules:
             parent = self._parents[id(node)]
             return None if isinstance(parent, ast.Attribute) and isinstance(node.ctx, ast.Load) else "a module as a value"
+        if self._enum_of(node) in _ENUMS or name == "_ignore_":
+            return self._enum(node)
         if name in _REFLECTION:
             parent = self._parents[id(node)]
             is_called = isinstance(parent, ast.Call) and parent.func is node
@@ -305,7 +315,36 @@ class _Program:
             return None if isinstance(self._parents[id(node)], ast.Attribute) else "a module as a value"
         if module not in IMPORTS or node.attr not in _public_names(module):
             return "a part of a module that is not allowed"
+        return self._enum(node) if self._enum_of(node) in _ENUMS else None
+
+    def _enum_of(self, node: ast.expr) -> str | None:
+        """Return which part of the module `enum` an expression is."""
+        if isinstance(node, ast.Attribute):
+            return node.attr if self._module_of(node.value) == "enum" else None
+        return self._enums.get(node.id) if isinstance(node, ast.Name) else None
+
+    def _enum(self, node: ast.expr) -> str | None:
+        parent = self._parents[id(node)]
+        return None if isinstance(parent, ast.ClassDef) and node in parent.bases else "an enumeration as a value"
+
+    def _class(self, node: ast.ClassDef) -> str | None:
+        """Check that an enumeration has a member."""
+        if not any(self._enum_of(base) in _ENUMS for base in node.bases):
+            return None
+        if node.keywords or not any(map(self._is_member, node.body)):
+            return "an enumeration without members"
         return None
+
+    def _is_member(self, statement: ast.stmt) -> bool:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant()):
+                return not name.startswith("_")
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=auto) as func, args=[])):
+                return not name.startswith("_") and self._enum_of(func) == "auto" and auto not in self._stored_names()
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute() as func, args=[])):
+                return not name.startswith("_") and self._enum_of(func) == "auto"
+            case _:
+                return False
 
     def _module_of(self, node: ast.expr) -> str | None:
         """Return the module that an expression is."""
@@ -388,11 +427,17 @@ class _Program:
     def _binds(self, name: str) -> bool:
         """Return whether the program gives a name another meaning."""
         if self._bound is None:
-            stored = {node.id for node in self._nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
             imported = {node.asname or node.name for node in self._nodes if isinstance(node, ast.alias)}
-            others = {str(getattr(node, field)) for node in self._nodes for field in _IDENTIFIERS.get(type(node), ())}
-            self._bound = frozenset(stored | imported | others)
+            self._bound = self._stored_names() | imported
         return name in self._bound
+
+    def _stored_names(self) -> frozenset[str]:
+        """Return the names that get a value other than by an import."""
+        if self._stored is None:
+            stored = {node.id for node in self._nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+            others = {str(getattr(node, field)) for node in self._nodes for field in _IDENTIFIERS.get(type(node), ())}
+            self._stored = frozenset(stored | others)
+        return self._stored
 
 
 def _reads_no_attribute(text: str) -> bool:

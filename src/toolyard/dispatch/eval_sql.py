@@ -27,12 +27,20 @@ _CREATED: Final = words_in("table view index")
 _BLOCKED: Final = words_in(
     "drop truncate alter attach detach grant revoke exec execute shutdown outfile dumpfile infile waitfor backup restore dbcc bulk "
     "reconfigure openrowset opendatasource openquery xp_cmdshell program deny impersonate declare kill merge deallocate vacuum "
-    "reindex writetext updatetext language extension trigger procedure handler immediate"
+    "reindex writetext updatetext language extension trigger procedure handler immediate while goto begin commit rollback savepoint "
+    "checkpoint revert setuser go print listen notify fsdir zipfile readfile writefile load_extension pg_shadow pg_authid raiserror "
+    "readtext tran transaction"
 )
 """Words that may not be used unquoted."""
 _CHANGES: Final = frozenset({"insert", "update", "delete"})
 _CHANGE_CLAUSES: Final = {"update": frozenset({"do", "key", "for", "on"}), "delete": frozenset({"on"}), "insert": frozenset[str]()}
 """Words before which a change is a clause and no statement."""
+_STORAGE: Final = words_in("connection directory location tablespace external server inherits")
+"""Words that place a new table outside of the database."""
+_ENGINES: Final = words_in("innodb myisam memory heap aria mergetree rocksdb")
+_CLAUSES: Final = words_in("select from where group order having on limit values set using returning with union except intersect")
+_FILE: Final = re.compile(r"\.(?:[ct]sv|json|jsonl|ndjson|parquet|txt|xlsx?|db|sqlite3?|duckdb|arrow|orc|avro|gz|zst|log|ya?ml)\b|[*?]")
+_FILE_SCHEMAS: Final = words_in("csv json parquet text orc avro delta binaryfile libsvm image")
 _PRAGMAS: Final = words_in("table_info table_xinfo table_list index_list index_info foreign_key_list database_list")
 _BEFORE_COLUMNS: Final = words_in("into table exists with recursive as references view")
 """Words after which a name and a bracket are a table and its columns."""
@@ -79,6 +87,7 @@ _FUNCTIONS: Final = words_in(
 _NUMBER: Final = re.compile(r"0[xX][\da-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WORD: Final = re.compile(r"[^\W\d][\w$]*")
 _MARKS: Final = frozenset("+-*/%<>=~!&|^?:;,.()[]{}@#$")
+_MAX_NAME: Final = 300
 _DOLLAR_QUOTE: Final = re.compile(r"\$\w*\$")
 _QUOTES: Final = {"'": "string", '"': "quoted", "`": "quoted"}
 
@@ -167,8 +176,10 @@ def _check_mark(text: str, place: int, tokens: list[_Token]) -> None:
         raise _RefusedError("a comment that not every dialect reads as one")
     if character == "&" and text[place + 1 : place + 2] in {"'", '"'} and tokens and tokens[-1].text == "u":
         raise _RefusedError("a text in other quotes")
+    if character == "!" and text[place + 1 : place + 2] not in {"=", "~", "<", ">"}:
+        raise _RefusedError("a command of a shell")
     if character == "[" and not (tokens and tokens[-1].text == "array"):
-        end = text.find("]", place)
+        end = text.find("]", place, place + _MAX_NAME)
         if end < 0 or re.search(r"['\"`;]|--|/\*", text[place:end]):
             raise _RefusedError("an identifier that is not allowed")
 
@@ -185,14 +196,43 @@ def _check(tokens: list[_Token]) -> None:
     if words[first] not in _STATEMENTS or (first and words[first] not in {"select", "with", "values"}):
         raise _RefusedError("a statement that is not allowed")
     _check_statement(words, tokens, first)
+    _check_tables(tokens)
     for place, token in enumerate(tokens):
         before = tokens[place - 1] if place else _Token("end", "")
-        if token.kind == "word" and before != ("mark", "."):
+        if token.kind == "word" and (before != ("mark", ".") or token.text in {"pg_shadow", "pg_authid", "user"}):
             _check_word(words, place, first)
-        if token.kind == "string" and before.kind == "word" and before.text in {"from", "join"}:
-            raise _RefusedError("a file as a table")
         if token == ("mark", "("):
             _check_function(tokens, place, words[first])
+
+
+def _check_tables(tokens: list[_Token]) -> None:
+    """Check that no table is a file: a text, a name with the ending of one, or a stage."""
+    clauses = [""]
+    for place, token in enumerate(tokens):
+        before = tokens[place - 1] if place else _Token("end", "")
+        is_table = clauses[-1] == "from" and (before.text in {"from", "join", ",", "(", "lateral", "only"} or before == ("mark", "."))
+        if token == ("mark", "("):
+            clauses.append("from" if is_table else "")
+        elif token == ("mark", ")"):
+            clauses = clauses[:-1] or [""]
+        elif token == ("word", "from") and before == ("word", "distinct"):
+            continue
+        elif token.kind == "word" and token.text in _CLAUSES | {"join", "into", "update"} and before != ("mark", "."):
+            clauses[-1] = "from" if token.text in {"join", "into", "update"} else token.text
+        elif is_table and (token.kind == "string" or token == ("mark", "@") or _is_file(tokens, place)):
+            raise _RefusedError("a file as a table")
+
+
+def _is_file(tokens: list[_Token], place: int) -> bool:
+    """Return whether the name of a table is that of a file, such as "a.csv", [a.csv] or csv.`a`."""
+    token = tokens[place]
+    if token == ("mark", "["):
+        return any(mark == ("mark", ".") for mark in tokens[place + 1 : place + 4])
+    if token.kind != "quoted":
+        return False
+    schema = tokens[place - 2] if place > 1 and tokens[place - 1] == ("mark", ".") else _Token("end", "")
+    is_secret = token.text in _BLOCKED or (schema.text == "mysql" and token.text == "user")
+    return is_secret or schema.text in _FILE_SCHEMAS or _FILE.search(token.text) is not None
 
 
 def _check_statement(words: list[str], tokens: list[_Token], first: int) -> None:
@@ -204,10 +244,16 @@ def _check_statement(words: list[str], tokens: list[_Token], first: int) -> None
         kinds = [word for word in rest[:3] if word not in {"temp", "temporary", "unique"}]
         if not kinds or kinds[0] not in _CREATED:
             raise _RefusedError("a statement that is not allowed")
+    if verb == "create" and (_STORAGE & set(rest) or not _are_usual_engines(rest)):
+        raise _RefusedError("a table outside of the database")
     if verb == "pragma" and (len(rest) < 1 or rest[0] not in _PRAGMAS or _Token("mark", "=") in tokens):
         raise _RefusedError("a statement that is not allowed")
     if verb == "explain" and not {"select", "with", "values"} & set(rest[:6]):
         raise _RefusedError("a statement that is not allowed")
+
+
+def _are_usual_engines(words: list[str]) -> bool:
+    return all(bool(_ENGINES & set(words[place + 1 : place + 3])) for place, word in enumerate(words) if word == "engine")
 
 
 def _check_word(words: list[str], place: int, first: int) -> None:
@@ -220,6 +266,11 @@ def _check_word(words: list[str], place: int, first: int) -> None:
         raise _RefusedError("'into'")
     if word in {"copy", "load", "call", "lock", "use", "set"} and place == first:
         raise _RefusedError("a statement that is not allowed")
+    after = words[place + 1] if place + 1 < len(words) else ""
+    if place != first and ((word == "use" and after not in {"index", "key"}) or (word in {"save", "reset"} and after)):
+        raise _RefusedError("more than one statement")
+    if word == "user" and words[place - 2 : place - 1] == ["mysql"]:
+        raise _RefusedError("a table of passwords")
     if word == "create" and place != first:
         raise _RefusedError("'create' inside another statement")
 

@@ -6,12 +6,12 @@ It finds no tool and makes no answer.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, Final
 
 from toolyard.dispatch.admission import Admission
-from toolyard.dispatch.call import DEFAULT_OPTIONS, Handler, Limiter, Middleware, Policy, ambient
+from toolyard.dispatch.call import CLIENT_SHARE, DEFAULT_OPTIONS, Handler, Limiter, Middleware, Policy, ambient
 from toolyard.dispatch.deadlines import Deadlines
 from toolyard.dispatch.outcome import stopped_by
 from toolyard.dispatch.run import Run
@@ -24,6 +24,7 @@ from toolyard.model.limits import Limits
 __all__ = ["Execution"]
 
 _EXTRA_S: Final = 1.0
+_STEPS: Final = 50
 _log = logging.getLogger(__name__)
 
 
@@ -31,13 +32,20 @@ class Execution:
     """The running calls of one yard."""
 
     def __init__(
-        self, limits: Limits, *, middleware: Sequence[Middleware], policies: Sequence[Policy], limiters: Sequence[Limiter]
+        self,
+        limits: Limits,
+        *,
+        middleware: Sequence[Middleware],
+        policies: Sequence[Policy],
+        limiters: Sequence[Limiter],
+        client_timeouts: Mapping[str, float],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self.threads = Threads(limits, self.loop)
         self.calls: dict[str, Run] = {}
         self._limits = limits
+        self._client_timeouts = client_timeouts
         self._deadlines = Deadlines(self.loop)
         self.admission = Admission(policies, limiters, self._deadlines)
         self._wrapped = _compose(middleware) if middleware else None
@@ -73,8 +81,14 @@ class Execution:
             call.may_have_run = True
             own = self._timeout(call, tool) if is_job else call.spec.timeout
             timeout = (
-                0.0 if seconds else self._limits.timeout if own is None else own
-            )  # with a time of its caller it has a deadline already
+                0.0  # with a time of its caller it has a deadline already
+                if seconds
+                else own
+                if own is not None
+                else self._before_client(call, self._limits.timeout)
+                if call.request.caller.client
+                else self._limits.timeout
+            )
             running = self._deadlines.start(call, timeout) if timeout else None
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
@@ -126,9 +140,12 @@ class Execution:
         return [call for call in self.calls.values() if (not server or call.channel.server == server) and call not in self._abandoned]
 
     async def _admit(self, call: Run, tool: Tool) -> Envelope | None:
-        """Admit a call; a timeout that its caller set runs meanwhile."""
+        """Admit a call; a timeout that its caller set, or the time limit of its client, runs meanwhile."""
+        running: dict[Run, float] | None = None
         if call.options.seconds:
             self._deadlines.start(call, self._timeout(call, tool))
+        elif call.request.caller.client and not tool.wraps and (client_s := self._before_client(call, 0.0)):
+            running = self._deadlines.start(call, client_s)
         began, paused = time.perf_counter(), call.paused_s
         try:
             return await self.admission.admit(call)
@@ -137,6 +154,8 @@ class Execution:
             raise
         finally:
             call.queued_s = time.perf_counter() - began - (call.paused_s - paused)
+            if running is not None and running.pop(call, None) is None:  # the handler gets a deadline of its own
+                self._deadlines.remove(call)
 
     def _leave(self, call: Run) -> None:
         """Release what only some calls hold."""
@@ -156,7 +175,31 @@ class Execution:
         timeout = call.spec.timeout
         usual = self._limits.timeout if call.options.job is None else self._limits.job_timeout
         own = usual if timeout is None else timeout
-        return min(seconds, own or seconds) if seconds else own
+        if seconds:
+            return min(seconds, own or seconds)
+        limit = self._client_limit(call) if timeout is None or not call.may_have_run else 0.0
+        return min(limit, own or limit) if limit else own
+
+    def _client_limit(self, call: Run) -> float:
+        """Return within how many seconds the client of a call needs an answer; 0 if that is not known, or the call is in a job."""
+        client = call.request.caller.client
+        if not client or call.channel.job_id:
+            return 0.0
+        return self._limits.client_timeout * CLIENT_SHARE or self._client_timeouts[client]
+
+    def _before_client(self, call: Run, timeout: float) -> float:
+        """Return the timeout, or the time that is left until the client of the outermost call needs its answer if that is shorter."""
+        limit = self._client_limit(call)
+        if not limit:
+            return timeout
+        outermost: Any = call
+        while outermost.parent is not None:
+            outermost = outermost.parent
+        # In a few steps, because calls with the same timeout share one timer.
+        step = limit / _STEPS
+        passed = (time.perf_counter() - outermost.started - outermost.paused_s) // step
+        left = max(limit - passed * step, step)
+        return min(timeout, left) if timeout else left
 
 
 def _is_own(call: Run, task: "asyncio.Task[Any]", error: BaseException) -> bool:

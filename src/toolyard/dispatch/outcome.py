@@ -315,7 +315,7 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
         answer.has_plain_shape = True
         if outcome.shortened:
             answer.shortened_of = call.spec
-    if elapsed - call.paused_s > slow:
+    if elapsed > slow and elapsed - call.paused_s - call.queued_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
     return answer

@@ -1,6 +1,6 @@
 """A job as data: what it runs, for whom, and how far it is."""
 
-import secrets
+import os
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal
@@ -194,7 +194,7 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def new_job_id() -> str:
     """Return an id that cannot be guessed."""
-    return f"j_{secrets.token_hex(16)}"
+    return f"j_{os.urandom(16).hex()}"
 
 
 def definition_of(spec: ToolSpec) -> str:

@@ -75,7 +75,8 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
 
 _UPSTREAM_OF: Final = "_TOOLYARD_UPSTREAM_OF"
 """Variable with the files that have a server as an upstream, lest it reads one of them and starts itself for ever."""
-_APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search"})
+_LOAD_SECTIONS: Final = ("queue", "rates", "budgets")
+_APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search", *_LOAD_SECTIONS})
 _log = logging.getLogger(__name__)
 _STORE_FILE: Final = "store.sqlite3"
 """The name of a project's store in the folder of its state."""
@@ -100,7 +101,7 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     if not origins and not providers and not config.profiles and not stores:
         return
     options: dict[str, Any] = {**stores} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
-    options |= {"profiles": config.profiles.values(), "providers": providers}
+    options |= {"profiles": config.profiles.values(), "providers": providers} | {name: config.explicit(name) for name in _LOAD_SECTIONS}
     with as_launch_error(ValueError):
         yard.configure(
             origins=origins,
@@ -150,7 +151,7 @@ def _store_options(yard: Yard, config: Config, *, serves: bool) -> dict[str, Sto
 
 def _yard_name(setting: Setting) -> str:
     """Return the name of a setting in `Yard.configure`, where limits have no prefix."""
-    return setting.key if setting.section in ("runtime", "search") else setting.name
+    return setting.name if setting.section in {"", "limits"} else setting.key
 
 
 def check_profiles(yard: Yard, config: Config) -> None:

@@ -15,6 +15,8 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     timeout: float = 120.0
     """Timeout of a call in seconds, unless its tool has its own; 0 means none."""
+    client_timeout: float = 0.0
+    """Seconds that MCP clients wait for a call; the default timeout stays below. 0 uses what is known by the client's name."""
     job_timeout: float = 3600.0
     """Timeout of a job in seconds, unless its tool has its own; 0 means none."""
     job_ttl: float = 86_400.0
@@ -26,7 +28,7 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     depth: int = 4
     """Depth to which a tool may call other tools."""
     argument_bytes: int = 4 * 1024 * 1024
-    """Bytes of a call's arguments as JSON."""
+    """Bytes of a call's arguments as JSON, which may have at most 500,000 values."""
     result_characters: int = 50_000
     """Characters of an answer's data; longer data is stored and answered with a handle."""
     stored_bytes: int = 16 * 1024 * 1024

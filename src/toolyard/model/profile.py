@@ -8,15 +8,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from fnmatch import translate
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from toolyard.model.envelope import encode
 from toolyard.model.spec import AnySpec, Operation, ToolSpec, make_tuples
 
-__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Profiles", "Shape", "Surface", "Toolset", "cost", "listed"]
+__all__ = [
+    "EVERYTHING",
+    "METATOOLS",
+    "PINNED",
+    "UNLISTED",
+    "Profile",
+    "Profiles",
+    "Shape",
+    "Surface",
+    "Toolset",
+    "cost",
+    "first_match",
+    "listed",
+]
 
+T = TypeVar("T")
 METATOOLS: Final = "metatools"
 """Source of the metatools, which are listed where other tools are not."""
 
@@ -215,6 +229,11 @@ def _any_matches(spec: AnySpec, patterns: tuple[str, ...]) -> bool:
 
 def _matches(text: str, patterns: tuple[str, ...]) -> bool:
     return bool(patterns) and _compiled(patterns).match(text) is not None
+
+
+def first_match(text: str, patterns: Mapping[str, T]) -> T | None:
+    """Return the value of the first pattern that matches a name, or None."""
+    return next((value for pattern, value in patterns.items() if _matches(text, (pattern,))), None)
 
 
 @lru_cache(maxsize=256)

@@ -283,17 +283,28 @@ class _IssueSearch:
         for name in cast("list[str]", schema.get("required", [])):
             if name not in pairs:
                 self._found.append(_missing_issue((*path, name), self._root))
-        rest = schema.get("additionalProperties")
-        patterns = "patternProperties" in schema
-        for name, value in pairs.items():
+        for name in properties.keys() & pairs.keys() if len(pairs) > len(properties) else [name for name in pairs if name in properties]:
             if len(self._found) >= MAX_ISSUES:
                 return
-            if name in properties:
-                self._search(f"{pointer}/properties/{_escaped(name)}", properties[name], value, (*path, name))
-            elif rest is False and not patterns:
-                self._found.append(unknown_field_issue((*path, name), list(properties)))
-            elif isinstance(rest, dict) and not patterns:
-                self._search(f"{pointer}/additionalProperties", rest, value, (*path, name))
+            self._search(f"{pointer}/properties/{_escaped(name)}", properties[name], pairs[name], (*path, name))
+        if "patternProperties" not in schema:
+            others = {name: value for name, value in pairs.items() if name not in properties} if properties else pairs
+            self._search_others(pointer, schema, others, path)
+
+    def _search_others(self, pointer: str, schema: dict[str, Any], pairs: dict[str, object], path: Path) -> None:
+        """Add the issues of members that the schema does not name."""
+        rest = schema.get("additionalProperties")
+        if rest is False:
+            known = list(cast("dict[str, Any]", schema.get("properties", {})))
+            self._found += [unknown_field_issue((*path, name), known) for name in islice(pairs, MAX_ISSUES)]
+        elif isinstance(rest, dict):
+            inner = f"{pointer}/additionalProperties"
+            run = _compile({"additionalProperties": {"$ref": f"{_ROOT_URI}#{inner}"}}, self._root)
+            members = iter(pairs.items())
+            while len(self._found) < MAX_ISSUES and (some := dict(islice(members, _RUN))):  # in runs, as items are
+                if not run.is_valid(some):
+                    for name, value in some.items():
+                        self._search(inner, rest, value, (*path, name))
 
     def _search_branches(self, pointer: str, schema: dict[str, Any], value: object, path: Path) -> None:
         """Add the issues of every branch that must fit, or of the only branch of a union that has the type of the value."""

@@ -12,6 +12,7 @@ from test_provider import until
 from test_supervisor import TOOLS, Bench
 
 from toolyard import Yard
+from toolyard.model.content import MAX_BLOCKS
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
 from toolyard.providers.upstream import catalogue as catalogue_module
@@ -170,6 +171,19 @@ async def test_a_list_over_the_limit_is_an_error(bound: str, monkeypatch: pytest
 
         assert len(bench.links[0].requests("tools/list")) <= 3
         assert "more than" in supervisor.health.reason
+
+
+@pytest.mark.parametrize(("count", "code"), [(MAX_BLOCKS, None), (MAX_BLOCKS + 1, "too_large")])
+async def test_an_answer_has_at_most_as_many_blocks_as_are_sent(count: int, code: str | None) -> None:
+    block = b'{"type":"text","text":""}'
+    raw = b'{"content":[' + b",".join([block] * count) + b"]}"
+    if code is None:
+        answer(raw)
+        return
+    with pytest.raises(ToolError) as caught:
+        answer(raw)
+
+    assert (caught.value.code, caught.value.blame, caught.value.details["limit"]) == (code, "upstream", MAX_BLOCKS)
 
 
 async def test_numbers_out_of_range_do_no_harm() -> None:

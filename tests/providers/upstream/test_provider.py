@@ -5,10 +5,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from msgspec.structs import replace
@@ -22,6 +22,8 @@ from toolyard.providers.upstream.pins import Key, Pins, accept, definitions_of
 from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
 
+NOISE: Final = 2
+"""How much longer than 250 ms the event loop may be blocked here."""
 BAD: Final = Path(__file__).parent / "servers" / "bad_server.py"
 
 
@@ -158,6 +160,48 @@ async def test_one_bad_schema_is_quarantined_and_the_rest_are_published(tmp_path
         assert held
         assert {one.status for one in held} == {"quarantined"}
         assert (await yard.call("bad__echo", {"text": "x"})).success
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_schema_bombs_are_quarantined_while_others_are_answered_and_after_a_restart(tmp_path: Path, era: str) -> None:
+    upstream = make_upstream("bad", settings_of("schema_bombs", era), state=tmp_path)
+    longest = 0.0
+    for _ in range(2):  # the second time the catalogue is stored
+        async with Yard("gate", providers=[upstream], metatools=False) as yard, asyncio.timeout(60):
+            ready = asyncio.create_task(upstream.wait_ready())
+            while not ready.done():
+                began = time.process_time()
+                await asyncio.sleep(0)
+                longest = max(longest, time.process_time() - began)
+            held = yard.registry.unavailable(yard.profile)
+            answer = await yard.call("bad__echo", {"text": "x"})
+
+        assert {one.spec.name: one.status for one in held} == {
+            "bad__compiles_for_ever": "quarantined",
+            "bad__validates_for_ever": "quarantined",
+        }
+        assert all(one.reason for one in held)
+        assert answer.data == "x"
+    assert longest < 0.25 * NOISE
+
+
+async def test_a_catalogue_that_cannot_be_published_is_not_stored(tmp_path: Path) -> None:
+    upstream = make_upstream("bad", settings_of(), state=tmp_path)
+    tried = asyncio.Event()
+
+    class Refusal:
+        def __call__(self, *_: Any, **__: Any) -> None:
+            tried.set()
+            raise RuntimeError
+
+        def watch_subscriptions(self, _: Any) -> Callable[[], None]:
+            return lambda: None
+
+    async with asyncio.timeout(10), upstream.open(cast("Any", Refusal())):
+        await tried.wait()
+        await upstream.wait_ready()
+
+    assert not (folder_of(tmp_path, "bad") / "catalogue.json").exists()
 
 
 async def test_tools_that_change_are_withheld_until_somebody_accepts_them(tmp_path: Path) -> None:

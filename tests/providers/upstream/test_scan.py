@@ -1,5 +1,6 @@
 """The scan finds hidden text and orders in every field, and honest descriptions pass."""
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -13,6 +14,15 @@ from toolyard.providers.upstream.scan import ALL_RULES, Finding, scan, visible
 def found(text: str, **fields: Any) -> list[str]:
     """Return the ids of the rules that find something in a description."""
     return [finding.rule for finding in scan("shop", [Definition("tool", "add", {"description": text, **fields})])]
+
+
+@pytest.mark.parametrize("text", ["a" * 100_000, " " * 100_000, "a-" * 50_000, "_" * 100_000, "<!--" * 25_000], ids=lambda text: text[:4])
+def test_a_scan_of_long_words_takes_no_quadratic_time(text: str) -> None:
+    began = process_time()
+
+    scan("shop", [Definition("tool", "add", {"description": text})], others=["other_tool"])
+
+    assert process_time() - began < 5  # ten milliseconds; a quadratic search takes a minute
 
 
 BLOB = "aB3dE5fG7hJ9kL1mN0pQ" * 7

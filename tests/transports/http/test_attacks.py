@@ -183,7 +183,7 @@ async def test_a_second_head_that_comes_later_has_the_same_deadline(serve: Any, 
 
 async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_BODY_SECONDS", 0.1)
-    server = await serve(header_seconds=0.05)
+    server = await serve(header_seconds=0.5)
     wire = await server.connect()
 
     await wire.write(HEAD + b"Content-Length: 100\r\n\r\n{")

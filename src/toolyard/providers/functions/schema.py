@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union, cast, 
 
 import msgspec
 
+from toolyard._internal.lazy import PausedCollection
 from toolyard.dispatch.call import Arguments
 from toolyard.dispatch.tool import Check, InvalidArgumentsError
 from toolyard.model.content import Audio, Blob, Block, Embedded, Image, ResourceLink, Text
@@ -171,8 +172,10 @@ Validate = Callable[..., Arguments]
 _LARGE_BYTES: Final = 8 * 1024
 _MANY_VALUES: Final = 1000
 _MAX_ERRORS: Final = 1000
-_MAX_COPIED: Final = 1_000_000
-"""Most values that the errors of pydantic copy: a quarter of a second."""
+_MAX_COPIED: Final = 200_000
+"""Most values that the errors of pydantic copy: 50 milliseconds."""
+_MAX_EXPLAINED: Final = 200_000
+"""Most commas of arguments in which pydantic looks for the place that does not fit: 0.1 seconds."""
 _ONE: Final = "invalid"
 _REPEATING: Final = frozenset({"list", "set", "frozenset", "tuple", "dict"})
 _UNIONS: Final = frozenset({"union", "tagged-union"})
@@ -307,7 +310,8 @@ def _make_check(built: ArgumentSchema) -> Check:
         if validate is None:
             validate = built.make_validate()
         if len(text) > _LARGE_BYTES and text.count(b",") > _MANY_VALUES:
-            checked = large.validate(text)
+            with PausedCollection():  # collections of a million new lists take 300 ms and free nothing
+                checked = large.validate(text)
         else:
             try:
                 checked = validate(text, strict=True)
@@ -344,16 +348,20 @@ class _LargeArguments:
         if self._validate is None:
             self._validate = self._built.make_validate(errors="one")
             self._required += _count_required(self._built.schema)
-        if text.count(b",") * self._required > _MAX_COPIED:  # a missing field may cost a copy, even inside one error
+        is_checked = text.count(b",") * self._required > _MAX_COPIED  # a missing field may cost a copy, even inside one error
+        if is_checked:
             self._check_by_schema(_decode_invalid(text))
         try:
             return self._validate(text, strict=True)
         except ValueError as error:
-            fault = cast("ValidationError", error).errors(include_url=False)[0]
+            fault = cast("ValidationError", error).errors(include_url=False, include_input=False)[0]  # the input would be another copy
         if fault["type"] != _ONE or fault["loc"]:  # it is no JSON
             raise InvalidArgumentsError([_issue((), [fault], self._built.schema)])
-        self._check_by_schema(fault["input"])
-        raise InvalidArgumentsError(self._issues_by_pydantic(text, fault["input"]))
+        if text.count(b",") > _MAX_EXPLAINED and is_checked:
+            raise InvalidArgumentsError(_UNEXPLAINED)
+        arguments = _decode_invalid(text)
+        self._check_by_schema(arguments)
+        raise InvalidArgumentsError(self._issues_by_pydantic(text, arguments))
 
     def _check_by_schema(self, arguments: object) -> None:
         if not self._by_schema.fits(arguments):

@@ -117,6 +117,11 @@ class Upstream:
         await self._credentials.close()
 
     @property
+    def prefix(self) -> str:
+        """Return what is in front of the names of its tools; empty if they keep their own."""
+        return self._prefix
+
+    @property
     def is_settled(self) -> bool:
         """Return whether `wait_ready` returns at once."""
         return self._settled.is_set()

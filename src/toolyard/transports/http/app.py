@@ -170,7 +170,7 @@ class App:
             raise
         finally:
             elapsed = time.perf_counter() - started
-            is_unknown = request.caller is ANYONE and self._default_caller is None
+            is_unknown = request.caller is SHARED and self._default_caller is None
             log(
                 AccessLine(
                     started=time.time() - elapsed,

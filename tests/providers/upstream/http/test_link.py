@@ -39,6 +39,26 @@ async def test_a_message_is_posted_with_its_headers_and_its_answer_comes_back(se
     assert len(request.pairs) == len(request.headers)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_that_is_nested_too_deep_comes_back_so_that_its_request_can_fail(
+    serve: Serve, connect: Connect, *, streamed: bool
+) -> None:
+    deep = b'{"jsonrpc":"2.0","id":7,"result":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001
+
+    async def respond(request: Request) -> None:
+        if streamed:
+            await request.stream()
+            await request.event(deep)
+        else:
+            await request.reply(200, deep)
+
+    server = await serve(respond)
+    link, listener = await connect(server.url)
+    link.send(request_message(7), 7, MODERN)
+
+    assert await listener.message(about=7) == deep
+
+
 async def test_one_connection_serves_many_messages(serve: Serve, connect: Connect) -> None:
     server = await serve(answers())
     link, listener = await connect(server.url)

@@ -16,6 +16,7 @@ from typing import Any, Final
 MODES: Final = (
     "well",
     "bad_schema",
+    "schema_bombs",
     "changes_tools",
     "closes_stdout",
     "dies_midcall",
@@ -76,6 +77,11 @@ class Server:
             tool("hang", "Never answer.", NOTHING),
             tool("die", "End the process.", NOTHING),
         ]
+        if mode == "schema_bombs":
+            levels = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)} | {"d40": {"type": "object"}}
+            bomb = {"type": "object", "$defs": levels, "$ref": "#/$defs/d0"}
+            self.tools.append(tool("compiles_for_ever", "Has a bomb.", {**bomb, "unevaluatedProperties": False}))
+            self.tools.append(tool("validates_for_ever", "Has a bomb.", bomb))
         if mode == "bad_schema":
             self.tools[1:1] = [
                 tool("bad_type", "Has a type that there is not.", {"type": "objekt"}),
