@@ -39,6 +39,7 @@ soak: $(READY) ## Long runs: property tests with ten times the examples, ten mil
 	CI_RECORDS=10000000 $(BIN)/pytest -q tests/monitor/test_metrics.py
 	CI_EXAMPLES=1000 $(BIN)/pytest -q -n 2 $$(grep -rlE '^from hypothesis' tests --include='test_*.py' | grep -v test_promises.py)
 	KILLS=50 $(BIN)/pytest -q -s tests/jobs/test_kills.py
+	APPROVALS=100 $(BIN)/pytest -q -s tests/policy/test_kills.py
 
 check: $(READY) ## The fast part: lint, types, layers, unit tests; under two minutes
 	@$(MAKE) --no-print-directory --output-sync=target -j 2 types lint house unit

@@ -20,8 +20,9 @@ from toolyard.cli.parser import make_parsers
 from toolyard.cli.reference import reference
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
 from toolyard.config.profiles import ProfileTable
-from toolyard.config.settings import Monitoring, Serving
+from toolyard.config.settings import Approving, Deciding, Monitoring, Serving
 from toolyard.model.profile import Toolset
+from toolyard.model.rule import Predicate, Rule
 from toolyard.providers.upstream.scan import ALL_RULES
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 from toolyard.runtimes.settings import RuntimeSettings
@@ -37,6 +38,8 @@ SECTIONS: Final[dict[str, type]] = {
     "runtime": RuntimeSettings,
     "auth": Authentication,
     "monitor": Monitoring,
+    "approvals": Approving,
+    "policy": Deciding,
 }
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
@@ -125,6 +128,18 @@ def settings() -> str:
         "",
         *_table("monitor"),
         "",
+        "## `[approvals]`",
+        "",
+        "Who decides about approvals, and who is told of them: see [Rules and approvals](../guides/approvals.md).",
+        "",
+        *_table("approvals"),
+        "",
+        "## `[policy]`",
+        "",
+        "A service that decides about calls: see [Rules and approvals](../guides/approvals.md#a-decision-point).",
+        "",
+        *_table("policy"),
+        "",
         "## `[upstreams.NAME]`",
         "",
         "Other MCP servers whose tools are published: see [Configuration](../guides/configuration.md#upstreams). These tables, and those",
@@ -156,6 +171,13 @@ def settings() -> str:
         "The fields of `Toolset`: see [Profiles](../guides/profiles.md#toolsets).",
         "",
         *_fields(Toolset),
+        "",
+        "## `[[rules]]` and `[[profiles.NAME.rules]]`",
+        "",
+        "The fields of `Rule`: see [Rules and approvals](../guides/approvals.md). Each rule needs a `decision`: `allow`, `ask` or `deny`.",
+        "`when` is a list of tables with a `pointer` and one of `equals`, `in`, `less_than` and `matches`.",
+        "",
+        *_fields(Rule),
     )
 
 
@@ -176,7 +198,7 @@ def scan_rules() -> str:
 
 def schema() -> str:
     """Return the JSON Schema of toolyard.toml."""
-    structs = (*SECTIONS.values(), Key, Login, Identity, Reshape, *(struct for struct, _ in TABLES.values()))
+    structs = (*SECTIONS.values(), Key, Rule, Predicate, Login, Identity, Reshape, *(struct for struct, _ in TABLES.values()))
     _, definitions = msgspec.json.schema_components(structs, ref_template="#/$defs/{name}")
     for struct in structs:
         descriptions = meanings(struct)
@@ -190,6 +212,7 @@ def schema() -> str:
     for name, (struct, meaning) in TABLES.items():
         inner = {"$ref": f"#/$defs/{struct.__name__}"}
         top[name] = {"type": "object", "additionalProperties": inner, "description": meaning}
+    top["rules"] = {"type": "array", "items": {"$ref": "#/$defs/Rule"}, "description": "Which calls run, which ask and which are denied."}
     top["upstream_defaults"] = {"$ref": "#/$defs/UpstreamSettings", "description": "Settings for all upstreams."}
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

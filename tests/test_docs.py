@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import fields
 
 import toolyard
-from toolyard import CODES, Limits, Toolset
+from toolyard import CODES, Limits, Rule, Toolset
 from toolyard.cli.parser import make_parsers
 from toolyard.config.profiles import ProfileTable
 from toolyard.providers.functions.decorators import ToolOptions
@@ -196,7 +196,7 @@ def test_a_page_has_a_row_for_each_name(page: str, names: list[str]) -> None:
 def test_the_settings_page_gives_every_setting_a_meaning() -> None:
     rows = re.findall(r"^\| `(\w+)` \| \S+ \| \S.*\.? \|$", (DOCS / "reference" / "settings.md").read_text(encoding="utf-8"), re.MULTILINE)
 
-    tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ProfileTable, Toolset)
+    tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ProfileTable, Toolset, Rule)
     assert rows == [field.name for table in tables for field in fields(table) if not field.required]
 
 

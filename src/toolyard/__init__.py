@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from toolyard.model.errors import CODES, ToolError
     from toolyard.model.limits import Limits
     from toolyard.model.profile import Profile, Surface, Toolset
+    from toolyard.model.rule import Predicate, Rule
     from toolyard.model.spec import EvalRule, Example, Operation, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec, ToolSpec
     from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
     from toolyard.providers import Provider
@@ -62,6 +63,7 @@ __all__ = [
     "Message",
     "Middleware",
     "Operation",
+    "Predicate",
     "Profile",
     "Prompt",
     "PromptArgument",
@@ -75,6 +77,7 @@ __all__ = [
     "Resource",
     "ResourceLink",
     "ResourceSpec",
+    "Rule",
     "RuntimeSettings",
     "Serving",
     "Session",
@@ -146,6 +149,10 @@ _HOMES = {
         "Profile",
         "Surface",
         "Toolset",
+    ),
+    "model.rule": (
+        "Predicate",
+        "Rule",
     ),
     "model.spec": (
         "EvalRule",

@@ -21,22 +21,21 @@ from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.outcome import RecordSinks, Sink
 from toolyard.dispatch.progress import on_loop
 from toolyard.dispatch.registry import Registry
-from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.results import Results
 from toolyard.dispatch.sessions import Sessions
-from toolyard.dispatch.tool import Tool
 from toolyard.jobs.service import Jobs
 from toolyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
 from toolyard.model.envelope import Envelope
 from toolyard.model.limits import Limits
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
+from toolyard.model.rule import Rule
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
 from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.settings import BudgetSettings, LoadSettings, QueueSettings, RateSettings
 from toolyard.providers import Provider, Publish
 from toolyard.providers.mount import Mount
-from toolyard.providers.provider_set import ProviderSet, StaticProvider
+from toolyard.providers.provider_set import ProviderSet, own_provider
 from toolyard.providers.upstream import LOCK_FILE
 from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
@@ -44,6 +43,8 @@ from toolyard.state.memory import MemoryStore
 from toolyard.state.store import Clock, Store, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from toolyard.policy.approvals import Audit
+    from toolyard.policy.gate import DecisionPoint, Gate, Webhook  # a yard without rules starts sooner
     from toolyard.policy.limiter import CallLimiter  # see below
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
@@ -56,7 +57,6 @@ __all__ = [
     "background_task",
     "describe_settings",
     "known_packs",
-    "own_provider",
     "upstream_providers",
 ]
 
@@ -83,27 +83,13 @@ class YardOverrides(TypedDict, total=False):
     store: Store
     default_store: Store
     """A store for a yard that has none; if it cannot be used, the yard opens nevertheless."""
-
-
-def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
-    """Return the provider of the yard's own tools, resources and prompts, if it has any.
-
-    A yard of ready-made tools does not load the reading of function signatures, and starts sooner.
-    """
-    if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
-        provider = StaticProvider(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
-        return provider if any((tools, resources, prompts)) else None
-    from toolyard.providers.functions import Functions  # noqa: PLC0415 - see above
-
-    return Functions(name, tools, resources=resources, prompts=prompts)
-
-
-def _are(things: object, kind: type) -> bool:
-    return isinstance(things, list | tuple) and all(isinstance(thing, kind) for thing in cast("Sequence[object]", things))
-
-
-def _listed(things: object) -> list[Any]:
-    return list(cast("Sequence[Any]", things))
+    rules: Iterable[Rule]
+    """More rules, which come before the yard's own."""
+    operators: Iterable[str]
+    approval_store: Store
+    """Where approvals are kept, if not in the yard's own store."""
+    webhook: "Webhook"
+    decision_point: "DecisionPoint"
 
 
 def all_providers(own: Provider | None, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
@@ -218,6 +204,7 @@ class Yard:
         middleware: Sequence[Middleware] = (),
         sinks: Iterable[Sink] = (),
         policies: Sequence[Policy] = (),
+        rules: Iterable[Rule] = (),
         limiters: Sequence[Limiter] = (),
         queue: QueueSettings | None = None,
         rates: RateSettings | None = None,
@@ -257,6 +244,10 @@ class Yard:
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
         self._policies = tuple(policies)
+        self._rules, self._asks_before_destroy = tuple(rules), False
+        self._governance: YardOverrides = {}
+        self._gate: Gate | None = None
+        self.audit: Audit | None = None  # gets a line for each decision about an approval; set before the yard opens
         self._limiters = tuple(limiters)
         self._load = LoadSettings(queue or QueueSettings(), rates or RateSettings(), budgets or BudgetSettings())
         self._limiter: CallLimiter | None = None
@@ -289,12 +280,26 @@ class Yard:
             self._store_is_optional = "store" not in overrides
             self._own_store = overrides.get("store") or overrides.get("default_store")
         self._equip(allow_eval=overrides.get("allow_eval", self.registry.allow_eval))
+        self._rules = (*overrides.get("rules", ()), *self._rules)
+        self._governance = overrides
 
     def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
         """Add or replace profiles, and select the yard's own by name; also while the yard is open."""
         self.profile = self._profiles.adopt(profiles, own=profile)
         if self._dispatcher is not None:
             self._dispatcher.profile = self.profile
+
+    def ask_before_destroy(self) -> None:
+        """Ask for an approval before tools of the operation `destroy`, unless a rule decides; served yards do."""
+        self._asks_before_destroy = True
+        if self._dispatcher is not None:
+            self._govern(self._dispatcher)
+
+    def use_rules(self, rules: Iterable[Rule], *, instead_of: Sequence[Rule] = ()) -> None:
+        """Replace the rules that came from settings, also while the yard is open; the yard's own stay behind them."""
+        self._rules = (*rules, *self._rules[len(instead_of) :])
+        if self._dispatcher is not None:
+            self._govern(self._dispatcher)
 
     async def __aenter__(self) -> Self:
         if self._dispatcher is not None:
@@ -342,6 +347,11 @@ class Yard:
         if self._jobs is None:
             raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
         return self._jobs
+
+    @property
+    def gate(self) -> "Gate | None":
+        """Return the policy of rules and approvals, if the yard is open and has any."""
+        return self._gate
 
     @property
     def has_store(self) -> bool:
@@ -489,6 +499,19 @@ class Yard:
             self._limiter.observe(dispatcher)
         return dispatcher
 
+    def _govern(self, dispatcher: Dispatcher) -> None:
+        """Let the gate judge calls, if there are rules."""
+        options = self._governance
+        if self._gate is None:
+            if not self._rules and not self._asks_before_destroy and "decision_point" not in options:
+                return
+            from toolyard.policy.gate import make_gate  # noqa: PLC0415 - a yard without rules starts sooner
+
+            store = options.get("approval_store", self._store)
+            self._gate = make_gate(store, self.limits, options, audit=self.audit, rechecks=bool(self._middleware))
+        dispatcher.admission.gate = self._gate
+        self._gate.use(self._rules, asks_before_destroy=self._asks_before_destroy)
+
     def _make_limiter(self) -> "CallLimiter | None":
         """Return the limiter of queue, rates and budgets, or nothing if none of them is set, so that calls cost no more."""
         if not self._load.is_set:
@@ -517,6 +540,11 @@ class Yard:
         else:
             self.signer.use_secret(secret or b"")
 
+    async def _stop_governing(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            await gate.close()
+
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         if self._own_store is not None:
             stack.push_async_callback(self._own_store.close)
@@ -531,6 +559,8 @@ class Yard:
             find_profile=self.profile_of,
             needs_credentials=self.providers.forwards,
         )
+        stack.push_async_callback(self._stop_governing)
+        self._govern(dispatcher)
         await stack.enter_async_context(background_task(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))

@@ -34,7 +34,7 @@ async def nap(seconds: float) -> str:
     await asyncio.sleep(seconds)  # what the tool is there for
     return "rested"
 
-@tool(operation="destroy", confirmation=Confirmation("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
+@tool(operation="command", confirmation=Confirmation("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
 async def wipe(call: Call) -> bool:
     "Wipe it."
     return call.confirmation["yes"]

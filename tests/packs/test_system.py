@@ -10,6 +10,7 @@ import pytest
 from toolyard import Call, Caller, Envelope, Limits, Profile, Serving, Session, ToolError, Yard, tool
 from toolyard.launch.serve import serve_forever
 from toolyard.packs.system import System
+from toolyard.policy.settings import LoadSettings
 from toolyard.testing import FakeClock
 
 ME, YOU = Caller(identity="me"), Caller(identity="you")
@@ -156,7 +157,7 @@ async def test_the_settings_tell_every_value_and_where_it_came_from() -> None:
     assert answer.data["allow_eval"] == {"value": True, "from": "code"}
     assert answer.data["search.strategy"] == {"value": "lexical", "from": "default"}
     own = {"name", "version", "profile", "packs", "metatools", "search.strategy", "allow_eval", "shape", "state_dir"}
-    assert set(answer.data) == {*own, *Limits().as_dict()}
+    assert set(answer.data) == {*own, *LoadSettings().as_dict(), *Limits().as_dict()}
 
 
 async def test_the_status_tells_how_busy_the_yard_is() -> None:

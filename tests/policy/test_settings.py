@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -9,6 +9,8 @@ from toolyard.cli.terminal import Terminal
 from toolyard.config import ConfigError, read_config
 from toolyard.launch.build import apply_settings
 from toolyard.launch.errors import LaunchError
+from toolyard.model.elicitation import OWN_REASONS
+from toolyard.policy.refusals import RefusalReason
 
 FILE = """
 [queue]
@@ -59,7 +61,7 @@ async def test_a_file_and_the_environment_set_the_limits_of_calls(tmp_path: Path
     path.write_text(FILE)
     yard = Yard(tools=[add], queue=QueueSettings(per_tool=3))
     environment = {"TOOLYARD_QUEUE_WAITING": "7", "TOOLYARD_RATES_TOOLS": '{"add": 20}'}
-    apply_settings(yard, read_config(path=str(path), environment=environment), Terminal())
+    apply_settings(yard, read_config(path=str(path), environment=environment), Terminal(), serves=True)
     async with yard:
         told = yard.settings()
         codes = [answer.error and answer.error.code for answer in [await yard.call("add", {"a": 1, "b": 2}) for _ in range(2)]]
@@ -86,4 +88,18 @@ def test_a_wrong_setting_in_a_file_is_refused_and_named(tmp_path: Path, text: st
     path = tmp_path / "toolyard.toml"
     path.write_text(text)
     with pytest.raises((ConfigError, LaunchError), match=said):
-        apply_settings(Yard(), read_config(path=str(path), environment={}), Terminal())
+        apply_settings(Yard(), read_config(path=str(path), environment={}), Terminal(), serves=True)
+
+
+async def test_a_command_that_calls_a_tool_has_no_limits_of_calls(tmp_path: Path) -> None:
+    path = tmp_path / "toolyard.toml"
+    path.write_text(FILE)
+    yard = Yard(tools=[add])
+    apply_settings(yard, read_config(path=str(path), environment={}), Terminal())
+    async with yard:
+        assert not yard.dispatcher.admission.applies_to_all
+        assert yard.settings()["queue.calls"] == {"value": 0, "from": "default"}
+
+
+def test_no_tool_need_declare_the_reasons_of_refusals() -> None:
+    assert set(get_args(RefusalReason)) <= OWN_REASONS

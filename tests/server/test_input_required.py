@@ -260,7 +260,7 @@ async def test_what_happened_before_a_declared_question_does_not_happen_again_fo
 async def test_a_declared_question_is_asked_before_the_handler_runs(meet: "Meet") -> None:
     ran: list[str] = []
 
-    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"), operation="destroy")
+    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
     async def declared(call: Call) -> str:
         """Say what was answered."""
         ran.append(call.confirmation["name"])
@@ -513,7 +513,7 @@ async def test_two_questions_at_the_same_time_are_both_answered(meet: "Meet") ->
 async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> None:
     ran: list[str] = []
 
-    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"), operation="destroy")
+    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
     async def declared(call: Call) -> str:
         """Say what was answered."""
         ran.append(call.confirmation["name"])

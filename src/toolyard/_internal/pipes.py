@@ -31,19 +31,31 @@ class LineSplitter:
 
     def feed(self, piece: bytes) -> None:
         """Pass on every line that is complete with this piece."""
-        *lines, rest = piece.split(b"\n")
-        if lines and self._rest:
-            lines[0] = b"".join((*self._rest, lines[0]))
-            self._clear()
-        for line in lines:
-            if self._skipping:
-                self._skipping = False
-            elif len(line) > self._limit:
-                self._on_too_long()
-            elif line:
-                self._on_line(line)
+        lines = piece.split(b"\n")
+        rest = lines.pop()
+        on_line = self._on_line
+        if lines and (self._rest or self._skipping):
+            self._finish(lines.pop(0))
+        if len(piece) > self._limit:
+            for line in lines:
+                self._finish(line)
+        else:  # nearly always; one comparison for all lines
+            for line in lines:
+                if line:
+                    on_line(line)
         if rest and not self._skipping:
             self._keep(rest)
+
+    def _finish(self, end: bytes) -> None:
+        """Pass on a line with its last piece, unless it is too long."""
+        line = b"".join((*self._rest, end)) if self._rest else end
+        self._clear()
+        if self._skipping:
+            self._skipping = False
+        elif len(line) > self._limit:
+            self._on_too_long()
+        elif line:
+            self._on_line(line)
 
     def flush(self) -> None:
         """Pass on the last line, which has no line break."""

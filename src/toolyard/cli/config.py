@@ -22,7 +22,8 @@ _MAX_WIDTH: Final = 40
 def run_config(options: Options, terminal: Terminal) -> int:
     """Print the settings that `toolyard serve` would use with the same flags."""
     config = config_from(options, terminal)
-    rows = {key: (_masked(config.value(key)), config.origin(key)) for key in (*known_settings(), *config.tables)}
+    keys = (*known_settings(), *config.tables)
+    rows = {key: (_masked(config.value(key), is_secret=key.endswith("_secret")), config.origin(key)) for key in keys}
     if options.json:
         settings = {key: {"value": value, "from": origin.kind, "name": origin.name} for key, (value, origin) in rows.items()}
         terminal.write_json(encode(settings))
@@ -44,7 +45,9 @@ def _write_table(terminal: Terminal, config: Config, rows: dict[str, tuple[Any, 
         terminal.write(Painted(f"{key:<{width}}", "bold" if is_set else "faint"), facts if is_set else Painted(facts, "faint"))
 
 
-def _masked(value: Any) -> Any:
+def _masked(value: Any, *, is_secret: bool = False) -> Any:
+    if is_secret and value is not None:
+        return "…"
     if isinstance(value, Key):
         return msgspec.structs.asdict(msgspec.structs.replace(value, digest="…"))
     return [_masked(item) for item in cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value

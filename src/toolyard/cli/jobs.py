@@ -19,12 +19,12 @@ from toolyard.launch.signals import run
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.state.memory import MemoryStore
-from toolyard.state.store import StoreUnavailableError
+from toolyard.state.store import Store, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["run_jobs"]
+__all__ = ["open_store", "run_jobs"]
 
 _STYLES: Final[dict[str, Style]] = {"completed": "good", "working": "bold", "input_required": "bold", "failed": "bad", "interrupted": "bad"}
 _MINUTE: Final = 60
@@ -53,6 +53,12 @@ async def _run(options: Options, terminal: Terminal) -> int:
 
 @asynccontextmanager
 async def _stored_jobs(options: Options, terminal: Terminal) -> "AsyncGenerator[StoredJobs]":
+    async with open_store(options, terminal) as store:
+        yield StoredJobs(store)
+
+
+@asynccontextmanager
+async def open_store(options: Options, terminal: Terminal) -> "AsyncGenerator[Store]":
     """Open the store of the project.
 
     Raises:
@@ -62,7 +68,7 @@ async def _stored_jobs(options: Options, terminal: Terminal) -> "AsyncGenerator[
     if isinstance(store, MemoryStore):
         raise LaunchError("This project keeps its state in the memory of its server, which no command can read. Set 'store' to 'sqlite'.")
     try:
-        yield StoredJobs(store)
+        yield store
     except StoreUnavailableError as error:
         raise LaunchError(str(error)) from error
     finally:

@@ -143,6 +143,12 @@ class Options(Namespace):
     background: bool = False
     action: str = "list"
     job_id: str = ""
+    approval_id: str = ""
+    reason: str = ""
+    watch: bool = False
+    grant: float = 0.0
+    any_arguments: bool = False
+    caller: str = "local"
     profile: str | None = None
     allow_eval: bool = False
     output: str | None = None
@@ -374,6 +380,31 @@ def _add_jobs(parser: Parser) -> None:
     _add_json(parser, "print JSON")
 
 
+def _add_approvals(parser: Parser) -> None:
+    actions = ("list", "show", "approve", "deny", "grants", "revoke")
+    text = "list the pending approvals (default), do this with one, list the grants, or revoke one"
+    parser.add_argument("action", nargs="?", choices=actions, default="list", help=text)
+    parser.add_argument("approval_id", metavar="ID", nargs="?", default="", help="the id of the approval, or of the grant to revoke")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why; the agent gets the reason of a denial")
+    text = "approve the same call of the same caller for so long, without asking again"
+    parser.add_argument("--grant", metavar="SECONDS", type=_seconds, default=0.0, help=text)
+    parser.add_argument("--any-arguments", action="store_true", help="with '--grant': whatever the arguments are")
+    parser.add_argument("--watch", action="store_true", help="print further approvals as they come, until interrupted")
+    _add_config_file(parser)
+    _add_json(parser, "print JSON, with '--watch' one line for each")
+
+
+def _add_policy(parser: Parser) -> None:
+    parser.add_argument("action", choices=("explain",), help="show which rule decides about a call, and why")
+    parser.add_argument("name", metavar="TOOL", help="the tool")
+    text = "'key=value' for each, or one JSON object, or '-' for JSON from stdin"
+    parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", default=[], help=text)
+    parser.add_argument("--target", metavar="TARGET", default="", help=f"{_TARGET} (default: the 'target' of 'toolyard.toml')")
+    parser.add_argument("--caller", metavar="NAME", default="local", help="the identity of the caller (default: 'local')")
+    _add_view(parser)
+    _add_json(parser)
+
+
 def _add_describe(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
     parser.add_argument("name", metavar="NAME", help="the tool to describe")
@@ -513,6 +544,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, Callable[[Parser], None]]]] = {
     "code": ("run a program that calls the tools of a yard", _add_code),
     "runtime": ("show, probe or build what runs programs", _add_runtime),
     "jobs": ("list, show, wait for or cancel calls in the background", _add_jobs),
+    "approvals": ("list, show, approve or deny calls that wait for a person", _add_approvals),
+    "policy": ("explain which rule decides about a call", _add_policy),
     "describe": ("describe a tool: arguments, behaviour and answer", _add_describe),
     "manifest": ("print every tool of a yard, as JSON or Markdown", _add_manifest),
     "search": ("find tools of a yard by what they do", _add_search),

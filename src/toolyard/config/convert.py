@@ -121,7 +121,7 @@ def convert_fields(value: object, kind: type[msgspec.Struct], location: Location
     fields = _fields_of(kind)
     table = require_table(value, location)
     check_keys(table, list(fields), location)
-    return {name: convert(item, fields[name].type, location.child(f".{name}")) for name, item in table.items()}
+    return {fields[name].name: convert(item, fields[name].type, location.child(f".{name}")) for name, item in table.items()}
 
 
 def build_struct(kind: type[msgspec.Struct], fields: Table, location: Location) -> Any:
@@ -131,7 +131,7 @@ def build_struct(kind: type[msgspec.Struct], fields: Table, location: Location) 
         ConfigError: A required field is missing, or the struct refuses the combination.
     """
     for name, field in _fields_of(kind).items():
-        if field.required and name not in fields:
+        if field.required and field.name not in fields:
             raise ConfigError(f"{location} needs '{name}'.")
     try:
         return kind(**fields)
@@ -171,7 +171,7 @@ def unknown_key(location: Location, known: Sequence[str], *, elsewhere: Mapping[
 
 @cache  # reading type hints is slow, and many tables may have one type
 def _fields_of(kind: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
-    return {field.name: field for field in msgspec.structs.fields(kind)}
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}  # a keyword of Python, such as 'in', has another name
 
 
 def _is_struct(kind: Any) -> bool:

@@ -1,17 +1,19 @@
-"""The tables `[profiles.NAME]` and `[toolsets.NAME]` of 'toolyard.toml'."""
+"""The tables `[profiles.NAME]`, `[toolsets.NAME]` and `[[rules]]` of 'toolyard.toml'."""
 
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from toolyard.config.convert import ConfigError, Location, Table, build_struct, check_keys, convert_fields, require_table
+from toolyard.config.convert import ConfigError, Location, Table, build_struct, check_keys, convert, convert_fields, require_table
 from toolyard.model.profile import Profile, Shape, Surface, Toolset
+from toolyard.model.rule import Rule
 
-__all__ = ["PROFILES", "TOOLSETS", "ProfileTable", "read_profiles"]
+__all__ = ["PROFILES", "RULES", "TOOLSETS", "ProfileTable", "read_profiles", "read_rules"]
 
 PROFILES: Final = "profiles"
 TOOLSETS: Final = "toolsets"
+RULES: Final = "rules"
 
 
 class ProfileTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,6 +25,8 @@ class ProfileTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How its tools are listed: 'direct', 'meta' or 'auto'."""
     pins: tuple[str, ...] = ()
     """Patterns of tool names that are listed on every surface."""
+    rules: tuple[Rule, ...] = ()
+    """Rules for its callers only, which come before the rules for all."""
     description: str = ""
     """What the profile is for."""
     shape: Shape | None = None
@@ -37,6 +41,19 @@ def read_profiles(document: Table, path: Path) -> dict[str, Profile]:
     """
     toolsets = {name: _toolset(name, table, location) for name, table, location in _tables(document, TOOLSETS, path)}
     return {name: _profile(name, table, location, toolsets) for name, table, location in _tables(document, PROFILES, path)}
+
+
+def read_rules(document: Table, path: Path) -> tuple[Rule, ...]:
+    """Return the rules of a file: those of profiles, then those for all.
+
+    Raises:
+        ConfigError: A rule is wrong.
+    """
+    found: list[Rule] = []
+    for name, table, location in _tables(document, PROFILES, path):
+        rules: tuple[Rule, ...] = convert_fields(table, ProfileTable, location).get(RULES, ())
+        found += [msgspec.structs.replace(rule, profile=name) for rule in rules]
+    return (*found, *convert(document.get(RULES, []), tuple[Rule, ...], Location(RULES, str(path))))
 
 
 def _tables(document: Table, section: str, path: Path) -> list[tuple[str, Any, Location]]:

@@ -16,10 +16,11 @@ import msgspec
 
 from toolyard._internal.project import find_project
 from toolyard.config.convert import ConfigError, Location, Table, convert, parse_text, unknown_key
-from toolyard.config.profiles import PROFILES, TOOLSETS, read_profiles
+from toolyard.config.profiles import PROFILES, RULES, TOOLSETS, read_profiles, read_rules
 from toolyard.config.settings import PACKS, PREFIX, Setting, Settings, known_settings
 from toolyard.model.names import closest_name
 from toolyard.model.profile import METATOOLS, Profile
+from toolyard.model.rule import Rule
 from toolyard.search.settings import read_environment
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def colliding_name(name: str, known: list[str]) -> str | None:
 CLIENT_FILES: Final = (".json", ".jsonc")
 """The suffixes of MCP clients' configuration files."""
 _OF_UPSTREAMS: Final = ("upstreams", "upstream_defaults")
-_TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS)
+_TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS, RULES)
 """The tables whose keys are names that people choose."""
 
 
@@ -78,6 +79,7 @@ class _Tables(NamedTuple):
 
     upstreams: "dict[str, UpstreamEntry]"
     profiles: dict[str, Profile]
+    rules: tuple[Rule, ...]
     shown: dict[str, Any]
     """Every value by key, secrets masked."""
     sources: dict[str, str]
@@ -101,10 +103,12 @@ def _read_tables(document: Table, path: Path | None, target: str | None) -> _Tab
     Raises:
         ConfigError: A table is wrong.
     """
-    found = _Tables({}, {}, {}, {}, ())
+    found = _Tables(upstreams={}, profiles={}, rules=(), shown={}, sources={}, warnings=())
     if path is not None:
         found.profiles.update(read_profiles(document, path))
-        shown = dict(_flat_tables({name: document[name] for name in (PROFILES, TOOLSETS) if name in document}))
+        found = found._replace(rules=read_rules(document, path))
+        shown = {RULES: document[RULES]} if RULES in document else {}
+        shown |= dict(_flat_tables({name: document[name] for name in (PROFILES, TOOLSETS) if name in document}))
         found.shown.update(shown)
         found.sources.update(dict.fromkeys(shown, str(path)))
     if _names_upstreams(target) or any(name in document for name in _OF_UPSTREAMS):
@@ -177,6 +181,8 @@ class Config(NamedTuple):
     """Upstreams by name, with unresolved references."""
     profiles: Mapping[str, Profile]
     """Profiles of the file, by name."""
+    rules: tuple[Rule, ...]
+    """Rules of the file, in the order in which they are tried."""
     tables: Mapping[str, Any]
     """Values of upstreams, profiles and toolsets by key, secrets masked."""
     files: "Mapping[Path, Stamp]"
@@ -246,6 +252,7 @@ def read_config(
         warnings=(*_warnings(variables), *tables.warnings),
         upstreams=tables.upstreams,
         profiles=tables.profiles,
+        rules=tables.rules,
         tables=tables.shown,
         files=files,
     )

@@ -15,7 +15,19 @@ from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
 from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 
-__all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Monitoring", "Serving", "Setting", "Settings", "known_settings"]
+__all__ = [
+    "PACKS",
+    "PREFIX",
+    "Approving",
+    "Authentication",
+    "Deciding",
+    "Key",
+    "Monitoring",
+    "Serving",
+    "Setting",
+    "Settings",
+    "known_settings",
+]
 
 
 PACKS: Final = ("system",)
@@ -93,6 +105,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether lists of tools include output schemas, which cost an agent tokens."""
     notify_changes: bool = True
     """Whether clients are notified when their lists change."""
+    ask_before_destroy: bool = True
+    """Whether a person must approve calls of tools that destroy something, unless a rule decides about them."""
     ask_seconds: float = 600.0
     """Seconds that a call waits for the answer to an elicitation."""
     event_count: int = 256
@@ -164,6 +178,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The profile of its owner; without one, the yard's own."""
     profiles: tuple[str, ...] = ()
     """The other profiles that its owner may choose by the path '/mcp/PROFILE'."""
+    operator: bool = False
+    """Whether its owner may decide about approvals, apart from those for calls of their own."""
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -185,6 +201,26 @@ class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The claim that selects the profile; without it the scopes do."""
     profiles: dict[str, str] = {}
     """The profile for each scope or value of the claim; '*' is for every caller."""
+
+
+class Approving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who decides about approvals, and who is told of them."""
+
+    operators: tuple[str, ...] = ()
+    """Identities that may decide, or 'claim:NAME=VALUE' for every caller whose token has that claim."""
+    webhook: str | None = None
+    """The URL that is sent each new approval; its answer may be the decision."""
+    webhook_secret: str | None = None
+    """The secret that signs what is sent, or a reference to it, such as 'secretref:env:NAME'; required with 'webhook'."""
+
+
+class Deciding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A service that decides about calls."""
+
+    url: str | None = None
+    """The URL that decides about each call that no rule decides about."""
+    seconds: float = 2.0
+    """Seconds that the decision may take; after that the call is denied."""
 
 
 class Monitoring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -245,6 +281,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many calls and tokens sessions and callers have."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
+    approvals: Approving = msgspec.field(default_factory=Approving)
+    """Who decides about approvals, and who is told of them."""
+    policy: Deciding = msgspec.field(default_factory=Deciding)
+    """A service that decides about calls."""
     monitor: Monitoring = msgspec.field(default_factory=Monitoring)
     """Metrics and log files of a server."""
 

@@ -6,16 +6,18 @@ Policies decide, a person confirms what the tool declares, and limiters make the
 import logging
 from asyncio import Lock
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from toolyard.dispatch.call import Call, Limiter, Policy, Release, StartJob
 from toolyard.dispatch.deadlines import Deadlines
+from toolyard.dispatch.outcome import store_unavailable
 from toolyard.dispatch.run import Run
 from toolyard.model.elicitation import ClientRequest, Confirmation, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
+from toolyard.state.store import StoreUnavailableError
 
-__all__ = ["Admission", "SerialLocks", "is_first"]
+__all__ = ["Admission", "Gate", "SerialLocks", "is_first"]
 
 
 class SerialLocks:
@@ -68,6 +70,18 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+class Gate(Protocol):
+    """A policy that tells at once which calls it has nothing to say about."""
+
+    def judges(self, call: Call) -> bool:
+        """Return whether a call must be judged."""
+        ...
+
+    async def __call__(self, call: Call) -> Envelope | None:
+        """Judge a call, as a policy does."""
+        ...
+
+
 class Admission:
     """The policies and limiters of one yard."""
 
@@ -81,6 +95,8 @@ class Admission:
         self._deadlines = deadlines
         self.start_job: StartJob | None = None
         """Starts jobs, where a yard has them."""
+        self.gate: Gate | None = None
+        """Judges calls by rules, where a yard has them."""
 
     async def admit(self, call: Run) -> Envelope | None:
         """Ask the policies, then for the declared confirmation, start a job if it is to be one, and wait for the limiters.
@@ -94,6 +110,11 @@ class Admission:
                 held = await self._decide(call, policy)
                 if held is not None:
                     return held
+        gate = self.gate
+        if gate is not None and gate.judges(call) and (job is None or not job.is_attached):
+            held = await self._decide(call, gate)  # also for a job: its call takes the approval that its start waited for
+            if held is not None:
+                return held
         if spec.confirmation is not None:
             answered = None if job is None else job.confirmation
             call.confirmation = await self._confirm(call, spec.confirmation) if answered is None else answered
@@ -156,6 +177,8 @@ class Admission:
             return await policy(call)
         except ToolError:
             raise
+        except StoreUnavailableError:
+            raise store_unavailable(may_have_run=False) from None
         except Exception:  # noqa: BLE001 - a policy that fails denies
             _log.exception("policy_failed tool=%s id=%s", call.spec.name, call.id)
             raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None

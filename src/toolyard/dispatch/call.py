@@ -187,12 +187,25 @@ class JobRun(Protocol):
         ...
 
     @property
+    def is_attached(self) -> bool:
+        """Return whether it runs in place of a call that passed everything already."""
+        ...
+
+    @property
     def confirmation(self) -> "Mapping[str, Any] | None":
         """Return what a person answered to the declared confirmation, if it was asked already."""
         ...
 
     async def claim(self) -> None:
         """Note that the handler starts now, before it does."""
+        ...
+
+    def keep_partial(self, partial: Callable[[], bytes]) -> None:
+        """Take a function that returns the results so far as JSON, for the case that the process ends."""
+        ...
+
+    async def park(self, approval_id: str) -> None:
+        """Let the caller be answered, if it still waits, because the job has to wait for an approval."""
         ...
 
 

@@ -68,13 +68,13 @@ class Execution:
         call.run_in(task)
         self.calls[call.id] = call
         token = ambient.set(call)
-        options = call.options
-        seconds = options.seconds
+        seconds = (options := call.options).seconds
         running: dict[Run, float] | None = None
         partial: ToolError | None = None
         try:
             is_job = options is not DEFAULT_OPTIONS and (options.job is not None or options.background)
-            if self.admission.applies_to_all or not tool.is_simple or seconds or is_job:
+            is_judged = (gate := self.admission.gate) is not None and gate.judges(call)
+            if is_judged or is_job or seconds or self.admission.applies_to_all or not tool.is_simple:
                 held = await self._admit(call, tool)
                 if held is not None:
                     return held

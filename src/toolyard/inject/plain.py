@@ -54,6 +54,8 @@ class ConversationOptions(TypedDict, total=False):
     """Gets the log lines of calls: level, text and facts."""
     client: str
     """The name of the program in records, by default that of the SDK."""
+    ask_before_destroy: bool
+    """Whether a person must approve calls of tools that destroy something, unless a rule decides about them; by default they must."""
 
 
 class Conversation:
@@ -67,6 +69,8 @@ class Conversation:
         profile = options.get("profile")
         scope = options.get("scope") or caller.scope or f"inject-{token_hex(8)}"
         self.yard = yard
+        if options.get("ask_before_destroy", True):
+            yard.ask_before_destroy()
         self.caller = msgspec.structs.replace(
             caller,
             scope=scope,

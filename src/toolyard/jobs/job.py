@@ -127,6 +127,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last log lines."""
     asks: dict[str, ClientRequest] = {}
     """What it asks its client, by the id of each question."""
+    partial: msgspec.Raw | None = None
+    """The results so far, which are all that is left if its process ends."""
 
     @property
     def ended(self) -> bool:
@@ -216,5 +218,6 @@ def cancelled(job: Job) -> Envelope:
 def interrupted(job: Job, why: str, *, reason: str = "interrupted", details: Mapping[str, Any] | None = None) -> Envelope:
     """Return the answer of a job whose process ended before it did."""
     hint = "Look at the state first: it may have run." if job.claimed else "Call it again."
-    error = ToolError("cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, **(details or {}))
+    data = None if job.partial is None else msgspec.json.decode(job.partial)
+    error = ToolError("cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=data, **(details or {}))
     return Envelope.fail(error, tool_id=job.tool)

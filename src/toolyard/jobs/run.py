@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +38,7 @@ class RunningJob:
     """One job in this process. It satisfies `JobRun`."""
 
     task: "asyncio.Task[None]"
+    is_attached = False
 
     def __init__(self, jobs: "Jobs", job: Job, order: JobOrder, *, lease: Lease, saved: bytes, is_admitted: bool) -> None:
         self._jobs = jobs
@@ -55,11 +56,23 @@ class RunningJob:
         self._questions: dict[str, tuple[ClientRequest, asyncio.Future[Any]]] = {}
         self._asked: set[str] = set()
         self._numbers = count(2)
+        self._partial: Callable[[], bytes] | None = None
 
     @property
     def confirmation(self) -> Mapping[str, Any] | None:
         """Return what a person answered to the declared confirmation."""
         return self.order.confirmation
+
+    def keep_partial(self, partial: Callable[[], bytes]) -> None:
+        """Take a function that returns the results so far as JSON."""
+        self._partial = partial
+
+    def with_partial(self) -> Job:
+        """Return the state of the job with the results so far."""
+        return self.job if self._partial is None else msgspec.structs.replace(self.job, partial=msgspec.Raw(self._partial()))
+
+    async def park(self, approval_id: str) -> None:
+        """Do nothing: its caller was answered already, so it just goes on waiting."""
 
     async def execute(self, request: CallRequest) -> None:
         """Run the job and store its answer."""
@@ -67,8 +80,7 @@ class RunningJob:
             self._has_begun = True
             if self.job.cancel_requested or self._jobs.is_closing:  # before it began
                 raise asyncio.CancelledError  # noqa: TRY301 - as if it came a moment later
-            options = InvokeOptions(refs_resolved=self.order.refs_resolved, job=self)
-            envelope = await self._jobs.dispatcher.dispatch(request, channel=self._channel(), options=options)
+            envelope = await self._jobs.dispatcher.dispatch(request, channel=self._channel(), options=self._options())
             failed = envelope.error is not None and envelope.error.code == "internal_error"
             status: JobStatus = "failed" if failed else "completed"
         except asyncio.CancelledError:
@@ -80,7 +92,7 @@ class RunningJob:
                 await self._give_back()
                 return
             else:
-                status, envelope = "interrupted", interrupted(self.job, "The server ended while the job ran.")
+                status, envelope = "interrupted", interrupted(self.with_partial(), "The server ended while the job ran.")
         if not self._is_lost:
             await self._end(status, envelope)
 
@@ -173,6 +185,9 @@ class RunningJob:
         if waiting:
             await self._save_questions()
 
+    def _options(self) -> InvokeOptions:
+        return InvokeOptions(refs_resolved=self.order.refs_resolved, job=self)
+
     def _channel(self) -> Channel:
         order = self.order
         return Channel(
@@ -234,8 +249,8 @@ class RunningJob:
         The state is read under the lock: a claim must not be undone by progress that was noted before it.
         """
         async with self._lock:
-            job = msgspec.structs.replace(self.job, **changes)
-            data = encode(job)
+            job = msgspec.structs.replace(self.with_partial(), **changes)
+            data = encode(msgspec.structs.replace(job, partial=None) if job.ended else job)
             if data != self._saved:
                 ttl = job.ttl if job.ended else None  # a job that has not ended does not expire
                 if not await self._jobs.store.compare_and_set(keys.job(job.id), self._saved, data, ttl=ttl):

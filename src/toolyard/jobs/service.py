@@ -23,6 +23,7 @@ from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.dispatch.registry import Registry
 from toolyard.jobs import keys
+from toolyard.jobs.attached import AttachedJob
 from toolyard.jobs.job import (
     Job,
     JobCaller,
@@ -78,6 +79,8 @@ class Jobs(StoredJobs):
         self._find_profile = find_profile
         self._needs_credentials = needs_credentials
         self._running: dict[str, RunningJob] = {}
+        self._attached = set[RunningJob]()
+        """Jobs whose callers still wait."""
         self._starting = Counter[str]()
         """Jobs that are being stored, by identity."""
         self._wake = asyncio.Event()
@@ -94,7 +97,7 @@ class Jobs(StoredJobs):
         finally:
             self.is_closing = True
             keeper.cancel()
-            running = list(self._running.values())
+            running = [*self._running.values(), *self._attached]
             for job in running:
                 job.stop()
             _, left = await asyncio.wait([keeper, *(job.task for job in running)], timeout=self.limits.cleanup or None)
@@ -110,8 +113,38 @@ class Jobs(StoredJobs):
         if not call.options.background and not _becomes_job(call):
             return None
         self._check(call)
+        order = self._order(call)
+        self._starting[call.caller.identity] += 1
+        try:
+            job = await self._create(order, call.caller.profile)
+        except StoreUnavailableError:
+            raise store_unavailable(may_have_run=False) from None
+        finally:
+            self._starting -= Counter([call.caller.identity])
+        return Envelope.ok(started_data(job))
+
+    def attach(self, call: Call) -> AttachedJob:
+        """Return what runs a call that may wait for people, in place of its handler: if that takes long, it becomes a job."""
+        attached = AttachedJob(self, self._order(call), call)
+        self._attached.add(attached)
+        return attached
+
+    async def adopt(self, attached: AttachedJob, call: Call) -> tuple[Lease, Job, bytes]:
+        """Store an attached job, which runs on as any other; return its lease, and its state as stored.
+
+        Raises:
+            ToolError: `overloaded` if too many jobs run.
+        """
+        self._check(call)
+        stored = await self._put(attached.with_partial(), attached.order)
+        self._attached.discard(attached)
+        self._running[stored[1].id] = attached
+        self._wake.set()
+        return stored
+
+    def _order(self, call: Call) -> JobOrder:
         wraps = self._registry.find(call.spec.name, call.profile).wraps
-        order = JobOrder(
+        return JobOrder(
             name=call.spec.name,
             arguments=_arguments_of(call),
             caller=JobCaller.of(call.caller),
@@ -126,14 +159,6 @@ class Jobs(StoredJobs):
             trace_id=call.channel.trace_id,
             result_characters=call.channel.result_characters,
         )
-        self._starting[call.caller.identity] += 1
-        try:
-            job = await self._create(order, call.caller.profile)
-        except StoreUnavailableError:
-            raise store_unavailable(may_have_run=False) from None
-        finally:
-            self._starting -= Counter([call.caller.identity])
-        return Envelope.ok(started_data(job))
 
     def _check(self, call: Call) -> None:
         """Check that a call can become a job."""
@@ -148,22 +173,22 @@ class Jobs(StoredJobs):
             raise ToolError("overloaded", "Too many jobs run already.", hint="Wait until some have ended.", retry_after_ms=1000)
 
     async def _create(self, order: JobOrder, profile: Profile | None) -> Job:
-        """Store a new job, which this process holds, and start it.
+        """Store a new job, which this process holds, and start it."""
+        owner, now = order.caller.identity, time.time()
+        job = Job(id=new_job_id(), tool=order.name, owner=owner, created_at=now, updated_at=now, ttl=self.limits.job_ttl, lease=0)
+        lease, job, saved = await self._put(job, order)
+        self._launch(RunningJob(self, job, order, lease=lease, saved=saved, is_admitted=True), profile)
+        return job
+
+    async def _put(self, job: Job, order: JobOrder) -> tuple[Lease, Job, bytes]:
+        """Store a new job under a new lease; return the lease, and the job as stored.
 
         Its state is stored last: without it, the other entries are nothing that a process would run.
         """
-        job_id, now, store = new_job_id(), time.time(), self.store
+        job_id, store = job.id, self.store
         lease = await store.acquire(keys.lease(job_id), ttl=LEASE_S)
         assert lease is not None  # noqa: S101 - nobody else knows the id
-        job = Job(
-            id=job_id,
-            tool=order.name,
-            owner=order.caller.identity,
-            created_at=now,
-            updated_at=now,
-            ttl=self.limits.job_ttl,
-            lease=lease.token,
-        )
+        job = msgspec.structs.replace(job, lease=lease.token)
         saved = encode(job)
         try:
             await store.put(keys.order(job_id), encode(order))
@@ -175,19 +200,20 @@ class Jobs(StoredJobs):
                 await store.delete(keys.job(job_id))
                 await tidy(store, job, order.owner)
             raise
-        self._launch(RunningJob(self, job, order, lease=lease, saved=saved, is_admitted=True), profile)
-        return job
+        return lease, job, saved
 
     def _launch(self, running: RunningJob, profile: Profile | None) -> None:
         self._running[running.job.id] = running
         request = running.order.request(profile)
         # A new context, so that nothing of the request that started the job is visible in it.
         running.task = asyncio.get_running_loop().create_task(running.execute(request), context=Context())
-        running.task.add_done_callback(partial(self._leave, running))
+        running.task.add_done_callback(partial(self.leave, running))
         self._wake.set()
 
-    def _leave(self, running: RunningJob, task: "asyncio.Task[None]") -> None:
+    def leave(self, running: RunningJob, task: "asyncio.Task[None]") -> None:
+        """Forget a job whose task has ended."""
         self._running.pop(running.job.id, None)
+        self._attached.discard(running)
         running.settled.set()  # also for those who wait for a job that another process has taken
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("job_failed id=%s tool=%s", running.job.id, running.job.tool, exc_info=error)

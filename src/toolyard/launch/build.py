@@ -12,6 +12,7 @@ from toolyard._internal.logfmt import log_value
 from toolyard._internal.project import project_dir
 from toolyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
 from toolyard.launch.errors import LaunchError, as_launch_error
+from toolyard.launch.governance import governance_options
 from toolyard.launch.notices import Notices
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
@@ -75,8 +76,8 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
 
 _UPSTREAM_OF: Final = "_TOOLYARD_UPSTREAM_OF"
 """Variable with the files that have a server as an upstream, lest it reads one of them and starts itself for ever."""
-_LOAD_SECTIONS: Final = ("queue", "rates", "budgets")
-_APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search", *_LOAD_SECTIONS})
+_APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search"})
+_LOAD_SECTIONS: Final = frozenset({"queue", "rates", "budgets"})
 _log = logging.getLogger(__name__)
 _STORE_FILE: Final = "store.sqlite3"
 """The name of a project's store in the folder of its state."""
@@ -86,7 +87,8 @@ _YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", 
 def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool = False) -> None:
     """Apply settings and upstreams to a yard that is not open yet; values that were not set stay as its code has them.
 
-    A yard that is served and has no store yet gets the one in the SQLite file of its project.
+    A yard that is served and has no store yet gets the one in the SQLite file of its project. The limits of calls are those of a
+    server: a command that makes one call has no queue, and must not spend the budgets of callers.
 
     Raises:
         LaunchError: A profile, pack, metatool or store does not exist.
@@ -94,14 +96,20 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     settings = config.settings
     yard.adopt(config.profiles.values())
     check_profiles(yard, config)
-    applied = {key: setting for key, setting in known_settings().items() if setting.section in _APPLIED_SECTIONS and key != "target"}
+    sections = _APPLIED_SECTIONS | _LOAD_SECTIONS if serves else _APPLIED_SECTIONS
+    applied = {key: setting for key, setting in known_settings().items() if setting.section in sections and key != "target"}
     origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
+    governance = governance_options(config, notices)
     stores = _store_options(yard, config, serves=serves)
-    if not origins and not providers and not config.profiles and not stores:
+    if config.rules and not stores and not yard.has_store:  # a command: an approval must outlive its process, and nothing else does
+        governance["approval_store"] = make_store(config, state_dir=yard.state_dir)
+    if not origins and not providers and not config.profiles and not stores and not governance:
         return
-    options: dict[str, Any] = {**stores} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
-    options |= {"profiles": config.profiles.values(), "providers": providers} | {name: config.explicit(name) for name in _LOAD_SECTIONS}
+    options: dict[str, Any] = {**stores, **governance} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
+    options |= {"profiles": config.profiles.values(), "providers": providers} | {
+        name: config.explicit(name) for name in sections & _LOAD_SECTIONS
+    }
     with as_launch_error(ValueError):
         yard.configure(
             origins=origins,

@@ -56,6 +56,7 @@ class Monitor:
         with ExitStack() as files:
             for file in filter(None, (self._audit_log, self._access_log)):
                 files.enter_context(file)
+            self._yard.audit = self._audit_log
             removals = [self._yard.add_sink(sink) for sink in (self.metrics, self._audit_log) if sink is not None]
             try:
                 yield

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from toolyard.config import Config, Stamp, known_settings, stamp_of
 from toolyard.launch.build import check_profiles, make_providers, resolve_upstreams
 from toolyard.launch.errors import LaunchError, explain_cause
+from toolyard.launch.governance import governance_options
 from toolyard.launch.notices import Notices
 from toolyard.model.limits import LIVE
 from toolyard.yard import ResolvedUpstream, Yard, background_task
@@ -86,7 +87,7 @@ class LiveSettings:
         except (LaunchError, KeyError) as error:
             self._notices.say(f"The settings are unchanged: {error.args[0]}")
             return False
-        changes = [*self._apply_settings(config), *await self._apply_upstreams(config, upstreams)]
+        changes = [*self._apply_rules(config), *self._apply_settings(config), *await self._apply_upstreams(config, upstreams)]
         if changes:
             self._notices.inform(f"The settings were reloaded: {', '.join(changes)}.")
         self._config = config
@@ -97,7 +98,15 @@ class LiveSettings:
         if config.path != self._config.path:
             raise LaunchError(f"The file '{self._config.path}' no longer exists.")
         check_profiles(self._yard, config)
+        governance_options(config, self._notices)  # raises if a rule is wrong
         return config, resolve_upstreams(config, self._notices)
+
+    def _apply_rules(self, config: Config) -> Sequence[str]:
+        """Replace the rules of the file, if they changed."""
+        if config.rules == self._config.rules:
+            return []
+        self._yard.use_rules(config.rules, instead_of=self._config.rules)
+        return ["the rules changed"]
 
     def _apply_settings(self, config: Config) -> Sequence[str]:
         """Apply the settings that can change at run time, say which cannot, and return what changed in words."""

@@ -233,6 +233,8 @@ async def serve_forever(
     """
     http_options = {} if monitor is None else monitor.transport_options
     transport = make_transport(serving, authenticator, listener=listener, http_options=http_options)
+    if serving.ask_before_destroy:
+        yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
     try:
         async with nullcontext() if monitor is None else monitor.open(), yard, background():
             gc.freeze()  # the objects of an open yard live until the end, so collections can skip them

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from toolyard.dispatch.admission import is_first
 from toolyard.dispatch.call import Arguments, Call, CallRequest, Channel
 from toolyard.dispatch.outcome import room_for_data
 from toolyard.dispatch.progress import Progress
@@ -16,25 +17,49 @@ from toolyard.dispatch.tool import Tool
 from toolyard.metatools.chain_plan import INPUT_SCHEMA, OUTPUT_SCHEMA, PREVIOUS, Plan, PlannedStep, Step, chain_check, resolve_references
 from toolyard.metatools.metatool import YardParts, build_metatool
 from toolyard.metatools.run import APPROVAL_REQUIRED, DelayedProgress, is_pending
-from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_uncopied
+from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_unchecked, encode_uncopied
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.spec import Operation, Reason
+from toolyard.policy.gate import Gate
 from toolyard.state.store import StoreUnavailableError
 
 __all__ = ["chain_metatool", "preview"]
 
 
-def preview(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
+def may_ask(plan: Plan, call: Call, gate: Gate) -> bool:
+    """Return whether a rule may ask about a step, or about a tool that a step runs."""
+    return any(
+        (planned.tool.wraps and not planned.inner)
+        or any(gate.needs_approval(tool.spec, call.profile.name, call.caller) is not False for tool in (planned.tool, *planned.inner))
+        for planned in plan.planned()
+    )
+
+
+def _needs_approval(planned: PlannedStep, call: Call, gate: Gate | None) -> bool | None:
+    """Return whether a rule asks about a step; None if that is not known yet."""
+    if gate is None:
+        return False
+    profile = call.profile.name
+    own = gate.needs_approval(planned.tool.spec, profile, call.caller, planned.checked)
+    inner = [gate.needs_approval(tool.spec, profile, call.caller) for tool in planned.inner]
+    if planned.tool.wraps and not planned.inner:
+        inner.append(None)
+    return True if own or any(inner) else None if own is None or None in inner else False
+
+
+def preview(plan: Plan, call: Call, gate: Gate | None, *, can_hold: bool) -> list[dict[str, Any]]:
     """Return the steps with their stages, dependencies, and whether each needs an approval (None if unknown)."""
     steps: list[dict[str, Any]] = []
     number = last = 0
     for stage in plan.stages:
         for planned in stage.steps:
             spec, step = planned.tool.spec, planned.step
-            asks = any(tool.spec.confirmation is not None for tool in (planned.tool, *planned.inner))
+            asks = any(tool.spec.confirmation is not None for tool in (planned.tool, *planned.inner)) or _needs_approval(
+                planned, call, gate
+            )
             waits = sorted({reference.target for reference in planned.references} | ({last} if step.use_previous else set[int]()))
             entry: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
-            entry |= {"needs_approval": asks or (None if can_hold else False)}
+            entry |= {"needs_approval": asks or (None if can_hold or asks is None else False)}
             steps.append({**entry, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})})
             if not stage.parallel:
                 number, last = number + 1, planned.index
@@ -58,10 +83,14 @@ def chain_metatool(yard: YardParts) -> Tool:
         plan = Plan(yard, call)
         await plan.read(call.arguments["steps"])
         if call.arguments["dry_run"]:
-            return {"plan": preview(plan, can_hold=bool(yard.dispatcher.admission.policies))}
+            return {"plan": preview(plan, call, yard.gate, can_hold=bool(yard.dispatcher.admission.policies))}
         if call.memo is not None:  # set by a second run of the handler while stored results were read
             return cast("_ChainRun", call.memo).previous_outcome()
         chain_run = call.memo = _ChainRun(yard, call, plan)
+        if yard.gate is not None and may_ask(plan, call, yard.gate):
+            if call.options.job is None and not call.channel.job_id and is_first(call):
+                return await chain_run.attach()
+            await chain_run.obtain_approvals(yard.gate)
         if call.channel.progress is None:
             return await chain_run.run()
         with DelayedProgress(call, Progress(0, len(plan.steps), "")) as progress:
@@ -100,12 +129,45 @@ class _ChainRun:
         if self._timeout_s:
             self._deadline = time.perf_counter() + self._timeout_s - call.paused_s
 
+    async def attach(self) -> _Outcome:
+        """Run the chain as a job that its caller waits for, because a step may wait for a person."""
+        attached = self._yard.jobs.attach(self._call)
+        try:
+            self._outcome = outcome = await attached.run(self._call)
+        except asyncio.CancelledError:
+            if not _is_stopped(self._call):
+                raise  # nobody waits for the answer
+            partial = attached.with_partial().partial
+            self._results = [] if partial is None else msgspec.json.decode(partial)["results"]
+            self._outcome = self._stopped()
+            raise self._outcome from None
+        return outcome
+
+    async def obtain_approvals(self, gate: Gate) -> None:
+        """Wait for the approvals of all steps whose arguments are known, before the first one runs.
+
+        Raises:
+            ToolError: One is denied.
+        """
+        for planned in self._plan.planned():
+            if planned.checked is not None and planned.tool.spec.session == "none":
+                await gate.obtain(self._call, planned.tool.spec, planned.checked)
+
+    def _partial(self) -> bytes:
+        """Return the results so far as JSON, without their data if they are too large."""
+        text = encode_unchecked({"results": self._results})
+        if len(text) <= self._yard.limits.result_characters:
+            return text
+        return encode_unchecked({"results": [{"step": result["step"], "tool_id": result["tool_id"]} for result in self._results]})
+
     async def run(self, progress: DelayedProgress | None = None) -> _Outcome:
         """Run the stages and return the results.
 
         Raises:
             ToolError: `chain_step_failed` with the results so far; `cancelled` with them, if the chain is stopped.
         """
+        if self._call.options.job is not None:
+            self._call.options.job.keep_partial(self._partial)
         try:
             return await self._run(progress)
         except asyncio.CancelledError:

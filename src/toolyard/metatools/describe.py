@@ -9,13 +9,13 @@ from toolyard.dispatch.call import Call, Caller, Handler
 from toolyard.dispatch.outcome import room_for_data
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools.catalogue import OTHER_NAME, Catalogue
-from toolyard.metatools.metatool import TEXT, build_metatool, object_schema
+from toolyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES
-from toolyard.model.limits import Limits
 from toolyard.model.signature import signature
 from toolyard.model.spec import Example, ToolSpec
 from toolyard.model.stub import stub
+from toolyard.policy.gate import Gate
 
 __all__ = ["LearnedOutput", "describe_metatools", "examples_metatool"]
 
@@ -52,18 +52,21 @@ _OUTPUT_SCHEMA: Final = object_schema(
     reasons={"type": "object", "additionalProperties": _OBJECT},
     annotations=_OBJECT,
     examples=_OBJECTS,
+    needs_approval={"type": ["boolean", "null"]},
 )
 
 
-def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, limits: Limits) -> list[Tool]:
+def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, yard: YardParts) -> list[Tool]:
     """Return the metatool `describe_tool` and its alias `get_tool_schema`."""
+    limits = yard.limits
 
     async def describe(call: Call) -> dict[str, Any]:
         spec = _find(catalogue, call)
         level = call.arguments["detail_level"]
-        described = _summary(spec)
+        approval = _approval(spec, call, yard.gate)
         if level == "stub":
-            return {"tool_id": spec.name, "stub": stub(spec)}
+            return {"tool_id": spec.name, "stub": stub(spec), **approval}
+        described = _summary(spec) | approval
         if level != "summary":
             described |= _schemas(spec)
         if level == "full":
@@ -128,6 +131,12 @@ def _summary(spec: ToolSpec) -> dict[str, Any]:
         "operation": str(spec.operation),
         "namespace": spec.source,
     }
+
+
+def _approval(spec: ToolSpec, call: Call, gate: Gate | None) -> dict[str, Any]:
+    """Return whether a person must approve calls: True, or None if that depends on the arguments."""
+    needs = False if gate is None else gate.needs_approval(spec, call.profile.name, call.caller)
+    return {} if needs is False else {"needs_approval": needs}
 
 
 def _schemas(spec: ToolSpec) -> dict[str, Any]:

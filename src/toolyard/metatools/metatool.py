@@ -13,6 +13,7 @@ from toolyard.jobs.service import Jobs
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, UNLISTED
 from toolyard.model.spec import Annotations, Metatool, Operation, Reason, ToolSpec, with_codes
+from toolyard.policy.gate import Gate
 from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 from toolyard.state.store import Store
@@ -78,6 +79,11 @@ class YardParts(Protocol):
     @property
     def jobs(self) -> Jobs:
         """Return its jobs."""
+        ...
+
+    @property
+    def gate(self) -> Gate | None:
+        """Return its policy of rules and approvals, if it has any."""
         ...
 
     @property

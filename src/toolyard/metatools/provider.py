@@ -60,7 +60,7 @@ class Metatools:
         cursors = PageCursors(self._yard.signer)
         tools: list[Tool] = [
             search_metatool(catalogue, cursors),
-            *describe_metatools(catalogue, outputs.of, limits=self._yard.limits),
+            *describe_metatools(catalogue, outputs.of, yard=self._yard),
             *run_metatools(self._yard),
             chain_metatool(self._yard),
             read_metatool(self._yard),

@@ -30,7 +30,10 @@ ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/li
 
 STORE_UNAVAILABLE: Final = "store_unavailable"
 """The reason of `overloaded` while the store cannot be used."""
-OWN_REASONS: Final = frozenset({"declined", "dismissed", "session_changed", STORE_UNAVAILABLE})
+_OF_APPROVALS: Final = ("already_used", "arguments_changed")
+_OF_LIMITS: Final = ("queue_full", "not_started", "rate_of_all", "rate_of_caller", "rate_of_tool")
+_OF_BUDGETS: Final = ("session_calls", "session_tokens", "caller_calls", "caller_tokens")
+OWN_REASONS: Final = frozenset({"declined", "dismissed", "session_changed", STORE_UNAVAILABLE, *_OF_APPROVALS, *_OF_LIMITS, *_OF_BUDGETS})
 """Reasons that a tool need not declare, because the yard sets them."""
 
 _CAPABILITIES: Final[dict[str, str]] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}

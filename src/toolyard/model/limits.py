@@ -6,6 +6,8 @@ import msgspec
 
 __all__ = ["LIVE", "Limits"]
 
+_MAX_APPROVAL_S: Final = 7200.0
+
 
 class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Times, sizes and counts that the dispatcher enforces.
@@ -23,6 +25,10 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Seconds that a job and its result are kept after it ended."""
     jobs: int = 100
     """Jobs of one identity that run in one process at the same time."""
+    approval_hold_s: float = 45.0
+    """Seconds that a call is held for the approval of a person before it is answered with `approval_required`."""
+    approval_ttl_s: float = 3600.0
+    """Seconds until an approval expires; at most 7200."""
     slow: float = 1.0
     """Seconds after which a call is logged as slow."""
     depth: int = 4
@@ -68,6 +74,8 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         for name, value in self.as_dict().items():
             if not isinstance(value, int | float) or not value >= 0:
                 raise ValueError(f"The limit '{name}' must be a number that is not negative.")
+        if not 0 < self.approval_ttl_s <= _MAX_APPROVAL_S:
+            raise ValueError(f"The limit 'approval_ttl_s' must be above 0 and at most {_MAX_APPROVAL_S:g}.")
         if self.threads < 1:
             raise ValueError("The limit 'threads' must be at least 1.")
 

@@ -160,7 +160,7 @@ class CallQueue:
         """
         place = self._place(call)
         if self._waiting[place.background] >= self._settings.waiting:
-            message = f"{self._settings.waiting} calls wait already, which is the limit."
+            message = f"The queue is full: its limit for waiting calls is {self._settings.waiting}."
             hint = "Wait for 'retry_after_ms', then call again."
             raise refuse(call, "overloaded", "queue_full", message, hint=hint, retry_after_ms=_RETRY_AFTER_MS)
         seconds = self._longest_wait(call)

@@ -72,6 +72,8 @@ class ServerContext:
         self.serving = serving
         self.channel = channel
         self.dispatch = yard.dispatcher.dispatch
+        if serving.ask_before_destroy:
+            yard.ask_before_destroy()
         self.number = next(_server_numbers)
         """Marks the calls that came in here, so that closing cancels these and no others."""
         self.default_channel = Channel(name=channel, server=self.number)

@@ -7,6 +7,7 @@ import msgspec
 
 from toolyard._internal.signed_tokens import Cursors, SignatureError, Signer
 from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE
 from toolyard.model.envelope import fingerprint
 from toolyard.model.profile import Profile
 from toolyard.model.spec import ToolSpec
@@ -128,14 +129,16 @@ class Lists:
         is_plain = profile.shape == "plain"
         if not is_plain and spec.shape != "plain":
             return self._serving.output_schemas  # the schema of the envelope allows for every answer
-        return (is_plain or self._serving.output_schemas) and not self._may_answer_otherwise(spec)
+        return (is_plain or self._serving.output_schemas) and not self._may_answer_otherwise(spec, profile)
 
-    def _may_answer_otherwise(self, spec: ToolSpec) -> bool:
+    def _may_answer_otherwise(self, spec: ToolSpec, profile: Profile) -> bool:
         """Return whether a plain success may be something else than the tool's schema says, which clients would refuse.
 
         That is a call that is held for a person or becomes a job, and the result of a tool that is not checked against its schema.
         """
-        if spec.confirmation is not None or spec.job is not None or self._yard.dispatcher.admission.policies:
+        gate = self._yard.gate
+        is_asked = gate is not None and gate.needs_approval(spec, profile.name, ANYONE) is not False
+        if is_asked or spec.confirmation is not None or spec.job is not None or self._yard.dispatcher.admission.policies:
             return True
         tool = self._yard.registry.get(spec.name)
         return spec.shape != "plain" and (tool is None or tool.fits_output is None)

@@ -221,7 +221,8 @@ def _migrate(connection: Connection) -> None:
 
 def _check_program(connection: Connection) -> None:
     """Refuse a database of another program, which a wrong path may name."""
-    if _number(connection, "application_id") != _PROGRAM and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    # The tables first: another process commits both at once, perhaps between these two statements.
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] and _number(connection, "application_id") != _PROGRAM:
         raise StoreUnavailableError("The store cannot be used. Its file is a database of another program.", reason="not_a_store")
 
 

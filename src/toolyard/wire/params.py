@@ -263,7 +263,8 @@ _decode: Final = msgspec.json.Decoder(CallMessage).decode
 
 def decode_call(data: bytes, *, depth: int) -> CallMessage | None:
     """Return a `tools/call` decoded in one step, or None if the message is another or needs the checks of `decode`."""
-    if not data.isascii() or may_be_deep(data, depth):  # ASCII needs no check of its encoding
+    # ASCII needs no check of its encoding, and short data none of its depth
+    if not data.isascii() or (len(data) > 2 * depth and may_be_deep(data, depth)):
         return None
     try:
         return _decode(data)

@@ -125,6 +125,8 @@ class App:
         access_log: Callable[[AccessLine], None] | None = None,
     ) -> None:
         self.yard = yard
+        if serving.ask_before_destroy:
+            yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
         self.serving = serving
         self.is_ready = True
         self.is_open = authenticator is None
