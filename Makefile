@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 # Slow tests, which start programs, real clients and real servers. 'make check' leaves them out, 'make test' runs them.
-WHOLE := cli conformance inject/test_sdks.py interop interaction jobs/test_kills.py launch test_attacks.py transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+WHOLE := cli conformance inject/test_sdks.py interop interaction jobs/test_kills.py launch runtimes test_attacks.py transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
 
 .PHONY: help run demo test soak check lint types house unit generate lock clean
 
@@ -32,7 +32,9 @@ demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; at most 20 minutes
 	@scripts/test
 
-soak: $(READY) ## Long runs: property tests with ten times the examples, ten million records for the monitor, 50 kills of a server
+soak: $(READY) ## Long runs: property tests with ten times the examples, ten million records for the monitor, 50 kills of a server, every attack on every sandbox
+	scripts/install-test-packages
+	CI_ATTACKS=full $(BIN)/pytest -q tests/runtimes/test_attacks.py
 	CI_EXAMPLES=20000 $(BIN)/pytest -q -n 2 tests/test_promises.py
 	CI_RECORDS=10000000 $(BIN)/pytest -q tests/monitor/test_metrics.py
 	CI_EXAMPLES=1000 $(BIN)/pytest -q -n 2 $$(grep -rlE '^from hypothesis' tests --include='test_*.py' | grep -v test_promises.py)

@@ -25,6 +25,7 @@ from toolyard.model.profile import Toolset
 from toolyard.model.rule import Predicate, Rule
 from toolyard.providers.upstream.scan import ALL_RULES
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 
 ROOT: Final = Path(__file__).parent.parent
@@ -34,6 +35,7 @@ SECTIONS: Final[dict[str, type]] = {
     "serve": Serving,
     "limits": Limits,
     "search": SearchSettings,
+    "runtime": RuntimeSettings,
     "auth": Authentication,
     "monitor": Monitoring,
     "approvals": Approving,
@@ -105,6 +107,13 @@ def settings() -> str:
         "How tools are found: the fields of `SearchSettings`, which a yard can also have from code. See [Search](../guides/search.md).",
         "",
         *_table("search"),
+        "",
+        "## `[runtime]`",
+        "",
+        "Where programs of agents run: the fields of `RuntimeSettings`, which a yard can also have from code. See",
+        "[Let agents write programs](../guides/code.md). The flags of `toolyard serve` for them begin with `--runtime-`.",
+        "",
+        *_table("runtime"),
         "",
         "## `[auth]`",
         "",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toolyard.providers.functions import Functions, prompt, resource, tool
     from toolyard.providers.upstream.provider import make_upstream
     from toolyard.providers.upstream.settings import UpstreamSettings
+    from toolyard.runtimes.settings import RuntimeSettings
     from toolyard.state.memory import MemoryStore
     from toolyard.state.sqlite import SqliteStore
     from toolyard.state.store import Lease, Store, StoreUnavailableError
@@ -77,6 +78,7 @@ __all__ = [
     "ResourceLink",
     "ResourceSpec",
     "Rule",
+    "RuntimeSettings",
     "Serving",
     "Session",
     "Sink",
@@ -177,6 +179,7 @@ _HOMES = {
     ),
     "providers.upstream.provider": ("make_upstream",),
     "providers.upstream.settings": ("UpstreamSettings",),
+    "runtimes.settings": ("RuntimeSettings",),
     "state.memory": ("MemoryStore",),
     "state.sqlite": ("SqliteStore",),
     "state.store": (

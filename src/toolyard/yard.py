@@ -21,10 +21,8 @@ from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.outcome import RecordSinks, Sink
 from toolyard.dispatch.progress import on_loop
 from toolyard.dispatch.registry import Registry
-from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.results import Results
 from toolyard.dispatch.sessions import Sessions
-from toolyard.dispatch.tool import Tool
 from toolyard.jobs.service import Jobs
 from toolyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
 from toolyard.model.envelope import Envelope
@@ -37,8 +35,9 @@ from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.settings import BudgetSettings, LoadSettings, QueueSettings, RateSettings
 from toolyard.providers import Provider, Publish
 from toolyard.providers.mount import Mount
-from toolyard.providers.provider_set import ProviderSet, StaticProvider
+from toolyard.providers.provider_set import ProviderSet, own_provider
 from toolyard.providers.upstream import LOCK_FILE
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 from toolyard.state.memory import MemoryStore
 from toolyard.state.store import Clock, Store, StoreUnavailableError
@@ -58,7 +57,6 @@ __all__ = [
     "background_task",
     "describe_settings",
     "known_packs",
-    "own_provider",
     "upstream_providers",
 ]
 
@@ -76,6 +74,7 @@ class YardOverrides(TypedDict, total=False):
     providers: Iterable[Provider]
     """More providers."""
     search: Mapping[str, Any]
+    runtime: Mapping[str, Any]
     queue: Mapping[str, Any]
     rates: Mapping[str, Any]
     budgets: Mapping[str, Any]
@@ -91,27 +90,6 @@ class YardOverrides(TypedDict, total=False):
     """Where approvals are kept, if not in the yard's own store."""
     webhook: "Webhook"
     decision_point: "DecisionPoint"
-
-
-def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
-    """Return the provider of the yard's own tools, resources and prompts, if it has any.
-
-    A yard of ready-made tools does not load the reading of function signatures, and starts sooner.
-    """
-    if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
-        provider = StaticProvider(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
-        return provider if any((tools, resources, prompts)) else None
-    from toolyard.providers.functions import Functions  # noqa: PLC0415 - see above
-
-    return Functions(name, tools, resources=resources, prompts=prompts)
-
-
-def _are(things: object, kind: type) -> bool:
-    return isinstance(things, list | tuple) and all(isinstance(thing, kind) for thing in cast("Sequence[object]", things))
-
-
-def _listed(things: object) -> list[Any]:
-    return list(cast("Sequence[Any]", things))
 
 
 def all_providers(own: Provider | None, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
@@ -233,6 +211,7 @@ class Yard:
         budgets: BudgetSettings | None = None,
         store: Store | None = None,
         limits: Limits | None = None,
+        runtime: RuntimeSettings | None = None,
         state_dir: str | None = None,
         allow_eval: bool = False,
         version: str = VERSION,
@@ -246,6 +225,7 @@ class Yard:
         self.profile = self._profiles.find(None)
         self.limits = msgspec.structs.replace(limits or Limits())
         self.search = search or SearchSettings()
+        self.runtime = runtime or RuntimeSettings()
         self.origins: dict[str, str] = {}
         """The origins of settings that do not come from code."""
         self.state_dir = state_dir
@@ -291,6 +271,7 @@ class Yard:
         self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.search = msgspec.structs.replace(self.search, **overrides.get("search", {}))
+        self.runtime = msgspec.structs.replace(self.runtime, **overrides.get("runtime", {}))
         self._load = self._load.replaced(overrides)
         self._metatools = select_metatools(overrides.get("metatools", self._metatools))
         self.origins = dict(origins)
@@ -589,7 +570,7 @@ class Yard:
                 await self.providers.add(provider)
             for pack in self._packs:
                 await self.providers.add(make_pack(pack, self), gives_way=True)
-            if self._metatools:
+            if self._metatools or self.runtime.enabled:
                 from toolyard.metatools.provider import Metatools  # noqa: PLC0415 - only a yard that opens with them needs them
 
                 await self.providers.add(Metatools(self, self._metatools), gives_way=True)

@@ -117,6 +117,16 @@ _SETTINGS: Final = (
     ("monitor.access_log", "FILE", "write a line for each HTTP request to this file"),
     ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code"),
+    ("runtime.enabled", "", "let agents run programs with 'execute_code'"),
+    ("runtime.profile", "NAME", "where programs run: 'standard' (default), a sandbox, or 'dev', a plain process"),
+    ("runtime.backend", "NAME", "the sandbox, if only this one may be used: 'container', 'bubblewrap' or 'wasm'"),
+    ("runtime.order", "NAMES", "the sandboxes in the order in which they are tried (default: container,bubblewrap,wasm)"),
+    ("runtime.wasm_enabled", "", "use the backend 'wasm' (default: if it is there)"),
+    ("runtime.wasm_path", "FILE", "the CPython build for WASI that the backend 'wasm' runs"),
+    ("runtime.wasm_sha256", "DIGEST", "the SHA-256 of that file, if it is not a known one"),
+    ("runtime.monty", "", "run small programs in Monty, which starts faster"),
+    ("runtime.allow_unsafe", "", "allow 'dev' as root, or on an address that others can reach"),
+    ("runtime.concurrency", "NUMBER", "the number of programs that run at one time (default: 4)"),
 )
 _OPERATIONS: Final = ("query", "command", "destroy", "eval")
 _MAX_LIMIT: Final = 100
@@ -269,7 +279,7 @@ def _add_settings(parser: Parser) -> None:
     _add_target(parser)
     _add_config_file(parser)
     for key, value, text in _SETTINGS:
-        option = f"--{key.rpartition('.')[2].replace('_', '-')}"
+        option = f"--{key.removeprefix('serve.').removeprefix('monitor.').replace('.', '-').replace('_', '-')}"
         if value:
             parser.add_argument(option, dest=key, action=_SetText, default=SUPPRESS, metavar=value, help=text)
         else:
@@ -337,6 +347,26 @@ def _add_call(parser: Parser) -> None:
     _add_view(parser)
     parser.add_argument("--output", metavar="DIR", help="write images and other content blocks to files in this folder")
     _add_json(parser, "print the envelope as one line of JSON")
+
+
+def _add_code(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the program, or '-' for stdin")
+    _add_target(parser)
+    _add_view(parser)
+    for key, value, text in _SETTINGS:
+        if key in ("runtime.profile", "runtime.backend"):
+            parser.add_argument(f"--{key.replace('.', '-')}", dest=key, action=_SetText, default=SUPPRESS, metavar=value, help=text)
+    parser.add_argument(
+        "--runtime-allow-unsafe", dest="runtime.allow_unsafe", action=_SetSwitch, default=SUPPRESS, help="allow 'dev' as root"
+    )
+    _add_json(parser, "print the envelope as one line of JSON")
+
+
+def _add_runtime(parser: Parser) -> None:
+    actions = "'list' shows what can run programs here, 'probe' attacks each backend, 'build' makes the image of the containers"
+    parser.add_argument("name", metavar="ACTION", choices=("list", "probe", "build"), help=actions)
+    _add_config_file(parser)
+    _add_json_array(parser)
 
 
 def _add_jobs(parser: Parser) -> None:
@@ -511,6 +541,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, Callable[[Parser], None]]]] = {
     "logout": ("revoke and delete a login at an upstream", _add_logout),
     "list": ("list the tools of a yard", _add_list),
     "call": ("call a tool and print its answer", _add_call),
+    "code": ("run a program that calls the tools of a yard", _add_code),
+    "runtime": ("show, probe or build what runs programs", _add_runtime),
     "jobs": ("list, show, wait for or cancel calls in the background", _add_jobs),
     "approvals": ("list, show, approve or deny calls that wait for a person", _add_approvals),
     "policy": ("explain which rule decides about a call", _add_policy),

@@ -18,6 +18,7 @@ __all__ = ["main", "run_version"]
 
 _MODULES: Final = {
     "accept": "pins",
+    "code": "runtime",
     "connect": "clients",
     "describe": "inspect",
     "diff": "pins",

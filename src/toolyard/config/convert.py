@@ -107,6 +107,8 @@ def parse_text(text: str, kind: Any, location: Location) -> Any:
         raise ConfigError(f"{location} must be one of '1', '0', 'true', 'false', 'yes', 'no', 'on' and 'off', and not '{text}'.")
     if tuple[str, ...] in kinds:
         return tuple(part.strip() for part in text.split(",") if part.strip())
+    if any(get_origin(part) is Literal for part in kinds):
+        return convert(text, kind, location)
     return text if str in kinds else convert(_json(text, location), kind, location)
 
 

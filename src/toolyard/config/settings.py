@@ -12,6 +12,7 @@ import msgspec
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Shape
 from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 
 __all__ = [
@@ -270,6 +271,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The limits of calls."""
     search: SearchSettings = msgspec.field(default_factory=SearchSettings)
     """How tools are found."""
+    runtime: RuntimeSettings = msgspec.field(default_factory=RuntimeSettings)
+    """Where programs of agents run."""
     queue: QueueSettings = msgspec.field(default_factory=QueueSettings)
     """How many calls run at one time, and how many wait."""
     rates: RateSettings = msgspec.field(default_factory=RateSettings)
@@ -306,7 +309,8 @@ class Setting(NamedTuple):
     @property
     def flag(self) -> str:
         """Return the flag of `toolyard serve` for it, which not every setting has."""
-        return f"--{self.name.replace('_', '-')}"
+        prefix = f"{self.section}-" if self.section == "runtime" else ""
+        return f"--{prefix}{self.name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:

@@ -148,6 +148,10 @@ class Admission:
             await self._resume(holders)
         return result
 
+    def paused_s(self, call: Run) -> float:
+        """Return how long the clock of a call stood still so far."""
+        return self._deadlines.paused_s(call)
+
     async def _confirm(self, call: Run, confirmation: Confirmation) -> Mapping[str, Any]:
         """Return the person's answer, which a mounting yard may have asked for already."""
         parent = call.parent

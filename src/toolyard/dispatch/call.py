@@ -276,6 +276,10 @@ class Funnel(Protocol):
         """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
         ...
 
+    def paused(self, call: "Call") -> float:
+        """Return how many seconds the clock of a call stood still so far."""
+        ...
+
     def send_progress(self, call: "Call", progress: Progress, *, own: bool) -> None:
         """Send progress of a call to its client, throttled."""
         ...

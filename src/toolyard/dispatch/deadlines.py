@@ -52,6 +52,11 @@ class Deadlines(SharedTimers[Run]):
             for call in calls:
                 self._resume(call)
 
+    def paused_s(self, call: Run) -> float:
+        """Return how long the clock of a call stood still so far."""
+        pause = self._paused.get(call)
+        return call.paused_s + (0.0 if pause is None else time.perf_counter() - pause.since)
+
     def _resume(self, call: Run) -> None:
         pause = self._paused.pop(call, None)
         if pause is None or call.finished:

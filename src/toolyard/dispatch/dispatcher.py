@@ -206,6 +206,10 @@ class Dispatcher:
         """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
         return self.admission.wait_outside(call, answer)
 
+    def paused(self, call: Any) -> float:
+        """Return how many seconds the clock of a call stood still so far."""
+        return self.admission.paused_s(call)
+
     def cancel(self, call_id: str) -> bool:
         """Cancel a call, which is then answered with `cancelled`; return whether it was in flight."""
         call = self.in_flight.get(call_id)

@@ -76,7 +76,7 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
 
 _UPSTREAM_OF: Final = "_TOOLYARD_UPSTREAM_OF"
 """Variable with the files that have a server as an upstream, lest it reads one of them and starts itself for ever."""
-_APPLIED_SECTIONS: Final = frozenset({"", "limits", "search"})
+_APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search"})
 _LOAD_SECTIONS: Final = frozenset({"queue", "rates", "budgets"})
 _log = logging.getLogger(__name__)
 _STORE_FILE: Final = "store.sqlite3"
@@ -111,7 +111,13 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
         name: config.explicit(name) for name in sections & _LOAD_SECTIONS
     }
     with as_launch_error(ValueError):
-        yard.configure(origins=origins, limits=config.explicit("limits"), search=config.explicit("search"), **options)
+        yard.configure(
+            origins=origins,
+            limits=config.explicit("limits"),
+            search=config.explicit("search"),
+            runtime=config.explicit("runtime"),
+            **options,
+        )
 
 
 def make_store(config: Config, *, state_dir: str | None = None, max_bytes: int = Limits().store_bytes) -> Store:

@@ -83,6 +83,7 @@ def serve_configured(
     """
     apply_settings(yard, config, notices, serves=True)
     serving = config.settings.serve
+    _check_runtime(yard, serving)
     if authenticator is None and serving.transport != "stdio":
         authenticator = make_authenticator(config)
     if start and not serving.port:
@@ -117,6 +118,21 @@ def serve_configured(
             run_server(yard, serving, authenticator, monitor=monitor, ready=announce, background=background, explain=explain)
     except Exception as error:
         raise _refusal(error, yard, serving, listening=bool(listening)) from error
+
+
+def _check_runtime(yard: Yard, serving: Serving) -> None:
+    """Refuse to let others run programs without a sandbox.
+
+    Raises:
+        LaunchError: The runtime profile is `dev`, and this process is root or others can reach its address.
+    """
+    if not yard.runtime.enabled or yard.runtime.profile != "dev":
+        return
+    from toolyard.runtimes.selection import unsafe_reason  # noqa: PLC0415 - most yards run no programs, and start sooner without
+
+    reason = unsafe_reason(yard.runtime, host=None if serving.transport == "stdio" or serving.socket is not None else serving.host)
+    if reason is not None:
+        raise LaunchError(f"{reason} Use 'standard', or set 'runtime.allow_unsafe'.")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES
 from toolyard.model.signature import signature
 from toolyard.model.spec import Example, ToolSpec
+from toolyard.model.stub import stub
 from toolyard.policy.gate import Gate
 
 __all__ = ["LearnedOutput", "describe_metatools", "examples_metatool"]
@@ -30,13 +31,14 @@ _COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": _EX
 _INPUT_SCHEMA: Final = object_schema(
     "tool_id",
     tool_id=TEXT,
-    detail_level={"enum": ["summary", "schema", "full"], "default": "schema"},
+    detail_level={"enum": ["summary", "stub", "schema", "full"], "default": "schema"},
     examples_max={**_COUNT, "description": "'full' shows all unless told."},
 )
 _OUTPUT_SCHEMA: Final = object_schema(
-    "tool_id signature description operation namespace",
+    "tool_id",
     tool_id=TEXT,
     title=TEXT,
+    stub=TEXT,
     signature=TEXT,
     description=TEXT,
     operation=TEXT,
@@ -61,7 +63,10 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, yard: Ya
     async def describe(call: Call) -> dict[str, Any]:
         spec = _find(catalogue, call)
         level = call.arguments["detail_level"]
-        described = _summary(spec) | _approval(spec, call, yard.gate)
+        approval = _approval(spec, call, yard.gate)
+        if level == "stub":
+            return {"tool_id": spec.name, "stub": stub(spec), **approval}
+        described = _summary(spec) | approval
         if level != "summary":
             described |= _schemas(spec)
         if level == "full":

@@ -14,6 +14,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, UNLISTED
 from toolyard.model.spec import Annotations, Metatool, Operation, Reason, ToolSpec, with_codes
 from toolyard.policy.gate import Gate
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 from toolyard.state.store import Store
 
@@ -72,6 +73,8 @@ class YardParts(Protocol):
     limits: Limits
     search: SearchSettings
     signer: Signer
+    runtime: RuntimeSettings
+    state_dir: str | None
 
     @property
     def jobs(self) -> Jobs:

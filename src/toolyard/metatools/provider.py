@@ -40,10 +40,21 @@ class Metatools:
                 self._yard.dispatcher.observe(outputs)
                 if self._yard.has_store:
                     await stack.enter_async_context(outputs.kept_in(self._yard.store))
-            publish(self._tools(catalogue, outputs))
+            publish([*self._tools(catalogue, outputs), *await self._code(stack)])
             if "search_tools" in self._names:
                 catalogue.open()
             yield
+
+    async def _code(self, stack: AsyncExitStack) -> list[Tool]:
+        """Return `execute_code` if it is switched on; its runtime lives as long as the stack."""
+        settings = self._yard.runtime
+        if not settings.enabled:
+            return []
+        from toolyard.metatools.code import code_metatool  # noqa: PLC0415 - most yards run no programs, and start sooner without
+        from toolyard.runtimes.selection import Runtimes  # noqa: PLC0415 - the same
+
+        runtimes = await stack.enter_async_context(Runtimes(settings, state_dir=self._yard.state_dir).open())
+        return [code_metatool(self._yard, runtimes, needs_flag=settings.profile == "dev")]
 
     def _tools(self, catalogue: Catalogue, outputs: LearnedOutputs) -> list[Tool]:
         cursors = PageCursors(self._yard.signer)

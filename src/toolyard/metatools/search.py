@@ -11,6 +11,7 @@ from toolyard.model.errors import ToolError
 from toolyard.model.profile import METATOOLS
 from toolyard.model.signature import one_line, signature
 from toolyard.model.spec import Operation, ToolSpec
+from toolyard.model.stub import stub
 
 __all__ = ["check_query", "search_metatool"]
 
@@ -25,10 +26,11 @@ _INPUT_SCHEMA: Final = object_schema(
     cursor={**TEXT, "description": "'next_cursor' of the page before."},
     namespace=TEXT,
     operation={"enum": [str(operation) for operation in Operation]},
-    detail={"enum": ["signature", "schema"], "default": "signature"},
+    detail={"enum": ["signature", "stub", "schema"], "default": "signature"},
 )
 _HIT: Final = object_schema(
-    "signature description why",
+    "why",
+    stub=TEXT,
     signature=TEXT,
     description=TEXT,
     why=TEXT,
@@ -59,7 +61,7 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
         question = [tools, catalogue.ranking_fingerprint(), "search_tools", query, limit, namespace, operation]
         start = cursors.verify(question, arguments.get("cursor"), suggestion="search_tools(query=…)")
         found = await catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
-        result: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, full=detail == "schema") for hit in found.hits]}
+        result: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, detail) for hit in found.hits]}
         if found.total is not None:
             result["total"] = found.total
         if found.more:
@@ -100,14 +102,20 @@ def _refusal(message: str, code: str, *actions: str) -> ToolError:
     return ToolError("invalid_input", message, next_actions=actions, issues=[{"field": "query", "code": code, "message": message}])
 
 
-def _hit(spec: ToolSpec, why: str, *, full: bool) -> dict[str, Any]:
+def _hit(spec: ToolSpec, why: str, detail: str) -> dict[str, Any]:
+    if detail == "stub":
+        return {"stub": stub(spec), "tool_id": spec.name, "why": _short(why)}
     hit: dict[str, Any] = {
         "signature": signature(spec),
         "description": one_line(spec.description, _DESCRIPTION),
-        "why": why if len(why) <= _WHY else f"{why[:_WHY].rsplit(';', 1)[0]}…",
+        "why": _short(why),
     }
-    if full:
+    if detail == "schema":
         hit |= {"tool_id": spec.name, "input_schema": spec.input_schema}
         if spec.output_schema is not None:
             hit["output_schema"] = spec.output_schema
     return hit
+
+
+def _short(why: str) -> str:
+    return why if len(why) <= _WHY else f"{why[:_WHY].rsplit(';', 1)[0]}…"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from toolyard.dispatch.registry import Registry, SubscriptionWatcher
 from toolyard.dispatch.resource import Prompt, Resource
@@ -11,7 +11,7 @@ from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
 from toolyard.providers import Provider, Publish
 
-__all__ = ["ProviderSet", "Publisher", "StaticProvider"]
+__all__ = ["ProviderSet", "Publisher", "StaticProvider", "own_provider"]
 
 
 class Publisher:
@@ -165,3 +165,24 @@ class StaticProvider:
         """Publish the set."""
         publish(self._tools, resources=self._resources, prompts=self._prompts)
         yield
+
+
+def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
+    """Return the provider of the yard's own tools, resources and prompts, if it has any.
+
+    A yard of ready-made tools does not load the reading of function signatures, and starts sooner.
+    """
+    if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
+        provider = StaticProvider(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
+        return provider if any((tools, resources, prompts)) else None
+    from toolyard.providers.functions import Functions  # noqa: PLC0415 - see above
+
+    return Functions(name, tools, resources=resources, prompts=prompts)
+
+
+def _are(things: object, kind: type) -> bool:
+    return isinstance(things, list | tuple) and all(isinstance(thing, kind) for thing in cast("Sequence[object]", things))
+
+
+def _listed(things: object) -> list[Any]:
+    return list(cast("Sequence[Any]", things))

@@ -1,0 +1,211 @@
+"""The backend `bubblewrap`: namespaces, two stages of seccomp, process limits, and a zygote that forks a fresh guest in milliseconds.
+
+The sandbox sees an interpreter, its standard library and the shared libraries that these load; no home, no /proc, nothing to write.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, spawn, start_message
+from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, find_interpreter
+from toolyard.runtimes.process import PROCESS_LIMITS
+from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
+from toolyard.runtimes.seccomp import is_supported, launcher_filter, program_filter
+
+__all__ = ["Bubblewrap"]
+
+_INSTALL: Final = "Install bubblewrap (Debian: 'apt install bubblewrap') on a Linux that allows user namespaces."
+_DEVICES: Final = ("null", "zero", "random", "urandom")  # '--dev' would bring a writable file system without a limit
+_START_S: Final = 20.0
+_PROCESSES: Final = 256
+
+
+def _binds(interpreter: Interpreter) -> Iterator[str]:
+    """Yield the arguments that put an interpreter into a sandbox, below a fixed prefix."""
+    inside = f"{HOME}/{interpreter.inside}"
+    yield from ("--ro-bind", interpreter.executable, f"{HOME}/bin/python3")
+    yield from ("--ro-bind", interpreter.stdlib, inside)
+    for folder in LEFT_OUT:
+        if Path(interpreter.stdlib, folder).is_dir():
+            yield from ("--size", "4096", "--tmpfs", f"{inside}/{folder}", "--remount-ro", f"{inside}/{folder}")
+    for library in interpreter.libraries:
+        yield from ("--ro-bind", os.path.realpath(library), library)
+    for data in DATA:
+        if Path(data).is_dir():
+            yield from ("--ro-bind", data, data)
+
+
+class Bubblewrap:
+    """Starts guests by asking a sandboxed zygote to fork."""
+
+    name = "bubblewrap"
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._control: socket.socket | None = None
+        self._lock = asyncio.Lock()
+        self._memory = RunLimits().memory_bytes
+
+    async def probe(self) -> Probe:
+        """Start a sandbox once and end it."""
+        program = shutil.which("bwrap")
+        if sys.platform != "linux" or program is None or not is_supported():
+            reason = "'bwrap' is not installed." if sys.platform == "linux" and is_supported() else "It needs Linux on x86-64 or aarch64."
+            return Probe(backend=self.name, available=False, reason=reason, install=_INSTALL)
+        version = (await _output(program, "--version")).removeprefix("bubblewrap ").strip()
+        try:
+            if self._child is None:
+                await self.open()
+                await self.close()
+        except RuntimeMissingError as error:
+            return Probe(backend=self.name, available=False, version=version, reason=str(error), install=_INSTALL)
+        return Probe(
+            backend=self.name,
+            available=True,
+            version=version,
+            python=sys.version.split()[0],
+            enforced=("timeout", "tool_calls", "output", "memory", "cpu", "pids", "disk", "files", "network"),
+        )
+
+    async def open(self) -> None:
+        """Start the zygote.
+
+        Raises:
+            RuntimeMissingError: No sandbox can be started here.
+        """
+        interpreter = await find_interpreter()
+        bpf = os.memfd_create("seccomp")
+        try:
+            os.write(bpf, launcher_filter())
+            os.lseek(bpf, 0, os.SEEK_SET)
+            self._child = await spawn(await self._argv(interpreter, bpf), env={}, pass_fds=(bpf,))
+        finally:
+            os.close(bpf)
+        control = self._control = self._child.connection
+        limits = {**PROCESS_LIMITS, "AS": self._memory, "NPROC": _PROCESSES, "CPU": RunLimits().cpu_seconds}
+        settings = GuestSettings(zygote=True, limits=limits, seccomp=program_filter().hex())
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_START_S):
+                await loop.sock_sendall(control, start_message(settings))
+                answer = await loop.sock_recv(control, 1)
+        except (OSError, TimeoutError):
+            answer = b""
+        if answer != b"r":
+            errors = await self._stop()
+            raise RuntimeMissingError(f"bubblewrap cannot start a sandbox: {errors or 'it ended without a word'}", install=_INSTALL)
+
+    async def launch(self, limits: RunLimits) -> Guest:
+        """Ask the zygote for a guest; a zygote that died is started anew."""
+        del limits  # the zygote has them
+        async with self._lock:
+            try:
+                return await self._fork()
+            except (OSError, TimeoutError, RuntimeMissingError):
+                await self._stop()
+                await self.open()
+                return await self._fork()
+
+    async def _fork(self) -> Guest:
+        if self._control is None:
+            raise RuntimeMissingError("The sandbox is closed.")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+        ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+        try:
+            handle = await self._receive(self._control)
+        except BaseException:
+            ours.close()
+            raise
+        reader, writer = await asyncio.open_connection(sock=ours)
+        guest = Guest(reader, writer, _Ending(handle))
+        try:
+            await guest.greet()
+        except RuntimeMissingError:
+            await guest.close()
+            raise
+        return guest
+
+    async def _receive(self, control: socket.socket) -> int:
+        """Return the pidfd of the forked guest."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        loop.add_reader(control, ready.set_result, None)
+        try:
+            async with asyncio.timeout(_START_S):
+                await ready
+        finally:
+            loop.remove_reader(control)
+        answer, handles, _, _ = socket.recv_fds(control, 1, 1)
+        if answer != b"p" or not handles:
+            raise RuntimeMissingError("The sandbox could not fork a guest.")
+        return handles[0]
+
+    async def close(self) -> None:
+        """End the sandbox with every guest in it."""
+        await self._stop()
+
+    async def _stop(self) -> str:
+        child, self._control, self._child = self._child, None, None
+        if child is None:
+            return ""
+        child.connection.close()
+        await child.kill()
+        told = child.last_words()
+        child.close()
+        return told
+
+    async def _argv(self, interpreter: Interpreter, bpf: int) -> list[str]:
+        program = shutil.which("bwrap")
+        if program is None:
+            raise RuntimeMissingError("'bwrap' is not installed.", install=_INSTALL)
+        options = await _output(program, "--help")
+        return [
+            *(program, "--unshare-user", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
+            *(["--disable-userns"] if "--disable-userns" in options else []),
+            *("--setenv", "LANG", "C.UTF-8", "--setenv", "HOME", "/", "--setenv", "MALLOC_ARENA_MAX", "1"),
+            *("--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox"),
+            *_binds(interpreter),
+            *(part for device in _DEVICES for part in ("--dev-bind", f"/dev/{device}", f"/dev/{device}")),
+            *("--chdir", "/", "--remount-ro", "/", "--seccomp", str(bpf)),
+            *(f"{HOME}/bin/python3", *DRIVER_ARGUMENTS, str(len(driver_source()))),
+        ]
+
+
+class _Ending:
+    """Kills a forked guest by its pidfd, which never names another process."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    async def __call__(self) -> int | None:
+        handle, self._handle = self._handle, -1
+        if handle < 0:
+            return None
+        loop = asyncio.get_running_loop()
+        gone = loop.create_future()
+        loop.add_reader(handle, lambda: gone.done() or gone.set_result(None))
+        try:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            async with asyncio.timeout(5):
+                await gone
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+        return None
+
+
+async def _output(*argv: str) -> str:
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
+    out, _ = await process.communicate()
+    return out.decode(errors="replace")

@@ -1,0 +1,440 @@
+"""The host's side of a guest: frames over a socket, calls under back-pressure, limits of time, output and calls.
+
+Everything a guest sends is hostile: sizes are checked before they are read, and a frame that cannot be read ends the guest.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from toolyard.model.envelope import encode
+from toolyard.runtimes.run_state import HeadAndTail, RunClock
+from toolyard.runtimes.runtime import (
+    NO_HOOKS,
+    CallFailedError,
+    FailureKind,
+    GuestCall,
+    Hooks,
+    Invoke,
+    RunFailure,
+    RunLimits,
+    RunResult,
+    RuntimeMissingError,
+)
+
+__all__ = ["DRIVER_ARGUMENTS", "Child", "Guest", "GuestSettings", "driver_source", "spawn", "start_guest", "start_message"]
+
+_BOOT: Final = (
+    "import os,sys\nn=int(sys.argv[1]);b=b''\nwhile len(b)<n:\n d=os.read(0,n-len(b))\n if not d: os._exit(0)\n b+=d\n"
+    "exec(compile(b,'<driver>','exec'),{'__name__':'__toolyard__'})"
+)
+"""Reads the driver from standard input, so that it always fits this host and no file has to be in the sandbox."""
+_START_S: Final = 30.0
+_FRAME_SLACK: Final = 64 * 1024
+_STDERR_BYTES: Final = 4096
+_MESSAGE_CHARACTERS: Final = 300
+_KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_NAME_CHARACTERS: Final = 200
+_TEXT_CHARACTERS: Final = 4000
+
+
+def driver_source() -> bytes:
+    """Return the source of the guest driver."""
+    return Path(__file__).with_name("guest.py").read_bytes()
+
+
+DRIVER_ARGUMENTS: Final = ("-I", "-S", "-B", "-c", _BOOT)
+"""Arguments of an interpreter that reads the driver; its length follows."""
+
+
+class GuestSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a guest applies to itself before it runs a program."""
+
+    zygote: bool = False
+    limits: dict[str, int] = {}
+    """Process limits, such as `{"NOFILE": 64}`."""
+    seccomp: str = ""
+    """The filter of system calls, in hexadecimal digits."""
+    dies_with_parent: bool = False
+
+
+def start_message(settings: GuestSettings) -> bytes:
+    """Return the first bytes for a guest: the driver and its settings."""
+    return driver_source() + _framed(msgspec.json.encode(settings))
+
+
+def _framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+class _Frame(msgspec.Struct, kw_only=True):
+    """A frame of the guest; which fields it has depends on `t`."""
+
+    t: str
+    n: str = ""
+    id: int = 0
+    name: str = ""
+    path: bool = False
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+    s: str = ""
+    x: str = ""
+    done: float = 0
+    total: float | None = None
+    text: str = ""
+    ok: bool = False
+    v: msgspec.Raw = msgspec.Raw(b"null")
+    kind: FailureKind = "exception"
+    type: str = ""
+    message: str = ""
+    line: int = 0
+    column: int = 0
+    source: str = ""
+    traceback: str = ""
+    tool_error: dict[str, Any] | None = None
+    python: str = ""
+
+
+_decode: Final = msgspec.json.Decoder(_Frame).decode
+
+
+class _StoppedError(Exception):
+    """The end of a run by a limit or a broken protocol."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+
+
+class _Run:
+    """One program in a guest: its output, its calls and its clock."""
+
+    def __init__(self, guest: "Guest", limits: RunLimits, invoke: Invoke, hooks: Hooks) -> None:
+        self.id = secrets.token_hex(8)
+        self.stopped: FailureKind | None = None
+        self.stdout, self.stderr = HeadAndTail(limits.kept_characters), HeadAndTail(limits.kept_characters)
+        self.calls = 0
+        self._guest, self.limits, self._invoke, self._hooks = guest, limits, invoke, hooks
+        self._written = 0
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self.clock = RunClock(limits.seconds, hooks.paused, lambda: self.stop("timeout"))
+
+    def stop(self, kind: FailureKind) -> None:
+        """End the run; its guest is gone afterwards."""
+        self.stopped = self.stopped or kind
+        self._guest.abort()
+
+    async def end(self) -> None:
+        """Stop the clock and the calls that are still running."""
+        self.clock.stop()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def take(self, frame: _Frame) -> _Frame | None:
+        """Handle one frame, and return the one that ends the run."""
+        if frame.t == "out":
+            self._take_output(frame)
+        elif frame.n != self.id:  # of an earlier run of the session, whose tasks go on
+            if frame.t == "call":
+                await self._guest.send({"t": "err", "id": frame.id, "e": _error("state_error", "The run of this call has ended.")})
+        elif frame.t == "call":
+            await self._start_call(frame)
+        elif frame.t == "drop":
+            if (task := self._tasks.get(frame.id)) is not None:
+                task.cancel()
+        elif frame.t == "progress":
+            self._hooks.progress(frame.done, frame.total, frame.text)
+        elif frame.t == "done":
+            return frame
+        else:
+            raise _StoppedError("protocol", "The guest sent an unknown frame.")
+        return None
+
+    def _take_output(self, frame: _Frame) -> None:
+        self._written += len(frame.x)
+        if self._written > self.limits.output_bytes:
+            raise _StoppedError("output", f"The program wrote more than {self.limits.output_bytes} bytes of output.")
+        (self.stderr if frame.s == "err" else self.stdout).add(frame.x)
+        self._hooks.output("err" if frame.s == "err" else "out", frame.x)
+
+    async def _start_call(self, frame: _Frame) -> None:
+        """Start a call once there is room for it; meanwhile nothing is read, so the guest waits, too."""
+        limits, size = self.limits, len(frame.args)
+        self.calls += 1
+        if self.calls > limits.calls:
+            raise _StoppedError("calls", f"The program made more than {limits.calls} tool calls.")
+        if size > limits.argument_bytes:
+            message = f"The arguments have {size} bytes; a program may send {limits.argument_bytes}."
+            await self._guest.send({"t": "err", "id": frame.id, "e": _error("too_large", message)})
+            return
+        while self._tasks and (len(self._tasks) >= limits.in_flight or self._bytes + size > limits.argument_bytes):
+            self._room.clear()
+            await self._room.wait()
+        if frame.id in self._tasks:
+            raise _StoppedError("protocol", "The guest used the number of a call twice.")
+        self._bytes += size
+        task = self._tasks[frame.id] = asyncio.create_task(self._answer(frame))
+        task.add_done_callback(lambda _: self._forget(frame.id, size))
+
+    def _forget(self, number: int, size: int) -> None:
+        del self._tasks[number]
+        self._bytes -= size
+        self._room.set()
+
+    async def _answer(self, frame: _Frame) -> None:
+        try:
+            value = await self._invoke(GuestCall(frame.name, frame.path, frame.args))
+            reply = encode({"t": "ret", "id": frame.id, "v": value})
+            if len(reply) > self.limits.reply_bytes:
+                message = f"The result has {len(reply)} bytes; a program may take {self.limits.reply_bytes}."
+                reply = encode({"t": "err", "id": frame.id, "e": _error("too_large", message, may_have_run=True)})
+            value = None  # the guest may never read: keep one copy only
+        except CallFailedError as failed:
+            reply = encode({"t": "err", "id": frame.id, "e": failed.error})
+        with suppress(OSError, RuntimeError):  # the guest is gone; the run ends by itself
+            await self._guest.send_bytes(reply)
+
+
+def _error(code: str, message: str, **more: Any) -> dict[str, Any]:
+    return {"code": code, "message": message, **more}
+
+
+class Guest:
+    """One interpreter in a sandbox, behind a socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: Callable[[], Awaitable[int | None]]) -> None:
+        self._reader, self._writer, self._end = reader, writer, end
+        self._run: _Run | None = None
+        self._lock = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        self.python = ""
+        self.alive = True
+
+    async def greet(self) -> None:
+        """Wait until the guest can run programs.
+
+        Raises:
+            RuntimeMissingError: It died, or takes too long.
+        """
+        try:
+            async with asyncio.timeout(_START_S):
+                frame = await self._read(_FRAME_SLACK)
+        except (TimeoutError, OSError, EOFError, ValueError, _StoppedError):
+            self.abort()
+            raise RuntimeMissingError("The guest did not start.") from None
+        self.python = frame.python
+
+    async def run(self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks = NO_HOOKS) -> RunResult:
+        """Run one program; another one waits until it has ended."""
+        async with self._lock:
+            run = self._run = _Run(self, limits, invoke, hooks)
+            value, failure = None, None
+            try:
+                frame = await self._exchange(
+                    run, {"t": "run", "n": run.id, "code": code, "inputs": inputs, "value_bytes": limits.value_bytes}
+                )
+                if frame.ok:
+                    value = msgspec.json.decode(frame.v)
+                else:
+                    failure = _failure(frame)
+            except Exception as error:  # noqa: BLE001 - whatever a guest provokes ends the guest and nothing else
+                self.abort()
+                failure = await self._cause(run, error)
+            except BaseException:
+                self.abort()
+                raise
+            finally:
+                self._run = None
+                await run.end()
+        seconds = run.clock.seconds
+        return RunResult(value=value, failure=failure, stdout=str(run.stdout), stderr=str(run.stderr), calls=run.calls, seconds=seconds)
+
+    def stop(self) -> None:
+        """End the program that is running; its result is `cancelled`."""
+        if self._run is not None:
+            self._run.stop("cancelled")
+
+    def abort(self) -> None:
+        """Close the socket; `close` ends the process behind it."""
+        self.alive = False
+        self._writer.transport.abort()
+
+    async def close(self) -> int | None:
+        """Kill the guest, wait until it is gone, and return its exit status if the system tells it."""
+        self.abort()
+        return await self._end()
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send a frame, and wait while the guest does not read."""
+        await self.send_bytes(encode(message))
+
+    async def begin(self, settings: GuestSettings) -> None:
+        """Send the driver and its settings, and wait until the guest can run programs.
+
+        Raises:
+            RuntimeMissingError: It died, or takes too long.
+        """
+        self._writer.write(start_message(settings))
+        await self._writer.drain()
+        await self.greet()
+
+    async def send_bytes(self, body: bytes) -> None:
+        """Send the body of a frame, and wait while the guest does not read."""
+        async with self._writing:  # one at a time: a waiting frame is kept once, not in the socket's buffer as well
+            self._writer.write(_framed(body))
+            await self._writer.drain()
+
+    async def _exchange(self, run: _Run, start: Mapping[str, Any]) -> _Frame:
+        limit = max(run.limits.value_bytes, run.limits.argument_bytes) + _FRAME_SLACK
+        sending = asyncio.create_task(self.send(start))  # the guest may write before it has read all of a long program
+        try:
+            while (done := await run.take(await self._read(limit))) is None:
+                pass
+        finally:
+            sending.cancel()
+        return done
+
+    async def _read(self, limit: int) -> _Frame:
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
+        if size > limit:
+            raise _StoppedError("protocol", f"The guest sent a frame of {size} bytes; at most {limit} are read.")
+        try:
+            return _decode(await self._reader.readexactly(size))
+        except (ValueError, RecursionError):
+            raise _StoppedError("protocol", "The guest sent a frame that cannot be read.") from None
+
+    async def _cause(self, run: _Run, error: Exception) -> RunFailure:
+        """Return why a run ended without an answer."""
+        if run.stopped is not None:
+            messages = {"timeout": f"The program ran longer than {run.limits.seconds:g} seconds.", "cancelled": "The run was cancelled."}
+            return RunFailure(kind=run.stopped, message=messages[run.stopped])
+        if isinstance(error, _StoppedError):
+            return RunFailure(kind=error.kind, message=str(error))
+        if isinstance(error, EOFError | OSError):
+            status = await self.close()
+            if status in _KILLED:
+                return RunFailure(kind="memory", message="The system killed the program; most likely it used too much memory.")
+            return RunFailure(
+                kind="crashed", message="The interpreter died." + ("" if status is None else f" Its exit status was {status}.")
+            )
+        return RunFailure(kind="protocol", message="The guest sent a value that cannot be read.")
+
+
+def _failure(frame: _Frame) -> RunFailure:
+    return RunFailure(
+        kind=frame.kind,
+        type=frame.type[:_NAME_CHARACTERS],
+        message=frame.message[:_TEXT_CHARACTERS],
+        line=frame.line,
+        column=frame.column,
+        source=frame.source[:_TEXT_CHARACTERS],
+        traceback=frame.traceback[-_TEXT_CHARACTERS:],
+        tool_error=frame.tool_error,
+    )
+
+
+class Child:
+    """A process whose standard input and output are one socket, and whose errors go to a file.
+
+    There are no pipes: asyncio waits for their end, and a helper process of a container engine keeps them open.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket, errors: IO[bytes]) -> None:
+        self.connection = connection
+        self._process, self._errors = process, errors
+
+    async def kill(self) -> int:
+        """Kill its process group, and return the exit status of the process."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return await self._process.wait()
+
+    def last_words(self) -> str:
+        """Return the end of what it wrote to standard error."""
+        if self._errors.closed:
+            return ""
+        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _STDERR_BYTES, 0))
+        return self._errors.read(_STDERR_BYTES).decode(errors="replace").strip()[-_MESSAGE_CHARACTERS:]
+
+    def close(self) -> None:
+        """Forget what it wrote."""
+        self._errors.close()
+
+
+async def start_guest(
+    argv: Sequence[str],
+    settings: GuestSettings,
+    *,
+    env: Mapping[str, str],
+    cwd: str = "/",
+    clean_up: Callable[[], Awaitable[None]] | None = None,
+) -> Guest:
+    """Start a process that reads the driver from its standard input, and return it as a guest.
+
+    Raises:
+        RuntimeMissingError: It cannot be started.
+    """
+    child = await spawn(argv, env=env, cwd=cwd)
+
+    async def end() -> int | None:
+        status = await child.kill()
+        if clean_up is not None:  # after the client: an engine waits for a client that does not read
+            await clean_up()
+        child.close()
+        return status
+
+    reader, writer = await asyncio.open_connection(sock=child.connection)
+    guest = Guest(reader, writer, end)
+    try:
+        await guest.begin(settings)
+    except (RuntimeMissingError, OSError):
+        told = child.last_words()
+        await guest.close()
+        raise RuntimeMissingError(f"The guest did not start: {told or 'it said nothing'}.") from None
+    except BaseException:
+        await guest.close()
+        raise
+    return guest
+
+
+async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/", pass_fds: Sequence[int] = ()) -> Child:
+    """Start a process in a session of its own.
+
+    Raises:
+        RuntimeMissingError: There is no such program.
+    """
+    ours, theirs = socket.socketpair()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
+    try:
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=errors,
+                env=dict(env),
+                cwd=cwd,
+                pass_fds=tuple(pass_fds),
+                start_new_session=True,
+            )
+    except BaseException as error:
+        ours.close()
+        errors.close()
+        if isinstance(error, OSError):
+            raise RuntimeMissingError(f"'{argv[0]}' cannot be started: {error.strerror}.") from None
+        raise
+    ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+    return Child(process, ours, errors)

@@ -1,0 +1,209 @@
+"""The selection of a runtime: the first backend that is there and stops the canary attacks. It never falls back to `dev`."""
+
+import asyncio
+import importlib.util
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.model.errors import ToolError
+from toolyard.runtimes.bubblewrap import Bubblewrap
+from toolyard.runtimes.container import Container
+from toolyard.runtimes.guest_runtime import GuestRuntime
+from toolyard.runtimes.process import Subprocess
+from toolyard.runtimes.runtime import GuestCall, Hooks, Invoke, Probe, RunLimits, RunResult, Runtime, RuntimeMissingError
+from toolyard.runtimes.settings import RuntimeSettings
+from toolyard.runtimes.wasm import Wasm
+
+__all__ = ["Runtimes", "canary_attacks", "make_runtime", "try_backend", "unsafe_reason"]
+
+_log = logging.getLogger(__name__)
+_LOOP_SECONDS: Final = 0.3
+_UNSAFE_INSTALL: Final = "Use the profile 'standard', or set 'runtime.allow_unsafe' if you know who can reach this server."
+
+
+def make_runtime(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> Runtime:
+    """Return a backend by its name."""
+    match name:
+        case "container":
+            return GuestRuntime(Container(state_dir=state_dir))
+        case "bubblewrap":
+            return GuestRuntime(Bubblewrap())
+        case "monty":
+            from toolyard.runtimes.monty import Monty  # noqa: PLC0415 - off unless it is switched on
+
+            return Monty()
+        case "wasm":
+            return GuestRuntime(Wasm(settings.wasm_path, digest=settings.wasm_sha256, state_dir=state_dir))
+        case _:
+            return GuestRuntime(Subprocess())
+
+
+def unsafe_reason(settings: RuntimeSettings, *, host: str | None = None) -> str | None:
+    """Return why the profile `dev` must not be used here: the process is root, or others can reach the address it listens on."""
+    if settings.profile != "dev" or settings.allow_unsafe:
+        return None
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return "The runtime profile 'dev' does not run as root."
+    if host is not None and host not in ("localhost", "::1") and not host.startswith("127."):
+        return f"The runtime profile 'dev' is not served on '{host}', which others can reach."
+    return None
+
+
+def _wanted(settings: RuntimeSettings) -> Sequence[str]:
+    if settings.profile == "dev":
+        return ("subprocess",)
+    names = (settings.backend,) if settings.backend is not None else settings.order
+    return [name for name in names if name != "wasm" or _allows_wasm(settings)]
+
+
+def _allows_wasm(settings: RuntimeSettings) -> bool:
+    if settings.wasm_enabled is not None:
+        return settings.wasm_enabled
+    return settings.backend == "wasm" or (settings.wasm_path is not None and importlib.util.find_spec("wasmtime") is not None)
+
+
+class Runtimes:
+    """The runtime of a yard: selected in the background when the yard opens, shared by all programs."""
+
+    def __init__(self, settings: RuntimeSettings, *, state_dir: str | None = None) -> None:
+        self._settings = settings
+        self._state_dir = state_dir
+        self._turns = asyncio.Semaphore(settings.concurrency)
+        self._selecting: asyncio.Task[tuple[Runtime, Probe]] | None = None
+        self._closing = False
+        self._monty: asyncio.Task[tuple[Runtime, Probe]] | None = None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator["Runtimes"]:
+        """Start the selection, and end every guest afterwards."""
+        self._selecting = asyncio.create_task(self._select())
+        try:
+            yield self
+        finally:
+            self._closing = True  # a cancelled start would leave half a sandbox behind
+            for task in (self._selecting, self._monty):
+                if task is not None:
+                    with suppress(ToolError):
+                        await (await task)[0].close()
+
+    async def selected(self) -> tuple[Runtime, Probe]:
+        """Return the runtime and what it can do; one that was missing is looked for again.
+
+        Raises:
+            ToolError: `runtime_unavailable`, with what to install.
+        """
+        if self._selecting is None or (self._selecting.done() and self._selecting.exception() is not None):
+            self._selecting = asyncio.create_task(self._select())
+        return await asyncio.shield(self._selecting)
+
+    async def for_program(self, code: str, session: str = "") -> tuple[Runtime, Probe]:
+        """Return the runtime of a program: Monty, if it is switched on and knows everything in it, else the selected one.
+
+        Raises:
+            ToolError: `runtime_unavailable`, with what to install.
+        """
+        if not self._settings.monty or session or not _fits_monty(code):
+            return await self.selected()
+        if self._monty is None or (self._monty.done() and self._monty.exception() is not None):
+            self._monty = asyncio.create_task(self._select(("monty",)))
+        return await asyncio.shield(self._monty)
+
+    async def run(
+        self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, session: str = ""
+    ) -> tuple[RunResult, Probe]:
+        """Run a program when it is its turn; the wait is not part of its time.
+
+        Raises:
+            ToolError: `runtime_unavailable`.
+        """
+        runtime, probe = await self.for_program(code, session)
+        async with self._turns:
+            try:
+                return await runtime.run(code, inputs, limits, invoke, hooks=hooks, session=session), probe
+            except RuntimeMissingError as error:
+                raise ToolError("runtime_unavailable", str(error), hint=error.install or None) from None
+
+    async def end_session(self, session: str) -> None:
+        """End the guest of a session."""
+        await (await self.selected())[0].end_session(session)
+
+    async def _select(self, names: Sequence[str] = ()) -> tuple[Runtime, Probe]:
+        reason = unsafe_reason(self._settings)
+        if reason is not None:
+            raise ToolError("runtime_unavailable", reason, hint=_UNSAFE_INSTALL)
+        missing: dict[str, str] = {}
+        install: list[str] = []
+        for name in names or _wanted(self._settings):
+            runtime = make_runtime(name, self._settings, state_dir=self._state_dir)
+            try:
+                if not self._closing:
+                    return runtime, await try_backend(runtime)
+            except (RuntimeMissingError, OSError) as error:
+                missing[name] = str(error)
+                install.append(getattr(error, "install", ""))
+        told = " ".join(f"{name}: {why}" for name, why in missing.items())
+        hint = " Or: ".join(dict.fromkeys(filter(None, install)))
+        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}", hint=hint or None, backends=missing)
+
+
+def _fits_monty(code: str) -> bool:
+    from toolyard.runtimes.monty import translate  # noqa: PLC0415 - off unless it is switched on
+
+    return translate(code) is not None
+
+
+async def try_backend(runtime: Runtime) -> Probe:
+    """Open a backend and attack it, unless it is no sandbox anyway.
+
+    Raises:
+        RuntimeMissingError: It cannot run here, or a canary attack succeeded; the backend is closed again.
+    """
+    await runtime.open()
+    try:
+        probe = await runtime.probe()
+        canaries = await canary_attacks(runtime) if probe.sandboxed else {}
+        escaped = [name for name, stopped in canaries.items() if not stopped]
+        if escaped:
+            raise RuntimeMissingError(f"'{probe.backend}' did not stop the canary attacks {', '.join(escaped)}.")  # noqa: TRY301 - closed below
+    except BaseException:
+        await runtime.close()
+        raise
+    if not probe.sandboxed:
+        _log.warning("runtime_unsafe backend=%s", probe.backend)
+    for limit, why in probe.unenforced.items():
+        _log.warning("runtime_limit_not_enforced backend=%s limit=%s reason=%r", probe.backend, limit, why)
+    return msgspec.structs.replace(probe, canaries=canaries)
+
+
+async def canary_attacks(runtime: Runtime) -> dict[str, bool]:
+    """Try to read a file, reach a port, start a process and run for ever, and return which of these were stopped."""
+    with tempfile.TemporaryDirectory(prefix="toolyard-canary-") as folder, socket.create_server(("127.0.0.1", 0)) as server:
+        canary = Path(folder) / "canary"
+        await asyncio.to_thread(canary.write_text, "canary")
+        address = f"('127.0.0.1', {server.getsockname()[1]})"
+        attacks = {
+            "file": f"open({str(canary)!r}).read()\n'escaped'",
+            "network": f"import socket\nsocket.create_connection({address}, 1).close()\n'escaped'",
+            "process": "import os\nif os.fork() == 0:\n    os._exit(0)\n'escaped'",
+        }
+        works = await runtime.run("1 + 1", None, RunLimits(), _no_tools)
+        if works.value != 1 + 1:
+            raise RuntimeMissingError("The backend cannot run a program.")
+        endless = runtime.run("while True: pass", None, RunLimits(seconds=_LOOP_SECONDS), _no_tools)
+        loop, *others = await asyncio.gather(endless, *(runtime.run(code, None, RunLimits(), _no_tools) for code in attacks.values()))
+    # an attack that ran out of time was not stopped by the sandbox
+    stopped = [result.failure is not None and result.failure.kind != "timeout" for result in others]
+    return {**dict(zip(attacks, stopped, strict=True)), "loop": loop.failure is not None and loop.failure.kind == "timeout"}
+
+
+async def _no_tools(_call: GuestCall) -> object:
+    """Answer nothing: a canary calls no tool."""
+    return None

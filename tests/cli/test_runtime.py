@@ -1,0 +1,114 @@
+"""`toolyard runtime` and `toolyard code`: what can run programs here, and a program against a yard."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from backends import require
+
+from toolyard.launch.errors import USAGE, exit_status
+
+Run = Callable[..., tuple[int, str, str]]
+DEV = ("--runtime-profile", "dev", "--runtime-allow-unsafe", "--allow-eval")
+
+
+@pytest.fixture
+def bubblewrap() -> None:
+    asyncio.run(require("bubblewrap"))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], str]:
+    def write(code: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(code, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_a_program_runs_against_a_yard_and_prints_its_value_last(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
+    status, out, _ = toolyard("code", program("print('first')\nlen(await tools.shop.list_orders())"), shop, *DEV)
+    first, value = out.splitlines()
+    assert (status, first) == (0, "first")
+    assert value.isdigit()
+
+
+def test_control_characters_of_a_program_do_not_reach_the_terminal(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
+    _, out, error = toolyard("code", program("import sys\nprint('\\x1b[31m')\nprint('\\x1b]0;x\\x07', file=sys.stderr)"), shop, *DEV)
+    assert "\x1b" not in out
+    assert "\x1b" not in error
+
+
+def test_the_envelope_alone_is_on_stdout_with_json(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
+    status, out, error = toolyard("code", program("print('live')\n{'a': 1}"), shop, *DEV, "--json")
+    assert status == 0
+    assert json.loads(out)["data"]["value"] == {"a": 1}
+    assert "live" in error
+
+
+def test_a_mistake_in_a_program_has_its_exit_status_and_line(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
+    status, out, _ = toolyard("code", program("1\n1 / 0"), shop, *DEV, "--json")
+    assert status == exit_status("code_error")
+    assert json.loads(out)["error"]["details"]["line"] == 2
+
+
+def test_a_program_that_is_not_there_is_refused(shop: str, toolyard: Run) -> None:
+    status, _, error = toolyard("code", "no/such/file.py", shop)
+    assert status == USAGE
+    assert "no/such/file.py" in error
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_the_sandbox_is_chosen_by_a_flag(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
+    status, out, _ = toolyard("code", program("1 + 1"), shop, "--runtime-backend", "bubblewrap", "--json")
+    assert status == 0
+    assert json.loads(out)["data"]["runtime"]["backend"] == "bubblewrap"
+
+
+def test_an_unknown_backend_is_refused(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
+    status, _, _ = toolyard("code", program("1"), shop, "--runtime-backend", "qemu")
+    assert status == USAGE
+
+
+def test_every_backend_is_listed_with_the_reason_it_is_missing(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
+    status, out, _ = toolyard("runtime", "list", "--json")
+    probes = {probe["backend"]: probe for probe in json.loads(out)}
+    assert status == (0 if probes["monty"]["available"] else exit_status("runtime_unavailable"))
+    assert list(probes) == ["container", "bubblewrap", "wasm", "monty", "subprocess"]
+    assert [name for name, probe in probes.items() if probe["available"] and name != "monty"] == ["subprocess"]
+    assert all(probe["reason"] and probe["install"] for probe in probes.values() if not probe["available"])
+    status, text, _ = toolyard("runtime", "list")
+    assert [line.split()[0] for line in text.splitlines() if not line.startswith(" ")] == list(probes)
+
+
+def test_an_image_is_not_built_without_an_engine(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
+    status, _, _ = toolyard("runtime", "build")
+    assert status == exit_status("runtime_unavailable")
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_a_probe_attacks_the_sandboxes(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
+    status, out, _ = toolyard("runtime", "probe", "--json")
+    found = next(probe for probe in json.loads(out) if probe["backend"] == "bubblewrap")
+    assert status == 0
+    assert found["canaries"] == {"file": True, "network": True, "process": True, "loop": True}
+    assert "stopped: file" in toolyard("runtime", "probe")[1]
+
+
+@pytest.mark.parametrize("arguments", [["--host", "0.0.0.0"], []])  # noqa: S104 - the address is the test
+def test_a_server_is_not_started_where_programs_would_run_without_a_sandbox(
+    arguments: list[str], shop: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000 if arguments else 0)
+    flags = ("--runtime-enabled", "--runtime-profile", "dev", "--allow-eval", "--transport", "http", "--port", "0")
+    status, _, error = toolyard("serve", shop, *flags, *arguments)
+    assert status == USAGE
+    assert "allow_unsafe" in error

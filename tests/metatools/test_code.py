@@ -1,0 +1,386 @@
+"""`execute_code`: programs that call tools, each call through the whole funnel."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from backends import descendants, require
+
+from toolyard import ToolError, Yard, tool
+from toolyard.dispatch.call import Call, Caller, Channel
+from toolyard.dispatch.outcome import Record
+from toolyard.dispatch.progress import Progress
+from toolyard.model.envelope import Envelope
+from toolyard.model.profile import Profile, Toolset
+from toolyard.runtimes.settings import RuntimeSettings
+
+SANDBOX = RuntimeSettings(enabled=True, backend="bubblewrap")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def bubblewrap() -> None:
+    await require("bubblewrap")
+
+
+async def add(a: int, b: int = 2) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(operation="destroy")
+def wipe() -> str:
+    """Delete everything."""
+    return "wiped"
+
+
+@tool(name="class")
+def keyword(value: int) -> int:
+    """Return the value."""
+    return value
+
+
+async def fail() -> None:
+    """Fail."""
+    raise ToolError("rate_limited", "Not now.", retry_after_ms=7)
+
+
+async def slow() -> None:
+    """Take a minute."""
+    await asyncio.sleep(60)
+
+
+async def large() -> list[int]:
+    """Return many numbers."""
+    return list(range(30_000))
+
+
+@asynccontextmanager
+async def yard_of(*tools: object, **options: Any) -> AsyncGenerator[Yard]:
+    async with Yard("shop", tools=tools or (add, wipe, keyword, fail, slow, large), runtime=SANDBOX, **options) as yard:
+        yield yard
+
+
+async def run(yard: Yard, code: str, **arguments: Any) -> Envelope:
+    return await yard.call("execute_code", {"code": code, **arguments})
+
+
+async def test_it_is_not_there_unless_the_runtime_is_enabled() -> None:
+    async with Yard(tools=[add]) as yard:
+        answer = await yard.call("execute_code", {"code": "1"})
+    assert answer.error is not None
+    assert answer.error.code == "tool_not_found"
+
+
+async def test_a_program_calls_tools_and_answers_with_its_value_and_the_calls() -> None:
+    async with yard_of() as yard:
+        answer = await run(yard, "print('hi')\nsum([await tools.shop.add(a=n) for n in range(4)])")
+    assert answer.success
+    assert (answer.data["value"], answer.data["stdout"]) == (14, "hi\n")
+    assert [(call["tool"], call["code"], call["count"]) for call in answer.data["calls"]] == [("add", "ok", 4)]
+    assert answer.data["runtime"]["backend"] == "bubblewrap"
+    assert "memory" in answer.data["runtime"]["enforced"]
+
+
+async def test_every_inner_call_is_recorded_with_the_program_as_its_parent() -> None:
+    records: list[Record] = []
+    async with yard_of(sinks=[records.append]) as yard:
+        await run(yard, "await call_tool('add', {'a': 1})\nawait run_chain([{'tool_id': 'add', 'args': {'a': 1}}])")
+    outer = records[-1]
+    assert outer.tool == "execute_code"
+    assert [(record.tool, record.depth) for record in records[:-1]] == [("add", 1), ("add", 2), ("run_chain", 1)]
+    assert records[0].parent_id == outer.call_id
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "await tools.shop.wipe()",
+        "await call_tool('wipe')",
+        "await call_tool('run_tool', {'tool_id': 'wipe'})",
+        "await run_chain([{'tool_id': 'wipe'}])",
+        "await call_tool('call_tool', {'tool_id': 'run_tool', 'args': {'tool_id': 'wipe'}})",
+    ],
+)
+async def test_a_policy_judges_each_inner_call(code: str) -> None:
+    ran: list[str] = []
+
+    async def deny(call: Call) -> None:
+        if call.spec.name == "wipe":
+            raise ToolError("permission_denied", "No.")
+
+    @tool(operation="destroy", name="wipe")
+    def wipe_noted() -> str:
+        """Delete everything."""
+        ran.append("wiped")
+        return "wiped"
+
+    async with yard_of(wipe_noted, policies=[deny]) as yard:
+        answer = await run(yard, code)
+    assert answer.error is not None
+    assert answer.error.code == "code_error"
+    assert ran == []
+
+
+async def test_a_profile_hides_tools_from_programs() -> None:
+    hidden = Profile(name="few", toolsets=(Toolset(name="few", deny=("wipe",)),))
+    async with yard_of() as yard:
+        code = "try:\n    await tools.shop.wipe()\nexcept ToolError as error:\n    result = error.code"
+        answer = await yard.call("execute_code", {"code": code}, caller=Caller(profile=hidden))
+    assert answer.data["value"] == "tool_not_found"
+
+
+async def test_a_failure_of_a_tool_is_raised_with_all_its_facts() -> None:
+    code = "try:\n    await tools.shop.fail()\nexcept ToolError as e:\n    result = [e.code, e.message, e.retryable, e.details]"
+    async with yard_of() as yard:
+        answer = await run(yard, code)
+    assert answer.data["value"] == ["rate_limited", "Not now.", True, {"retry_after_ms": 7}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "details"),
+    [
+        ({"code": "  \n"}, "invalid_input", {}),
+        ({"code": "1", "language": "ruby"}, "invalid_input", {}),
+        ({"code": "1", "timeout_ms": 60_001}, "invalid_input", {}),
+        ({"code": "1", "max_tool_calls": 1001}, "invalid_input", {}),
+        ({"code": "#" * 1_000_000}, "too_large", {}),
+        ({"code": "1", "session_id": "a b"}, "invalid_input", {}),
+        ({"code": "x =\n"}, "code_error", {"line": 1, "type": "SyntaxError"}),
+        ({"code": "x = 1\n1 / 0"}, "code_error", {"line": 2, "column": 1, "source": "1 / 0", "type": "ZeroDivisionError"}),
+        ({"code": "{1}"}, "code_error", {}),
+        ({"code": "tools.shop.add(a=1)"}, "code_error", {}),
+        ({"code": "x = tools.shop.add(a=1)\nx + 1"}, "code_error", {"line": 2}),
+        ({"code": "import asyncio\nasync def main(): pass\nasyncio.run(main())"}, "code_error", {"line": 3}),
+        ({"code": "while True: pass", "timeout_ms": 300}, "limit_exceeded", {"limit": "timeout_ms", "bound": 300}),
+        ({"code": "await tools.shop.slow()", "timeout_ms": 300}, "limit_exceeded", {"limit": "timeout_ms"}),
+        ({"code": "for n in range(9): await tools.shop.add(a=n)", "max_tool_calls": 3}, "limit_exceeded", {"limit": "max_tool_calls"}),
+        ({"code": "x = []\nwhile True: x.append('y' * 10**6)"}, "limit_exceeded", {"limit": "memory"}),
+        ({"code": "'x' * 3_000_000"}, "limit_exceeded", {"limit": "value"}),
+        ({"code": "import os\nos._exit(1)"}, "code_error", {}),
+        ({"code": "await call_tool('execute_code', {'code': '1'})"}, "code_error", {}),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_each_mistake_has_its_code_and_a_hint(arguments: dict[str, Any], code: str, details: dict[str, Any]) -> None:
+    async with yard_of() as yard:
+        answer = await yard.call("execute_code", arguments)
+    assert answer.error is not None
+    assert answer.error.code == code
+    assert answer.error.hint
+    assert {key: answer.error.details.get(key) for key in details} == details
+
+
+async def test_names_that_are_no_identifiers_have_another_spelling() -> None:
+    async with yard_of() as yard:
+        answer = await run(yard, "await tools.shop.class_(value=5)")
+    assert answer.data["value"] == 5
+
+
+async def test_a_large_value_becomes_a_handle_and_a_handle_can_be_an_input() -> None:
+    async with yard_of() as yard:
+        answer = await run(yard, "await tools.shop.large()")
+        assert answer.data["status"] == "stored"
+        again = await run(yard, "inputs['all']['value'][-1]", inputs={"all": {"$ref": answer.data["handle"]}})
+    assert again.data["value"] == 29_999
+
+
+async def test_programs_of_a_session_share_variables_until_it_ends() -> None:
+    async with yard_of() as yard:
+        await run(yard, "x = 20", session_id="mine")
+        kept = await run(yard, "x + 1", session_id="mine")
+        stranger = await yard.call("execute_code", {"code": "x", "session_id": "mine"}, caller=Caller(identity="other"))
+        await yard.sessions.end("mine")
+        ended = await run(yard, "x", session_id="mine")
+    assert kept.data["value"] == 21
+    assert not stranger.success
+    assert ended.error is not None
+    assert ended.error.details["type"] == "NameError"
+
+
+async def test_a_session_that_lost_its_guest_says_so() -> None:
+    async with yard_of() as yard:
+        answer = await run(yard, "while True: pass", session_id="mine", timeout_ms=300)
+    assert answer.error is not None
+    assert answer.error.details["session_lost"] is True
+
+
+async def test_cancelling_the_call_cancels_its_inner_calls() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        """Wait."""
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async with yard_of(wait) as yard:
+        task = asyncio.create_task(run(yard, "await tools.shop.wait()"))
+        await started.wait()
+        outer = next(call.id for call in yard.dispatcher.in_flight.values() if call.spec.name == "execute_code")
+        yard.dispatcher.cancel(outer)
+        answer = await task
+    assert answer.error is not None
+    assert answer.error.code == "cancelled"
+    assert ended.is_set()
+
+
+async def test_the_clock_of_a_program_stands_still_while_a_person_is_asked() -> None:
+    async def ask(_asks: Any, _first: bool) -> dict[str, Any]:  # noqa: FBT001 - the signature of a channel
+        await asyncio.sleep(1.5)
+        return {"answer": {"action": "accept", "content": {"ok": True}}}
+
+    async def confirm(call: Call) -> bool:
+        """Ask the person."""
+        schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+        return (await call.ask(schema, "Sure?"))["ok"]
+
+    async with yard_of(confirm) as yard:
+        channel = Channel(ask=ask, capabilities=frozenset({"elicitation"}))
+        await run(yard, "1")  # the runtime is selected before the clock matters
+        answer = await yard.call("execute_code", {"code": "await tools.shop.confirm()", "timeout_ms": 1000}, channel=channel)
+    assert answer.success, answer.error
+    assert answer.data["value"] is True
+    assert answer.data["duration_ms"] < 1000
+
+
+async def test_progress_of_the_program_reaches_the_client() -> None:
+    seen: list[Progress] = []
+    async with yard_of() as yard:
+        channel = Channel(progress=seen.append)
+        answer = await yard.call("execute_code", {"code": "progress(1, 2, 'half')"}, channel=channel)
+    assert answer.success
+    assert (seen[-1].done, seen[-1].total, seen[-1].text) == (1, 2, "half")
+
+
+async def test_output_reaches_a_client_that_takes_log_lines() -> None:
+    seen: list[tuple[str, str]] = []
+    async with yard_of() as yard:
+        channel = Channel(log=lambda level, text, _facts: seen.append((level, text)))
+        await yard.call("execute_code", {"code": "print('one')"}, channel=channel)
+    assert ("info", "one") in seen
+
+
+async def test_a_hundred_programs_at_once_take_turns() -> None:
+    running, most = 0, 0
+
+    async def enter() -> None:
+        """Note how many programs run."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    async with yard_of(enter) as yard:
+        answers = await asyncio.gather(*(run(yard, f"await tools.shop.enter()\n{n}", timeout_ms=20_000) for n in range(100)))
+    assert [answer.data["value"] for answer in answers] == list(range(100))
+    assert most <= SANDBOX.concurrency
+
+
+async def test_a_stub_shows_a_tool_as_a_function() -> None:
+    async with yard_of() as yard:
+        one = await yard.call("describe_tool", {"tool_id": "add", "detail_level": "stub"})
+        several = await yard.call("search_tools", {"query": "add numbers", "detail": "stub"})
+    assert one.data["stub"] == '# tools.shop\nasync def add(*, a: int, b: int = 2) -> int:\n    """Add two numbers."""'
+    assert one.data["stub"] in [hit["stub"] for hit in several.data["hits"]]
+
+
+async def test_the_dev_profile_needs_the_eval_flag() -> None:
+    dev = RuntimeSettings(enabled=True, profile="dev", allow_unsafe=True)
+    async with Yard(tools=[add], runtime=dev) as yard:
+        gated = await run(yard, "1")
+    async with Yard(tools=[add], runtime=dev, allow_eval=True) as yard:
+        answer = await run(yard, "1")
+    assert gated.error is not None
+    assert gated.error.code == "tool_not_found"
+    assert answer.data["value"] == 1
+    assert answer.data["runtime"]["sandboxed"] is False
+    assert "memory" in answer.data["runtime"]["not_enforced"]
+
+
+async def started(yard: Yard, code: str) -> str:
+    """Start a program in the background and return the id of its job."""
+    answer = await yard.call("run_tool", {"tool_id": "execute_code", "args": {"code": code}, "background": True})
+    assert answer.data["status"] == "working", answer
+    return answer.data["job_id"]
+
+
+async def ended(yard: Yard, job_id: str) -> dict[str, Any]:
+    return (await yard.call("wait_job", {"job_id": job_id})).data
+
+
+async def test_a_program_can_run_in_the_background() -> None:
+    async with yard_of() as yard:
+        job_id = await started(yard, "progress(1, 2, 'half')\nawait tools.shop.add(a=1)")
+        job = await ended(yard, job_id)
+    assert (job["status"], job["tool_id"]) == ("completed", "execute_code")
+    assert job["result"]["data"]["value"] == 3
+    assert job["progress"] == {"done": 1, "total": 2, "text": "half"}
+
+
+async def test_a_mistake_of_a_program_in_the_background_is_its_result() -> None:
+    async with yard_of() as yard:
+        job = await ended(yard, await started(yard, "x = 1\n1 / 0"))
+    assert (job["status"], job["result"]["error"]["code"]) == ("completed", "code_error")
+    assert job["result"]["error"]["details"]["line"] == 2
+
+
+async def test_cancelling_the_job_of_a_program_kills_its_guest_and_its_calls() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+    programs: set[int] = set()
+
+    async def wait() -> None:
+        """Wait."""
+        programs.update(guests() - before)
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    async with yard_of(wait) as yard:
+        await run(yard, "1")
+        before = guests()
+        job_id = await started(yard, "await tools.shop.wait()")
+        await begun.wait()
+        assert programs
+        job = (await yard.call("cancel_job", {"job_id": job_id})).data
+        await stopped.wait()
+        async with asyncio.timeout(10):
+            while programs & guests():  # noqa: ASYNC110 - the system tells of no process that is no child of ours
+                await asyncio.sleep(0.01)
+    assert job["status"] == "cancelled"
+
+
+def guests() -> set[int]:
+    """Return the processes of the guests of this process: they all are below its bubblewrap."""
+    return descendants(os.getpid())
+
+
+async def test_a_program_can_be_a_step_of_a_chain() -> None:
+    steps = [
+        {"tool_id": "add", "args": {"a": 1}},
+        {"tool_id": "execute_code", "args": {"code": "(await tools.shop.add(a=inputs['n'])) * 10", "inputs": {"n": {"$from": 0}}}},
+    ]
+    async with yard_of() as yard:
+        answer = await yard.call("run_chain", {"steps": steps})
+        wrong = await yard.call("run_chain", {"steps": [*steps, {"tool_id": "execute_code", "args": {"code": "1 / 0"}}]})
+    assert answer.success, answer.error
+    assert answer.data["results"][1]["data"]["value"] == 50
+    assert wrong.error is not None
+    assert (wrong.error.code, wrong.error.details["cause_code"]) == ("chain_step_failed", "code_error")
+
+
+async def test_a_program_gets_the_id_of_a_job_that_it_starts() -> None:
+    code = "job = await call_tool('run_tool', {'tool_id': 'add', 'args': {'a': 5}, 'background': True})\n"
+    code += "[job['status'], (await call_tool('wait_job', {'job_id': job['job_id']}))['result']['data']]"
+    async with yard_of() as yard:
+        answer = await run(yard, code)
+    assert answer.success, answer.error
+    assert answer.data["value"] == ["working", 7]

@@ -1,0 +1,124 @@
+"""The backends as tests use them: opened if they can run here, else skipped with the reason."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from toolyard.runtimes.bubblewrap import Bubblewrap
+from toolyard.runtimes.container import Container, build_image, find_engine
+from toolyard.runtimes.guest_runtime import GuestRuntime
+from toolyard.runtimes.monty import Monty
+from toolyard.runtimes.process import Subprocess
+from toolyard.runtimes.runtime import CallFailedError, GuestCall, Runtime, RuntimeMissingError
+from toolyard.runtimes.wasm import Wasm
+
+__all__ = ["CPYTHON", "FULL", "SANDBOXED", "answer", "descendants", "opened", "require"]
+
+CPYTHON_SANDBOXES = ("bubblewrap", "container", "wasm")
+SANDBOXED = (*CPYTHON_SANDBOXES, "monty")
+CPYTHON = ("subprocess", *CPYTHON_SANDBOXES)
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolyard-tests"
+HYBRID = Path("/sys/fs/cgroup/unified").is_dir()
+FULL = os.environ.get("CI_ATTACKS") == "full"
+_skipped: dict[str, str] = {}
+
+
+def make(name: str) -> Runtime:
+    match name:
+        case "bubblewrap":
+            return GuestRuntime(Bubblewrap())
+        case "container":
+            return GuestRuntime(Container(state_dir=str(CACHE)))
+        case "monty":
+            return Monty()
+        case "wasm":
+            return GuestRuntime(Wasm(find_wasm(), state_dir=str(CACHE)))
+        case _:
+            return GuestRuntime(Subprocess())
+
+
+@asynccontextmanager
+async def opened(name: str) -> AsyncGenerator[Runtime]:
+    if name in _skipped:
+        pytest.skip(_skipped[name])
+    if name == "container":
+        await prepare_container()
+    runtime = make(name)
+    try:
+        await runtime.open()
+    except RuntimeMissingError as error:
+        _skipped[name] = f"{name}: {error}"
+        pytest.skip(_skipped[name])
+    try:
+        yield runtime
+    finally:
+        await runtime.close()
+
+
+async def require(name: str) -> None:
+    """Skip a test, with the reason, where a backend cannot run."""
+    async with opened(name):
+        pass
+
+
+async def prepare_container() -> None:
+    """Build the image once; a hybrid of cgroup v1 and v2, as some build machines have, needs runc."""
+    if HYBRID and shutil.which("runc") and "CONTAINERS_CONF" not in os.environ:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        (CACHE / "containers.conf").write_text('[engine]\nruntime = "runc"\n')
+        os.environ["CONTAINERS_CONF"] = str(CACHE / "containers.conf")
+    probe = await Container(state_dir=str(CACHE)).probe()
+    if not probe.available:
+        try:
+            await build_image(await find_engine(), state_dir=str(CACHE))
+        except RuntimeMissingError as error:
+            _skipped["container"] = f"container: {error}"
+            pytest.skip(_skipped["container"])
+
+
+def find_wasm() -> str:
+    """Return the CPython build for WASI that 'scripts/install-test-packages' fetched."""
+    return os.environ.get("TOOLYARD_TEST_WASM") or str(CACHE / "python.wasm")
+
+
+async def answer(call: GuestCall) -> object:
+    """Answer like a yard with a few tools."""
+
+    match call.name:
+        case "echo" | "yard.echo":
+            return msgspec.json.decode(call.arguments)
+        case "big":
+            return "x" * (1 << 20)
+        case "slow":
+            await asyncio.sleep(60)
+            return None
+        case _:
+            raise CallFailedError(
+                {"code": "tool_not_found", "message": "There is no such tool.", "details": {"similar": ["echo"]}, "retryable": False}
+            )
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the living processes below a process."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if state != "Z":  # a zombie has ended; a zygote waits for it when it forks again
+                children.setdefault(int(parent), []).append(int(entry.name))
+    found, todo = set[int](), [pid]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            found.add(child)
+            todo.append(child)
+    return found

@@ -1,0 +1,167 @@
+"""Monty: which programs it may run, and that they mean the same there."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from backends import answer, opened
+
+from toolyard import ToolError, Yard
+from toolyard.runtimes.monty import translate
+from toolyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimits, RunResult
+from toolyard.runtimes.settings import RuntimeSettings
+
+FITTING = {
+    "1 + 1": 2,
+    "rows = [await tools.yard.echo(n=n) for n in range(3)]\nsum([row['n'] for row in rows])": 3,
+    "result = {'a': [1, 2.5, None, True]}": {"a": [1, 2.5, None, True]},
+    "import asyncio\na, b = await asyncio.gather(tools.yard.echo(n=1), call_tool('echo', {'n': 2}))\n[a['n'], b['n']]": [1, 2],
+    "import json\njson.loads(json.dumps({'x': inputs['x']}))": {"x": 1},
+    "text = ''\nfor n in range(3):\n    if n % 2 == 0:\n        text += f'{n};'\ntext.split(';')": ["0", "2", ""],
+    "x = 0\nwhile x < 5:\n    x += 1\nx": 5,
+    "sorted([3, 1, 2], reverse=True)[:2]": [3, 2],
+    "(1, 2)": [1, 2],
+}
+BEYOND = [
+    "import os",
+    "import json as j",
+    "class A: pass",
+    "def f(): return 1",
+    "lambda: 1",
+    "try:\n    1\nexcept ToolError: pass",
+    "raise ValueError",
+    "with open('x') as f: pass",
+    "x = tools.yard.echo(n=1)\nawait x",
+    "tools.yard.echo(n=1)",
+    "await tools.yard.echo(1)",
+    "await tools.yard.echo(**{'n': 1})",
+    "import asyncio\nawait asyncio.gather(*[tools.yard.echo(n=n) for n in range(3)])",
+    "import asyncio\nawait asyncio.sleep(1)",
+    "f'{await tools.yard.echo(n=1)}'",
+    "print = 1",
+    "_x = 1",
+    "getattr(1, 'real')",
+    "(1).__class__",
+    "'{0.__class__}'.format(1)",
+    "result = 1\n2",
+    "x = 'ä'",
+    "def (",
+    "x = 1\ndel x",
+    "{1, 2}",
+    "tools",
+    "call_tool",
+    "x: int = 1",
+]
+
+
+@pytest.mark.parametrize("code", BEYOND)
+def test_a_program_beyond_the_small_language_is_left_to_another_backend(code: str) -> None:
+    assert translate(code) is None
+
+
+@pytest.mark.parametrize("code", FITTING)
+async def test_a_small_program_means_the_same_as_in_python(code: str) -> None:
+    assert translate(code) is not None
+    results: list[RunResult] = []
+    for backend in ("monty", "subprocess"):
+        async with opened(backend) as runtime:
+            results.append(await runtime.run(code, {"x": 1}, RunLimits(), answer))
+    assert [result.failure for result in results] == [None, None]
+    assert [result.value for result in results] == [FITTING[code], FITTING[code]]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("1 / 0", "exception"),
+        ("while True:\n    x = 1", "timeout"),
+        ("await call_tool('slow')", "timeout"),
+        ("for n in range(9):\n    await call_tool('echo')", "calls"),
+        ("while True:\n    print('x' * 1000)", "output"),
+        ("'x' * 3000000", "value_size"),
+        ("x = []\nwhile True:\n    x.append('y' * 100000)", "memory"),
+        ("1e308 * 10", "value"),
+    ],
+)
+async def test_a_program_without_a_value_says_why(code: str, kind: str) -> None:
+    async with opened("monty") as runtime:
+        limits = RunLimits(seconds=1.5, calls=5, output_bytes=100_000, memory_bytes=64 << 20)
+        result = await runtime.run(code, None, limits, answer)
+        assert result.failure is not None
+        assert result.failure.kind == kind
+        assert (await runtime.run("1 + 1", None, RunLimits(), answer)).value == 2
+
+
+async def test_a_failed_tool_keeps_its_error_and_line() -> None:
+    async def fail(_call: GuestCall) -> object:
+        raise CallFailedError({"code": "rate_limited", "message": "Not now."})
+
+    async with opened("monty") as runtime:
+        failure = (await runtime.run("x = 1\nawait tools.yard.echo(n=x)", None, RunLimits(), fail)).failure
+    assert failure is not None
+    assert failure.tool_error == {"code": "rate_limited", "message": "Not now."}
+    assert (failure.type, failure.line) == ("ToolError", 2)
+
+
+async def test_a_cancelled_run_cancels_its_calls() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def slow(_call: GuestCall) -> object:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with opened("monty") as runtime:
+        task = asyncio.create_task(runtime.run("await call_tool('x')", None, RunLimits(), slow, run_id="mine"))
+        await started.wait()
+        assert runtime.cancel("mine")
+        result = await task
+        await asyncio.wait_for(cancelled.wait(), 5)
+        assert not runtime.cancel("mine")
+    assert result.failure is not None
+    assert result.failure.kind == "cancelled"
+
+
+async def test_output_is_kept_and_reported() -> None:
+    seen: list[tuple[str, str]] = []
+    async with opened("monty") as runtime:
+        hooks = Hooks(output=lambda stream, text: seen.append((stream, text)))
+        result = await runtime.run("print('a')\nprint('b')", None, RunLimits(), answer, hooks=hooks)
+    assert result.stdout == "a\nb\n"
+    assert "".join(text for _, text in seen) == "a\nb\n"
+
+
+async def add(a: int) -> int:
+    """Add one."""
+    return a + 1
+
+
+async def test_the_syntax_of_a_program_decides_where_it_runs() -> None:
+    async with opened("monty"):
+        pass
+    settings = RuntimeSettings(enabled=True, profile="dev", monty=True, allow_unsafe=True)
+    async with Yard("shop", tools=[add], runtime=settings, allow_eval=True) as yard:
+
+        async def run(code: str, **arguments: Any) -> Any:
+            return (await yard.call("execute_code", {"code": code, **arguments})).data
+
+        small = await run("await tools.shop.add(a=1)")
+        large = await run("import os\nawait tools.shop.add(a=1)")
+        kept = await run("1", session_id="mine")
+    assert [data["runtime"]["backend"] for data in (small, large, kept)] == ["monty", "subprocess", "subprocess"]
+    assert (small["value"], large["value"]) == (2, 2)
+
+
+async def test_monty_that_is_switched_on_and_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pydantic_monty", None)
+    from toolyard.runtimes.selection import Runtimes  # noqa: PLC0415
+
+    async with Runtimes(RuntimeSettings(enabled=True, profile="dev", monty=True, allow_unsafe=True)).open() as runtimes:
+        with pytest.raises(ToolError) as caught:
+            await runtimes.for_program("1 + 1")
+    assert caught.value.code == "runtime_unavailable"
+    assert msgspec.json.encode(caught.value.details)

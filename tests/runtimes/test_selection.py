@@ -1,0 +1,127 @@
+"""Which runtime is chosen, and what happens when there is none."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from backends import opened
+
+from toolyard import ToolError
+from toolyard.runtimes import selection
+from toolyard.runtimes.guest_runtime import GuestRuntime
+from toolyard.runtimes.process import Subprocess
+from toolyard.runtimes.runtime import Runtime, RuntimeMissingError
+from toolyard.runtimes.selection import Runtimes, canary_attacks, try_backend, unsafe_reason
+from toolyard.runtimes.settings import RuntimeSettings
+
+
+async def test_a_plain_process_does_not_stop_the_canary_attacks() -> None:
+    runtime = GuestRuntime(Subprocess())
+    await runtime.open()
+    try:
+        canaries = await canary_attacks(runtime)
+    finally:
+        await runtime.close()
+    assert canaries == {"file": False, "network": False, "process": False, "loop": True}
+
+
+async def test_a_sandbox_stops_the_canary_attacks() -> None:
+    async with opened("bubblewrap") as runtime:
+        assert all((await canary_attacks(runtime)).values())
+
+
+class _Leaky(Subprocess):
+    """A plain process that claims to be a sandbox."""
+
+    async def probe(self) -> Any:
+        import msgspec  # noqa: PLC0415
+
+        return msgspec.structs.replace(await super().probe(), sandboxed=True)
+
+
+async def test_a_backend_that_a_canary_escapes_from_is_not_offered() -> None:
+    with pytest.raises(RuntimeMissingError, match="file"):
+        await try_backend(GuestRuntime(_Leaky()))
+
+
+def make_missing(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> Runtime:
+    class Missing(Subprocess):
+        async def open(self) -> None:
+            raise RuntimeMissingError(f"{name} is not here.", install=f"Install {name}.")
+
+    return GuestRuntime(Missing())
+
+
+async def test_standard_fails_closed_and_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "make_runtime", make_missing)
+    async with Runtimes(RuntimeSettings(enabled=True, wasm_enabled=True)).open() as runtimes:
+        with pytest.raises(ToolError) as caught:
+            await runtimes.selected()
+    assert caught.value.code == "runtime_unavailable"
+    assert list(caught.value.details["backends"]) == ["container", "bubblewrap", "wasm"]  # pyright: ignore[reportArgumentType, reportCallIssue] - details are objects
+    assert caught.value.hint == "Install container. Or: Install bubblewrap. Or: Install wasm."
+
+
+async def test_the_order_of_backends_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "make_runtime", make_missing)
+    settings = RuntimeSettings(enabled=True, order=("wasm", "bubblewrap"), wasm_enabled=True)
+    async with Runtimes(settings).open() as runtimes:
+        with pytest.raises(ToolError) as caught:
+            await runtimes.selected()
+    assert list(caught.value.details["backends"]) == ["wasm", "bubblewrap"]  # pyright: ignore[reportArgumentType, reportCallIssue] - details are objects
+
+
+async def test_wasm_is_left_out_where_it_is_switched_off_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "make_runtime", make_missing)
+    for settings in (RuntimeSettings(enabled=True), RuntimeSettings(enabled=True, wasm_enabled=False, wasm_path="x.wasm")):
+        async with Runtimes(settings).open() as runtimes:
+            with pytest.raises(ToolError) as caught:
+                await runtimes.selected()
+        assert "wasm" not in caught.value.details["backends"]  # pyright: ignore[reportOperatorIssue] - details are objects
+
+
+async def test_a_runtime_that_was_missing_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = selection.make_runtime
+    monkeypatch.setattr(selection, "make_runtime", make_missing)
+    async with Runtimes(RuntimeSettings(enabled=True, profile="dev", allow_unsafe=True)).open() as runtimes:
+        with pytest.raises(ToolError):
+            await runtimes.selected()
+        monkeypatch.setattr(selection, "make_runtime", real)
+        _, probe = await runtimes.selected()
+    assert probe.backend == "subprocess"
+
+
+@pytest.mark.parametrize(
+    ("settings", "uid", "host", "refused"),
+    [
+        (RuntimeSettings(profile="dev"), 0, None, True),
+        (RuntimeSettings(profile="dev"), 1000, None, False),
+        (RuntimeSettings(profile="dev"), 1000, "127.0.0.1", False),
+        (RuntimeSettings(profile="dev"), 1000, "0.0.0.0", True),  # noqa: S104 - the address is the test
+        (RuntimeSettings(profile="dev", allow_unsafe=True), 0, "0.0.0.0", False),  # noqa: S104 - the same
+        (RuntimeSettings(profile="standard"), 0, "0.0.0.0", False),  # noqa: S104 - the same
+    ],
+)
+def test_dev_is_refused_as_root_and_where_others_can_reach_it(
+    monkeypatch: pytest.MonkeyPatch, settings: RuntimeSettings, uid: int, host: str | None, *, refused: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert (unsafe_reason(settings, host=host) is not None) is refused
+
+
+@pytest.mark.parametrize("wrong", [{"profile": "fast"}, {"backend": "qemu"}, {"order": ("qemu",)}, {"concurrency": 0}])
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="setting"):
+        RuntimeSettings(**wrong)
+
+
+async def test_a_wasm_file_with_an_unknown_digest_is_not_run(tmp_path: Path) -> None:
+    from toolyard.runtimes.wasm import Wasm  # noqa: PLC0415
+
+    path = tmp_path / "python.wasm"
+    path.write_bytes(b"\0asm")
+    probe = await Wasm(str(path), state_dir=str(tmp_path)).probe()
+    assert not probe.available
+    trusted = await Wasm(str(path), digest=__import__("hashlib").sha256(b"\0asm").hexdigest(), state_dir=str(tmp_path)).probe()
+    assert trusted.available
