@@ -76,7 +76,7 @@ class Tools:
         finally:
             self.shop.stopped.set()
 
-    @tool(operation="destroy")
+    @tool(operation="command")
     async def burn(self, call: Call) -> str:
         """Burn the shop, if a person is sure."""
         schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]}
