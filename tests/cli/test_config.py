@@ -47,7 +47,7 @@ def test_digests_are_not_shown(toolyard: Run) -> None:
     told = toolyard("config")[1] + toolyard("config", "--json")[1]
 
     assert "abc" not in told
-    assert '{"name":"ci","digest":"…","profile":"readers","profiles":[]}' in told
+    assert '{"name":"ci","digest":"…","profile":"readers","profiles":[],"operator":false}' in told
 
 
 def test_programs_get_an_object(toolyard: Run) -> None:

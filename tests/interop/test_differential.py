@@ -223,7 +223,7 @@ CLASSES: list[tuple[str, tuple[str, ...], str]] = [
     (r"\.arguments\.1\.required \| false \| -$", BOTH, "What is not required is not said to be so."),
     (r"note_of\.mimeType \| \"text/plain\" \| -$", BOTH, "A template without a type may stand for contents of many types."),
     (
-        r"capabilities\.(logging|.*\.listChanged|resources\.subscribe) ",
+        r"capabilities\.(logging|.*\.listChanged|resources\.subscribe|extensions\.io\.modelcontextprotocol/tasks) ",
         BOTH,
         "We tell of changes and log in both eras; the SDK's server does not.",
     ),

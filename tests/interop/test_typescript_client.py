@@ -51,6 +51,9 @@ def found(visit: Visit, kind: str, mode: Any, version: str, channel: str) -> dic
     return told
 
 
+TASKS = {"io.modelcontextprotocol/tasks": {}}
+
+
 def envelope_of(result: dict[str, Any]) -> dict[str, Any]:
     assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
     assert result["isError"] is not result["structuredContent"]["success"]
@@ -60,7 +63,8 @@ def envelope_of(result: dict[str, Any]) -> dict[str, Any]:
 def test_a_client_is_told_whom_it_speaks_with(found: dict[str, Any]) -> None:
     assert found["server"] == {"name": "shed", "version": "1.2.3"}
     assert found["instructions"] == "Use 'add' to add."
-    assert found["capabilities"].keys() == {"tools", "prompts", "resources", "completions", "logging"}
+    assert found["capabilities"].keys() - {"extensions"} == {"tools", "prompts", "resources", "completions", "logging"}
+    assert found["capabilities"].get("extensions", TASKS) == TASKS  # versions with a handshake do not have extensions
 
 
 def test_a_client_lists_and_calls(found: dict[str, Any]) -> None:

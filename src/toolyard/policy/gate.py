@@ -207,8 +207,9 @@ class Gate:
         key = f"approval-{approval.id}"  # so that an answer to another question is none to this one
         try:
             results = await call.ask_all({key: ClientRequest.person(approval.card.text(), _FORM)}, declared=is_first(call))
-        except ToolError as error:
-            _log.info("approval_not_elicited id=%s code=%s", approval.id, error.code)
+        except Exception as error:  # noqa: BLE001 - a host's own way to ask may raise anything; others may decide then
+            code = error.code if isinstance(error, ToolError) else type(error).__name__
+            _log.info("approval_not_elicited id=%s code=%s", approval.id, code)
             return await self.approvals.get(approval.id)
         answer: object = results.get(key)
         action = cast("dict[str, Any]", answer).get("action") if isinstance(answer, dict) else None
