@@ -372,7 +372,7 @@ async def protocol_error_job() -> None:
     raise ToolError("internal_error", "This tool always breaks.")
 
 
-@tool(operation="destroy", shape="plain", job="optional")
+@tool(operation="command", shape="plain", job="optional")
 async def confirm_delete(call: Call, filename: str = "") -> str:
     """Ask whether to delete a file, and pretend to."""
     answer = await call.ask(form(confirm={"type": "boolean"}), f"Delete '{filename}'?", key="confirm")
