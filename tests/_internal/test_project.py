@@ -28,7 +28,7 @@ def test_a_link_to_a_folder_is_the_same_project(tmp_path: Path) -> None:
 
 
 def test_projects_of_the_same_name_have_folders_of_their_own(tmp_path: Path) -> None:
-    here, there = project_dir(tmp_path, "/work/one/My Shop"), project_dir(tmp_path, "/work/two/My Shop")
+    here, there = project_dir(tmp_path, "/home/one/My Shop"), project_dir(tmp_path, "/home/two/My Shop")
 
     assert here != there
     assert here.parent == there.parent == tmp_path / "projects"
