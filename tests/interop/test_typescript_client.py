@@ -51,7 +51,7 @@ def found(visit: Visit, kind: str, mode: Any, version: str, channel: str) -> dic
     return told
 
 
-TASKS = {"io.modelcontextprotocol/tasks": {}}
+TASKS: dict[str, Any] = {"io.modelcontextprotocol/tasks": {}}
 
 
 def envelope_of(result: dict[str, Any]) -> dict[str, Any]:
