@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tables import as_table
 
-from toolyard import BudgetSettings, Channel, QueueSettings, RateSettings, Yard, tool
+from toolyard import BudgetSettings, Channel, QueueSettings, RateSettings, Rule, Yard, tool
 
 _ROUNDS: Final = 5
 _CALLS: Final = 4000
@@ -18,7 +18,14 @@ _PARTS: Final[dict[str, dict[str, Any]]] = {
     "rates": {"rates": RateSettings(calls=_MANY, per_caller=_MANY, per_tool=_MANY, burst=_MANY)},
     "budgets": {"budgets": BudgetSettings(session_calls=_MANY, session_tokens=_MANY, caller_calls=_MANY, caller_tokens=_MANY)},
 }
+_RULES: Final[list[Rule]] = [  # of twenty rules three match the tool, two of them only for other callers
+    *(Rule(decision="deny", tools=(f"tool_{number}",)) for number in range(16)),
+    Rule(decision="ask", operations=("destroy",)),  # pyright: ignore[reportArgumentType] - a text, as in a file
+    *(Rule(decision="deny", tools=("add",), callers=(f"stranger_{number}",)) for number in range(2)),
+    Rule(decision="allow", tools=("add",)),
+]
 _ALL: Final = {name: settings for part in _PARTS.values() for name, settings in part.items()}
+_MEASURED: Final[dict[str, dict[str, Any]]] = {**_PARTS, "rules": {"rules": _RULES}, "all": {**_ALL, "rules": _RULES}}
 
 _PLACES: Final = 16
 _WAITING: Final = 500
@@ -57,7 +64,7 @@ async def measure_cost() -> str:
     """Return a table of the CPU time of a call, with each part and with all; the yards take turns."""
     taken: dict[str, list[float]] = {}
     for _ in range(_ROUNDS + 1):  # the first one warms up
-        for name, options in {**_PARTS, "all": _ALL}.items():
+        for name, options in _MEASURED.items():
             async with Yard(tools=[add], metatools=False, **options) as yard:
                 await yard.call("add", {"a": 1, "b": 2})
                 taken.setdefault(name, []).append(await _cpu_us(yard))

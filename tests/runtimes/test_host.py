@@ -80,7 +80,7 @@ def wait_until_gone(pids: set[int]) -> list[int]:
     """Return which processes are still there after ten seconds."""
     deadline = time.monotonic() + 10
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.02)  # nothing tells of the end of a process that is no child
     return left
 
 
@@ -269,8 +269,8 @@ async def test_a_guest_that_dies_of_sigkill_counts_as_out_of_memory() -> None:
 
 
 async def test_a_run_whose_guest_cannot_start_is_refused() -> None:
-    from toolyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415
-    from toolyard.runtimes.host import GuestSettings, start_guest  # noqa: PLC0415
+    from toolyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415 - backends are imported where they are there
+    from toolyard.runtimes.host import GuestSettings, start_guest  # noqa: PLC0415 - backends are imported where they are there
 
     class Broken(Subprocess):
         async def launch(self, limits: RunLimits) -> Guest:
@@ -286,8 +286,8 @@ async def test_a_run_whose_guest_cannot_start_is_refused() -> None:
 
 
 async def test_a_zygote_that_died_is_started_anew() -> None:
-    from toolyard.runtimes.bubblewrap import Bubblewrap  # noqa: PLC0415
-    from toolyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415
+    from toolyard.runtimes.bubblewrap import Bubblewrap  # noqa: PLC0415 - backends are imported where they are there
+    from toolyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415 - backends are imported where they are there
 
     await require("bubblewrap")
     launcher = Bubblewrap()

@@ -158,7 +158,7 @@ async def test_the_syntax_of_a_program_decides_where_it_runs() -> None:
 
 async def test_monty_that_is_switched_on_and_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pydantic_monty", None)
-    from toolyard.runtimes.selection import Runtimes  # noqa: PLC0415
+    from toolyard.runtimes.selection import Runtimes  # noqa: PLC0415 - only this test needs it
 
     async with Runtimes(RuntimeSettings(enabled=True, profile="dev", monty=True, allow_unsafe=True)).open() as runtimes:
         with pytest.raises(ToolError) as caught:

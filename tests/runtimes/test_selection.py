@@ -35,7 +35,7 @@ class _Leaky(Subprocess):
     """A plain process that claims to be a sandbox."""
 
     async def probe(self) -> Any:
-        import msgspec  # noqa: PLC0415
+        import msgspec  # noqa: PLC0415 - only this test needs it
 
         return msgspec.structs.replace(await super().probe(), sandboxed=True)
 
@@ -117,7 +117,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 async def test_a_wasm_file_with_an_unknown_digest_is_not_run(tmp_path: Path) -> None:
-    from toolyard.runtimes.wasm import Wasm  # noqa: PLC0415
+    from toolyard.runtimes.wasm import Wasm  # noqa: PLC0415 - only this test needs it
 
     path = tmp_path / "python.wasm"
     path.write_bytes(b"\0asm")

@@ -481,8 +481,8 @@ def _fork_guests(settings: dict[str, Any]) -> NoReturn:
     import ctypes  # noqa: PLC0415 - only a zygote needs them
 
     importlib.import_module("resource")  # here once, not in each guest
-    import signal  # noqa: PLC0415
-    import socket  # noqa: PLC0415
+    import signal  # noqa: PLC0415 - only the zygote needs it, and a guest should start quickly
+    import socket  # noqa: PLC0415 - the same
 
     control = socket.socket(fileno=os.dup(0))
     _silence()

@@ -89,7 +89,7 @@ def open_connection(path: Path, *, max_bytes: int, writes: bool) -> Connection:
             # Processes that switch a new file to WAL at the same time do not wait for each other.
             if failure.reason != "locked" or time.monotonic() > until:
                 raise failure from error
-            time.sleep(_RETRY_S)
+            time.sleep(_RETRY_S)  # in a thread of the store; nothing tells when the other process is done
 
 
 def read(connection: Connection, work: Work[Result]) -> Result:
