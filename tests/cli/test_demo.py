@@ -19,7 +19,7 @@ def test_it_tells_the_whole_story_in_a_process_of_its_own(in_process: Process) -
     done = in_process("demo", PYTHONWARNINGS="error")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.findall(r"^(\d)  \S", done.stdout, re.MULTILINE) == list("12345678")
+    assert re.findall(r"^(\d)  \S", done.stdout, re.MULTILINE) == list("123456789")
     for expected in ("payments__refund_charge(", "code: invalid_input", "corrected: amount_cents", "handle: r_1", '{"$ref": "r_1"}'):
         assert expected in done.stdout
 
@@ -30,10 +30,20 @@ def test_its_sums_are_those_of_its_parts(toolyard: Run) -> None:
     spent = [int(number.replace(",", "")) for number in re.findall(r"← ([\d,]+) tokens", out)]
     shown = int(re.findall(r"how to use them: ([\d,]+) tokens", out)[0].replace(",", ""))
     rows = re.findall(r"([\d,]+) +([\d,]+) +(\d+) times less", out)
-    (finding, everything, fewer), (looking, large, much_fewer) = [[int(cell.replace(",", "")) for cell in row] for row in rows]
+    (finding, everything, fewer), (looking, large, much_fewer), *more = [[int(cell.replace(",", "")) for cell in row] for row in rows]
     assert finding == shown + sum(spent[:2])
-    assert looking == sum(spent[-3:])
+    assert looking == sum(spent[-4:-1])
     assert (fewer, much_fewer) == (round(everything / finding), round(large / looking))
+    assert all(programmed > spent[-1] and less == round(one_by_one / programmed) for programmed, one_by_one, less in more)
+
+
+def test_without_a_sandbox_it_shows_the_program_and_says_what_to_install(in_process: Process) -> None:
+    done = in_process("demo", PATH="/nowhere")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    for expected in ("await tools.crm.get_contact(contact_id=who)", "code: runtime_unavailable", "apt install bubblewrap"):
+        assert expected in done.stdout
+    assert done.stdout.count("times less") == 2
 
 
 @pytest.mark.parametrize("columns", [72, 80, 100, 200])

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,3 +114,56 @@ def test_a_server_is_not_started_where_programs_would_run_without_a_sandbox(
     status, _, error = toolyard("serve", shop, *flags, *arguments)
     assert status == USAGE
     assert "allow_unsafe" in error
+
+
+YARD = """
+from toolyard import Yard, tool
+
+@tool(operation="destroy")
+async def wipe(name: str) -> str:
+    \"\"\"Delete something.\"\"\"
+    return f"wiped {name}"
+
+yard = Yard("bin", tools=[wipe])
+"""
+SETTINGS = """
+target = "bin.py"
+[runtime]
+profile = "dev"
+allow_unsafe = true
+[limits]
+approval_ttl_s = %s
+[[rules]]
+decision = "ask"
+operations = ["destroy"]
+"""
+COMMAND = [sys.executable, "-m", "toolyard"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project whose rule asks before its tool deletes something."""
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "bin.py").write_text(YARD)
+    (tmp_path / "p.py").write_text("print('before')\nresult = await tools.bin.wipe(name='a')\nprint('after')")
+    return tmp_path
+
+
+def test_a_program_in_a_shell_waits_for_an_approval_and_says_how_to_decide(project: Path) -> None:
+    (project / "toolyard.toml").write_text(SETTINGS % 600)
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [*COMMAND, "code", "p.py", "--allow-eval"], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        told = next(line for line in running.stderr if "waits for approval" in line)
+        approval_id = told.partition("approve ")[2].partition("'")[0]
+        subprocess.run([*COMMAND, "approvals", "approve", approval_id], cwd=project, check=True, capture_output=True)  # noqa: S603 - our own
+        out, _ = running.communicate()
+    assert (running.returncode, out.splitlines()) == (0, ["before", "after", "wiped a"])
+
+
+def test_an_approval_that_expires_is_denied_to_a_program_in_a_shell(project: Path) -> None:
+    (project / "toolyard.toml").write_text(SETTINGS % 1)
+    done = subprocess.run([*COMMAND, "code", "p.py", "--allow-eval", "--json"], cwd=project, check=False, capture_output=True, text=True)  # noqa: S603 - our own program
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], error["details"]["tool_error"]["code"]) == ("code_error", "approval_denied")

@@ -11,7 +11,7 @@ import pytest_asyncio
 from backends import descendants, require
 
 from toolyard import ToolError, Yard, tool
-from toolyard.dispatch.call import Call, Caller, Channel
+from toolyard.dispatch.call import SHARED, Call, Caller, Channel
 from toolyard.dispatch.outcome import Record
 from toolyard.dispatch.progress import Progress
 from toolyard.model.envelope import Envelope
@@ -154,6 +154,10 @@ async def test_a_failure_of_a_tool_is_raised_with_all_its_facts() -> None:
         ({"code": "{1}"}, "code_error", {}),
         ({"code": "tools.shop.add(a=1)"}, "code_error", {}),
         ({"code": "x = tools.shop.add(a=1)\nx + 1"}, "code_error", {"line": 2}),
+        ({"code": "x = 1\ny = tools.shop.add(a=1)\n5"}, "code_error", {"line": 2, "source": "y = tools.shop.add(a=1)"}),
+        ({"code": "import asyncio\nasyncio.create_task(tools.shop.add(a=1))\n1"}, "code_error", {"line": 2}),
+        ({"code": "await tools.shop.class(value=1)"}, "code_error", {"line": 1, "type": "SyntaxError"}),
+        ({"code": "import numpy"}, "code_error", {"type": "ModuleNotFoundError"}),
         ({"code": "import asyncio\nasync def main(): pass\nasyncio.run(main())"}, "code_error", {"line": 3}),
         ({"code": "while True: pass", "timeout_ms": 300}, "limit_exceeded", {"limit": "timeout_ms", "bound": 300}),
         ({"code": "await tools.shop.slow()", "timeout_ms": 300}, "limit_exceeded", {"limit": "timeout_ms"}),
@@ -174,6 +178,39 @@ async def test_each_mistake_has_its_code_and_a_hint(arguments: dict[str, Any], c
     assert {key: answer.error.details.get(key) for key in details} == details
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("await tools.shop.class(value=1)", "class_"),
+        ("await tools.shop.ad(a=1)", "tools.shop.add"),
+        ("tools.shop.add(a=1)\n1", "await"),
+        ("import numpy", "standard library"),
+        ("return 5", "last expression"),
+        ("await tools.shop.add(b='x')", "'a'"),
+    ],
+)
+async def test_the_hint_names_what_mends_a_common_mistake(code: str, hint: str) -> None:
+    async with yard_of() as yard:
+        answer = await run(yard, code)
+    assert answer.error is not None
+    assert hint in answer.error.hint
+
+
+async def test_a_program_with_a_forgotten_call_still_tells_its_value_and_what_ran() -> None:
+    async with yard_of() as yard:
+        answer = await run(yard, "tools.shop.add(a=1)\nawait tools.shop.add(a=3)")
+    assert answer.error is not None
+    assert answer.error.may_have_run
+    assert (answer.data["value"], answer.data["calls"][0]["count"]) == (5, 1)
+
+
+async def test_a_call_that_is_cancelled_before_it_begins_is_not_forgotten() -> None:
+    code = "import asyncio\ntask = asyncio.create_task(tools.shop.add(a=1))\ntask.cancel()\nawait asyncio.wait([task])\n7"
+    async with yard_of() as yard:
+        answer = await run(yard, code)
+    assert answer.data["value"] == 7, answer.error
+
+
 async def test_names_that_are_no_identifiers_have_another_spelling() -> None:
     async with yard_of() as yard:
         answer = await run(yard, "await tools.shop.class_(value=5)")
@@ -188,15 +225,21 @@ async def test_a_large_value_becomes_a_handle_and_a_handle_can_be_an_input() -> 
     assert again.data["value"] == 29_999
 
 
-async def test_programs_of_a_session_share_variables_until_it_ends() -> None:
+async def test_programs_of_a_session_of_one_caller_share_variables_until_it_ends() -> None:
     async with yard_of() as yard:
         await run(yard, "x = 20", session_id="mine")
         kept = await run(yard, "x + 1", session_id="mine")
         stranger = await yard.call("execute_code", {"code": "x", "session_id": "mine"}, caller=Caller(identity="other"))
-        await yard.sessions.end("mine")
+        own = await yard.call("execute_code", {"code": "x = 3\nx", "session_id": "mine"}, caller=Caller(identity="other"))
+        by_id = await run(yard, "x + 2", session_id=kept.meta.session_id)
+        await yard.sessions.end(kept.meta.session_id or "")
         ended = await run(yard, "x", session_id="mine")
-    assert kept.data["value"] == 21
-    assert not stranger.success
+        shared = await yard.call("execute_code", {"code": "x = 3", "session_id": "mine"}, caller=SHARED)
+    assert (kept.data["value"], own.data["value"], by_id.data["value"]) == (21, 3, 22)
+    assert stranger.error is not None
+    assert stranger.error.details["type"] == "NameError"
+    assert shared.error is not None
+    assert shared.error.code == "not_supported"
     assert ended.error is not None
     assert ended.error.details["type"] == "NameError"
 
@@ -358,6 +401,38 @@ async def test_cancelling_the_job_of_a_program_kills_its_guest_and_its_calls() -
     assert job["status"] == "cancelled"
 
 
+async def test_cancelling_a_chain_kills_the_guest_of_its_program_and_its_calls() -> None:
+    begun, stopped, calls = asyncio.Event(), asyncio.Event(), 0
+
+    async def wait() -> None:
+        """Wait."""
+        nonlocal calls
+        calls += 1
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    steps = [{"tool_id": "execute_code", "args": {"code": "await tools.shop.wait()"}}, {"tool_id": "wait"}]
+    async with yard_of(wait) as yard:
+        await run(yard, "1")
+        before = guests()
+        task = asyncio.create_task(yard.call("run_chain", {"steps": steps}))
+        await begun.wait()
+        programs = guests() - before
+        assert programs
+        yard.dispatcher.cancel(next(call.id for call in yard.dispatcher.in_flight.values() if call.spec.name == "run_chain"))
+        answer = await task
+        async with asyncio.timeout(10):
+            while programs & guests():  # noqa: ASYNC110 - the system tells of no process that is no child of ours
+                await asyncio.sleep(0.01)
+    assert answer.error is not None
+    assert answer.error.code == "cancelled"
+    assert stopped.is_set()
+    assert calls == 1
+
+
 def guests() -> set[int]:
     """Return the processes of the guests of this process: they all are below its bubblewrap."""
     return descendants(os.getpid())
@@ -375,6 +450,36 @@ async def test_a_program_can_be_a_step_of_a_chain() -> None:
     assert answer.data["results"][1]["data"]["value"] == 50
     assert wrong.error is not None
     assert (wrong.error.code, wrong.error.details["cause_code"]) == ("chain_step_failed", "code_error")
+
+
+async def test_a_tool_that_always_is_a_job_is_one_in_a_program_too() -> None:
+    @tool(job="always", aliases=("export_all",))
+    async def export() -> str:
+        """Export everything."""
+        return "exported"
+
+    wait = "(await call_tool('wait_job', {'job_id': job['job_id']}))['result']['data']"
+    async with yard_of(export) as yard:
+        answers = [
+            await run(yard, f"job = await {call}\n[job['status'], {wait}]") for call in ("tools.shop.export()", "call_tool('export_all')")
+        ]
+    assert [answer.data["value"] for answer in answers] == [["working", "exported"]] * 2
+
+
+async def test_a_program_cannot_run_another_one_as_a_job_either() -> None:
+    inner = {"tool_id": "execute_code", "args": {"code": "await tools.shop.add(a=1)"}}
+    starts = [
+        {"tool_id": "execute_code", "args": inner["args"], "background": True},
+        {"tool_id": "run_chain", "args": {"steps": [inner]}, "background": True},
+    ]
+    code = "jobs = [await call_tool('run_tool', start) for start in inputs['starts']]\n"
+    code += "[(await call_tool('wait_job', {'job_id': job['job_id']}))['result']['error']['message'] for job in jobs]"
+    records: list[Record] = []
+    async with yard_of(sinks=[records.append]) as yard:
+        answer = await run(yard, code, inputs={"starts": starts})
+    assert answer.success, answer.error
+    assert all("cannot run another program" in message for message in answer.data["value"])
+    assert "add" not in {record.tool for record in records}
 
 
 async def test_a_program_gets_the_id_of_a_job_that_it_starts() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from toolyard import BudgetSettings, Call, Caller, QueueSettings, RateSettings, Yard, tool
 from toolyard.dispatch.call import Channel
+from toolyard.model.rule import Predicate, Rule
 from toolyard.policy import budgets as budgets_module
 from toolyard.state.memory import MemoryStore
 from toolyard.state.sqlite import SqliteStore
@@ -287,3 +288,16 @@ async def test_many_callers_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
 
     assert known < 60
     assert again == [None, "budget_exceeded"]
+
+
+async def test_a_chain_that_may_ask_spends_its_tokens_once() -> None:
+    @tool(operation="query")
+    async def long() -> str:
+        """Return a long text."""
+        return "x" * 1000
+
+    ask = Rule(decision="ask", tools=("long",), when=(Predicate(pointer="/never", equals=1),))
+    async with Yard(tools=[long], rules=[ask], budgets=BudgetSettings(caller_tokens=500)) as yard:
+        answers = [await yard.call("run_chain", {"steps": [{"tool_id": "long"}], "final_only": True}) for _ in range(2)]
+
+    assert [answer.success for answer in answers] == [True, True], answers

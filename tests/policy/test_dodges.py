@@ -3,14 +3,15 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
+from backends import require
 
-from toolyard import Call, Caller, Envelope, Limits, Operation, Profile, Yard, tool
+from toolyard import Call, Caller, Envelope, Limits, Operation, Profile, RuntimeSettings, Yard, tool
 from toolyard.dispatch.call import Handler
 from toolyard.model.rule import Rule
 from toolyard.policy.approvals import Approvals
@@ -18,6 +19,7 @@ from toolyard.testing import FakeClock, FakeProvider
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
 LIMITS = Limits(approval_hold_s=0.001, jobs=10_000, approval_ttl_s=7200)
+SANDBOX = RuntimeSettings(enabled=True, backend="bubblewrap")
 OTHER_PROFILE = Profile(name="other")
 Arguments = dict[str, Any]
 
@@ -201,6 +203,48 @@ async def test_no_attempt_runs(before: Before) -> None:
         known = len(aim.gone)
 
     assert len(aim.gone) == known == (len(ATTEMPTS) if before is spent else 0)
+
+
+PROGRAM = """
+import asyncio
+async def attempt(name, args):
+    try:
+        return await asyncio.wait_for(call_tool(name, args), 0.2)
+    except (ToolError, TimeoutError) as error:
+        return getattr(error, "code", "waits")
+await asyncio.gather(*[attempt(*one) for one in inputs["attempts"]])
+"""
+
+
+def in_programs(spellings: Iterable[str]) -> list[tuple[str, Arguments]]:
+    """Return the attempts that one program makes."""
+    return [WRAPS[wrap](name, SPELLINGS[spelling]) for spelling in spellings for name in NAMES for wrap in WRAPS]
+
+
+@pytest.mark.parametrize("before", STATES)
+async def test_no_attempt_of_a_program_runs(before: Before) -> None:
+    await require("bubblewrap")
+    async with target(runtime=SANDBOX) as aim:
+        for number, spelling in enumerate(SPELLINGS):
+            caller = await before(aim, Caller(identity=f"agent{number}"))
+            ran = len(aim.gone)
+            arguments = {"code": PROGRAM, "inputs": {"attempts": in_programs([spelling])}}
+            answer = await aim.yard.call("execute_code", arguments, caller=caller)
+            await aim.finish(answer, caller)
+            assert len(aim.gone) == ran, spelling
+
+
+async def test_without_the_rule_every_attempt_of_a_program_runs() -> None:
+    await require("bubblewrap")
+    async with target(rules=[], runtime=SANDBOX) as aim:
+        code = "for one in inputs['attempts']:\n    await call_tool(*one)"
+        answer = await aim.yard.call("execute_code", {"code": code, "inputs": {"attempts": in_programs(SPELLINGS)}})
+        jobs = (await aim.yard.call("list_jobs", {"limit": 100})).data["jobs"]
+        for job in jobs:
+            await aim.yard.call("wait_job", {"job_id": job["job_id"]})
+
+    assert answer.success, answer.error
+    assert len(aim.gone) == len(ATTEMPTS)
 
 
 async def test_without_the_rule_every_attempt_runs() -> None:

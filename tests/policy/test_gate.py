@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from toolyard import Call, Caller, Envelope, Limits, Operation, QueueSettings, SqliteStore, Yard, tool
+from toolyard.jobs.stored import StoredJobs
 from toolyard.model.rule import Predicate, Rule
 from toolyard.policy.approvals import Approvals
 
@@ -289,3 +290,15 @@ async def test_a_chain_that_is_interrupted_keeps_its_results(tmp_path: Path) -> 
     assert job.data["status"] == "interrupted"
     assert [result["data"] for result in job.data["result"]["data"]["results"]] == ["x"]
     assert bin_.gone == ["x"]
+
+
+async def test_another_process_can_read_a_chain_that_waits(tmp_path: Path) -> None:
+    bin_ = Bin()
+    steps = [{"tool_id": "note", "args": {"text": "x"}}, {"tool_id": "delete", "args": {"name": {"$from": 0}}}]
+    async with Yard(tools=[bin_.tool(), bin_.note()], rules=[ASK], limits=QUICK, store=SqliteStore(tmp_path / "store")) as yard:
+        answer = await yard.call("run_chain", {"steps": steps})
+        store = SqliteStore(tmp_path / "store")
+        job = await StoredJobs(store).get(answer.data["job_id"], None)
+        await store.close()
+
+    assert (job.status, [result["data"] for result in job.partial["results"]]) == ("working", ["x"])

@@ -2,7 +2,7 @@
 
 `DENY`: it must fail, and `LEAK` must not be printed. `SAFE`: it may end well, without `LEAK`. `LIMIT`: a limit or an error must stop it.
 `ALIVE`: anything, as long as the host lives and the next run works. `$CANARY` is a file of the host, `$PORT` a listener on it.
-They are in 'attacks.txt', one on a line, with '~' for a line break.
+They are in 'attacks.txt', one on a line, with '~' for a line break; a line that starts with '#' is a comment on the next one.
 """
 
 from pathlib import Path
@@ -23,9 +23,23 @@ class Attack(NamedTuple):
         return self.name.split("-", maxsplit=1)[0]
 
 
+SNIPPETS: Final = {
+    "$DRIVER": "next(thing for thing in __import__('gc').get_objects() if type(thing).__name__ == 'Driver')",
+    "$FRAME": "(lambda body: __import__('os').write($DRIVER.pipe._outgoing, len(body).to_bytes(4, 'big') + body))",
+    "$SYSCALL": "__import__('ctypes').CDLL(None, use_errno=True).syscall",
+}
+"""What many attacks need: the driver they run in, raw frames to the host, and system calls by their number on x86-64."""
+
+
+def _fill(code: str) -> str:
+    for name in ("$FRAME", "$DRIVER", "$SYSCALL"):
+        code = code.replace(name, SNIPPETS[name])
+    return code.replace("~", "\n")
+
+
 def _read(table: str) -> list[Attack]:
-    rows = (line.split(" ", 2) for line in table.strip().splitlines())
-    return [Attack(name, must, code.replace("~", "\n")) for name, must, code in rows]  # pyright: ignore[reportArgumentType] - the table has only these words
+    rows = (line.split(" ", 2) for line in table.strip().splitlines() if not line.startswith("#"))
+    return [Attack(name, must, _fill(code)) for name, must, code in rows]  # pyright: ignore[reportArgumentType] - the table has only these words
 
 
 ATTACKS: Final = _read(Path(__file__).with_name("attacks.txt").read_text())

@@ -18,7 +18,7 @@ from toolyard.runtimes.process import Subprocess
 from toolyard.runtimes.runtime import CallFailedError, GuestCall, Runtime, RuntimeMissingError
 from toolyard.runtimes.wasm import Wasm
 
-__all__ = ["CPYTHON", "FULL", "SANDBOXED", "answer", "descendants", "opened", "require"]
+__all__ = ["CACHE", "CPYTHON", "FULL", "SANDBOXED", "answer", "descendants", "find_wasm", "opened", "require", "resident_bytes"]
 
 CPYTHON_SANDBOXES = ("bubblewrap", "container", "wasm")
 SANDBOXED = (*CPYTHON_SANDBOXES, "monty")
@@ -96,6 +96,8 @@ async def answer(call: GuestCall) -> object:
             return msgspec.json.decode(call.arguments)
         case "big":
             return "x" * (1 << 20)
+        case "largest":
+            return "x" * (3 * 1024 * 1024 - 100)
         case "slow":
             await asyncio.sleep(60)
             return None
@@ -122,3 +124,8 @@ def descendants(pid: int) -> set[int]:
             found.add(child)
             todo.append(child)
     return found
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

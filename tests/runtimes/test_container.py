@@ -38,11 +38,11 @@ print(answer)
 class FakeEngine:
     """A program that answers like an engine and runs guests as plain processes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "podman") -> None:
         self.state_dir = str(folder / "state")
         self._state, self._log = folder / "told.json", folder / "log.jsonl"
         self._told: dict[str, str | None] = {"info": json.dumps(PODMAN), "image": "sha256:abc"}
-        self.program = folder / "podman"
+        self.program = folder / name
         self.program.write_text(ENGINE.format(python=sys.executable, state=str(self._state), log=str(self._log)))
         self.program.chmod(0o755)
         self.tell()
@@ -131,11 +131,31 @@ async def test_programs_run_in_containers_that_are_removed_afterwards(built: Fak
 
 async def test_only_containers_of_dead_servers_are_removed_at_the_start(built: FakeEngine) -> None:
     host, pid, started = server_id().split("/")
-    rows = (f"living {server_id()}", f"dead {host}/{pid}/{int(started) + 1}", f"elsewhere other-{host}/{pid}/1", "odd")
-    built.tell(ps="\n".join(rows))
+    servers = {"living": server_id(), "dead": f"{host}/{pid}/{int(started) + 1}", "elsewhere": f"other-{host}/{pid}/1", "odd": ""}
+    built.tell(ps=json.dumps([{"Id": name, "Labels": {"toolyard.server": server}} for name, server in servers.items()]))
     container = Container(state_dir=built.state_dir)
     await container.open()
-    assert built.asked("rm") == [["rm", "--force", "dead"]]
+    assert built.asked("rm") == [["rm", "--force", "--time", "0", "dead"]]
+    await container.close()
+
+
+async def test_docker_lists_its_containers_in_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, pid, started = server_id().split("/")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    docker = FakeEngine(tmp_path, "docker")
+    docker.tell(info=json.dumps({"ServerVersion": "25"}), image=None)
+    docker.tell(ps=f"living {server_id()}\ndead {host}/{pid}/{int(started) + 1}\nodd")
+    with pytest.raises(RuntimeMissingError, match="not built"):  # containers are removed nevertheless
+        await Container(state_dir=docker.state_dir).open()
+    assert docker.asked("rm") == [["rm", "--force", "dead"]]
+
+
+@pytest.mark.parametrize("listing", [None, "no JSON"])
+async def test_a_list_of_containers_that_cannot_be_read_removes_nothing(built: FakeEngine, listing: str | None) -> None:
+    built.tell(ps=listing)
+    container = Container(state_dir=built.state_dir)
+    await container.open()
+    assert built.asked("rm") == []
     await container.close()
 
 

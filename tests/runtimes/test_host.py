@@ -1,6 +1,7 @@
 """The host with guests that misbehave, and what is left when the yard is killed."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -14,13 +15,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from backends import answer, descendants, opened, require
+from backends import CACHE, CPYTHON, answer, descendants, find_wasm, opened, require, resident_bytes
 
-from toolyard.runtimes.container import Engine, read_docker, read_podman
+from toolyard.runtimes.container import Engine, find_engine, read_docker, read_podman
 from toolyard.runtimes.guest import Driver, Pipe
 from toolyard.runtimes.host import Guest
-from toolyard.runtimes.process import Subprocess, is_orphan, server_id
+from toolyard.runtimes.process import Subprocess, is_orphan, remove_orphans, server_id
 from toolyard.runtimes.runtime import GuestCall, RunLimits, RunResult, RuntimeMissingError
+from toolyard.runtimes.selection import Runtimes
+from toolyard.runtimes.settings import RuntimeSettings
 
 FLOODS = {
     "output": "while True: print('x' * 100_000)",
@@ -28,16 +31,24 @@ FLOODS = {
         "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
         "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'big', 'args': {}})\nwhile True: pass"
     ),
+    "largest unread replies": (
+        "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
+        "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'largest', 'args': {}})\nwhile True: pass"
+    ),
+    "names": (
+        "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
+        "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'x' * 1_900_000, 'args': {}})"
+    ),
+    "progress": (
+        "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\nn = 0\n"
+        "while True: n += 1; d.pipe.send({'t': 'progress', 'n': d.run_id, 'done': n, 'text': 'x' * 1_900_000})"
+    ),
     "nested value": "[[] for n in range(600_000)]",
     "nested arguments": (
         "import asyncio\nx = [[] for n in range(90_000)]\nawait asyncio.gather(*[call_tool('slow', {'x': x}) for m in range(20)])"
     ),
     "garbage": "import os\nwhile True:\n    for n in range(3, 12):\n        try: os.write(n, os.urandom(9999))\n        except OSError: 0",
 }
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
@@ -65,65 +76,100 @@ import asyncio, sys
 from toolyard import Yard
 from toolyard.runtimes.settings import RuntimeSettings
 async def main():
-    backend = None if sys.argv[1] == 'dev' else 'bubblewrap'
-    runtime = RuntimeSettings(enabled=True, profile=sys.argv[1], backend=backend, allow_unsafe=True)
+    name, cache, wasm = sys.argv[1:]
+    options = {'profile': 'dev'} if name == 'subprocess' else {'backend': name, 'wasm_path': wasm}
+    runtime = RuntimeSettings(enabled=True, allow_unsafe=True, **options)
     async def ready() -> str:
         print('ready', flush=True)
         return 'ready'
-    async with Yard(tools=[ready], runtime=runtime, allow_eval=True) as yard:
-        await yard.call('execute_code', {'code': 'await tools.yard.ready()\\nwhile True: pass'})
+    yard = Yard(tools=[ready], runtime=runtime, allow_eval=True)
+    yard.state_dir = cache
+    async with yard:
+        print(await yard.call('execute_code', {'code': 'await tools.yard.ready()\\nwhile True: pass'}), flush=True)
 asyncio.run(main())
 """
 
 
-def wait_until_gone(pids: set[int]) -> list[int]:
+async def start_victim(name: str, folder: Path) -> asyncio.subprocess.Process:
+    """Start a yard whose program runs for ever, with a directory of its own for temporary files."""
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    command = (sys.executable, "-c", VICTIM, name, str(CACHE), find_wasm())
+    victim = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=environment)
+    assert victim.stdout is not None
+    assert await asyncio.wait_for(victim.stdout.readline(), 60) == b"ready\n"
+    return victim
+
+
+async def wait_until_gone(pids: set[int]) -> list[int]:
     """Return which processes are still there after ten seconds."""
     deadline = time.monotonic() + 10
-    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
-        time.sleep(0.02)  # nothing tells of the end of a process that is no child
-    return left
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:  # noqa: ASYNC110 - nothing tells of the end of a process that is no child
+        await asyncio.sleep(0.02)
+    return [pid for pid in pids if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def containers_of(pid: int) -> list[str]:
+    """Return the containers of a server."""
+    engine = await find_engine()
+    listing = await asyncio.create_subprocess_exec(
+        engine.program, "ps", "--all", "--quiet", "--filter", "label=toolyard.server", stdout=subprocess.PIPE
+    )
+    ids = (await listing.communicate())[0].decode().split()
+    inspecting = await asyncio.create_subprocess_exec(engine.program, "inspect", *ids, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    found: list[Any] = json.loads((await inspecting.communicate())[0] or "[]") if ids else []
+    return [one["Id"] for one in found if one["Config"]["Labels"]["toolyard.server"].split("/")[1] == str(pid)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-@pytest.mark.parametrize("profile", ["standard", "dev"])
-async def test_sigkill_of_the_yard_leaves_no_guest_behind(profile: str) -> None:
-    await require("bubblewrap")
-    victim = await asyncio.create_subprocess_exec(sys.executable, "-c", VICTIM, profile, stdout=subprocess.PIPE)
-    assert victim.stdout is not None
-    assert await asyncio.wait_for(victim.stdout.readline(), 30) == b"ready\n"
-    guests = descendants(victim.pid)
-    assert guests
-    victim.kill()
-    await victim.wait()
-    assert await asyncio.to_thread(wait_until_gone, guests) == []
+@pytest.mark.parametrize("name", CPYTHON)
+async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(name) as living:  # of this process: it must not be touched
+        victim = await start_victim(name, tmp_path)
+        guests = descendants(victim.pid)
+        assert guests
+        assert name != "container" or await containers_of(victim.pid)
+        victim.kill()
+        await victim.wait()
+        if name != "container":  # an engine keeps containers alive; they are removed by the next start
+            assert await wait_until_gone(guests) == []
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        wasm = find_wasm() if name == "wasm" else None
+        settings = RuntimeSettings(enabled=True, profile="dev" if name == "subprocess" else "standard", allow_unsafe=True, wasm_path=wasm)
+        settings = msgspec.structs.replace(settings, backend=None if name == "subprocess" else name)
+        async with Runtimes(settings, state_dir=str(CACHE)).open() as runtimes:
+            await runtimes.selected()
+            assert await wait_until_gone(guests) == []
+            assert name != "container" or await containers_of(victim.pid) == []
+            assert (await living.run("1 + 1", None, RunLimits(), answer)).value == 2
+    assert folders_in(tmp_path, "*") == []
 
 
-def folders_in(path: Path) -> list[Path]:
-    return list(path.glob("toolyard-dev-*"))
+def folders_in(path: Path, pattern: str = "toolyard-guests-*") -> list[Path]:
+    return list(path.glob(pattern))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the start time of a process is read from /proc")
-async def test_the_folder_of_a_killed_yard_is_removed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_folders_of_dead_servers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    victim = await asyncio.create_subprocess_exec(sys.executable, "-c", VICTIM, "dev", stdout=subprocess.PIPE, env=environment)
-    assert victim.stdout is not None
-    assert await asyncio.wait_for(victim.stdout.readline(), 30) == b"ready\n"
+    victim = await start_victim("subprocess", tmp_path)
     (left,) = folders_in(tmp_path)
-    (tmp_path / "toolyard-dev-mine").mkdir()
+    (tmp_path / "toolyard-guests-mine").mkdir()
     living = Subprocess()
     await living.open()
+    remove_orphans()
     assert left.exists(), "the server lives"
     victim.kill()
     await victim.wait()
     (left / "kept").write_text("by a program")
-    next_one = Subprocess()
-    await next_one.open()
+    remove_orphans()
     assert not left.exists()
-    assert len(folders_in(tmp_path)) == 3, "those of living servers and of others stay"
+    assert len(folders_in(tmp_path)) == 2, "those of living servers and of others stay"
     await living.close()
-    await next_one.close()
-    assert [path.name for path in folders_in(tmp_path)] == ["toolyard-dev-mine"]
+    assert [path.name for path in folders_in(tmp_path)] == ["toolyard-guests-mine"]
 
 
 def test_only_containers_of_dead_servers_are_orphans() -> None:
@@ -131,7 +177,19 @@ def test_only_containers_of_dead_servers_are_orphans() -> None:
     assert not is_orphan(server_id())
     assert is_orphan(f"{host}/{pid}/{int(started) + 1}")
     assert not is_orphan(f"another-{host}/{pid}/1")
+    assert not is_orphan(f"{host}0/{pid}/1"), "another pid namespace of this machine"
     assert not is_orphan("nonsense")
+
+
+def test_the_server_of_another_user_is_alive_where_the_system_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = server_id().split("/")[0]
+
+    def hidden(_pid: int) -> str:
+        return ""
+
+    monkeypatch.setattr("toolyard.runtimes.process._started", hidden)
+    assert not is_orphan(f"{host}/{os.getppid()}/1")
+    assert is_orphan(f"{host}/{2**22 + 1}/1"), "no such process"
 
 
 def test_limits_that_an_engine_ignores_are_found() -> None:

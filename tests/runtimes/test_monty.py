@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from backends import answer, opened
+from backends import answer, opened, resident_bytes
 
 from toolyard import ToolError, Yard
-from toolyard.runtimes.monty import translate
-from toolyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimits, RunResult
+from toolyard.runtimes.monty import Monty, translate
+from toolyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimits, RunResult, RuntimeMissingError
 from toolyard.runtimes.settings import RuntimeSettings
 
 FITTING = {
@@ -126,6 +126,70 @@ async def test_a_cancelled_run_cancels_its_calls() -> None:
     assert result.failure.kind == "cancelled"
 
 
+@pytest.mark.parametrize("allowed", [0, 1])
+async def test_no_call_beyond_the_limit_reaches_the_host(allowed: int) -> None:
+    made: list[str] = []
+
+    async def note(call: GuestCall) -> object:
+        made.append(call.name)
+        return None
+
+    code = "import asyncio\nawait asyncio.gather(call_tool('a'), call_tool('b'), call_tool('c'))"
+    async with opened("monty") as runtime:
+        result = await runtime.run(code, None, RunLimits(calls=allowed), note)
+    assert result.failure is not None
+    assert result.failure.kind == "calls"
+    assert len(made) <= allowed
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("'x' * 100_000_000", "value_size"),
+        ("a = ['x' * 1000] * 1000\n[a] * 100", "value_size"),
+        ("await call_tool('echo', {'x': 'y' * 100_000_000})", "exception"),
+        ("await call_tool('echo', {'x': [0] * 1_000_000})", "exception"),
+        ("await call_tool('x' * 1_000_000)", "exception"),
+        ("import asyncio\na = 'y' * 5_000_000\nawait asyncio.gather(" + "call_tool('echo', {'x': a}), " * 200 + ")", "exception"),
+    ],
+)
+async def test_a_large_value_or_argument_costs_the_host_little_memory(code: str, kind: str) -> None:
+    assert translate(code) is not None
+    async with opened("monty") as runtime:
+        most = before = resident_bytes()
+        run = asyncio.create_task(runtime.run(code, None, RunLimits(seconds=10), answer))
+        while not run.done():
+            await asyncio.wait([run], timeout=0.005)
+            most = max(most, resident_bytes())
+        failure = run.result().failure
+    assert failure is not None
+    assert failure.kind == kind
+    assert most - before < 50 * 1024 * 1024
+
+
+async def test_too_large_a_result_of_a_tool_is_refused() -> None:
+    async with opened("monty") as runtime:
+        failure = (await runtime.run("await call_tool('big')", None, RunLimits(reply_bytes=1000), answer)).failure
+    assert failure is not None
+    assert failure.tool_error is not None
+    assert failure.tool_error["code"] == "too_large"
+
+
+async def test_a_failure_shows_the_line_as_it_was_written() -> None:
+    async with opened("monty") as runtime:
+        failure = (await runtime.run("x = 1\nawait call_tool('echo', {'a': 1 / 0})", None, RunLimits(), answer)).failure
+    assert failure is not None
+    assert (failure.line, failure.column, failure.source) == (2, 31, "await call_tool('echo', {'a': 1 / 0})")
+
+
+async def test_the_wait_for_a_worker_is_not_part_of_the_time() -> None:
+    code = "x = 0\nwhile x < 300000:\n    x += 1\nx"
+    async with opened("monty") as runtime:
+        results = await asyncio.gather(*(runtime.run(code, None, RunLimits(seconds=20), answer) for _ in range(8)))
+    assert {result.value for result in results} == {300000}
+    assert all(result.seconds > 0 for result in results)
+
+
 async def test_output_is_kept_and_reported() -> None:
     seen: list[tuple[str, str]] = []
     async with opened("monty") as runtime:
@@ -165,3 +229,14 @@ async def test_monty_that_is_switched_on_and_missing_is_an_error(monkeypatch: py
             await runtimes.for_program("1 + 1")
     assert caught.value.code == "runtime_unavailable"
     assert msgspec.json.encode(caught.value.details)
+
+
+async def test_a_package_whose_program_is_gone_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip("pydantic_monty", reason="monty: pydantic-monty is not installed")
+
+    def make(**_options: object) -> None:
+        raise FileNotFoundError("no program")
+
+    monkeypatch.setattr(package, "AsyncMonty", make)
+    with pytest.raises(RuntimeMissingError):
+        await Monty().open()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from backends import opened
 
-from toolyard import ToolError
+from toolyard import ToolError, Yard, asgi
 from toolyard.runtimes import selection
 from toolyard.runtimes.guest_runtime import GuestRuntime
 from toolyard.runtimes.process import Subprocess
@@ -72,13 +72,35 @@ async def test_the_order_of_backends_is_a_setting(monkeypatch: pytest.MonkeyPatc
     assert list(caught.value.details["backends"]) == ["wasm", "bubblewrap"]  # pyright: ignore[reportArgumentType, reportCallIssue] - details are objects
 
 
-async def test_wasm_is_left_out_where_it_is_switched_off_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wasm_is_left_out_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "make_runtime", make_missing)
-    for settings in (RuntimeSettings(enabled=True), RuntimeSettings(enabled=True, wasm_enabled=False, wasm_path="x.wasm")):
-        async with Runtimes(settings).open() as runtimes:
-            with pytest.raises(ToolError) as caught:
-                await runtimes.selected()
-        assert "wasm" not in caught.value.details["backends"]  # pyright: ignore[reportOperatorIssue] - details are objects
+    async with Runtimes(RuntimeSettings(enabled=True, wasm_enabled=False, wasm_path="x.wasm")).open() as runtimes:
+        with pytest.raises(ToolError) as caught:
+            await runtimes.selected()
+    assert "wasm" not in caught.value.details["backends"]  # pyright: ignore[reportOperatorIssue] - details are objects
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RuntimeSettings(enabled=True, order=("wasm",)),
+        RuntimeSettings(enabled=True, order=("wasm",), wasm_enabled=False),
+        RuntimeSettings(enabled=True, order=("wasm",), wasm_path="/no/such/file"),
+    ],
+)
+async def test_without_any_backend_the_hint_says_what_to_do(settings: RuntimeSettings) -> None:
+    async with Runtimes(settings).open() as runtimes:
+        with pytest.raises(ToolError) as caught:
+            await runtimes.selected()
+    assert caught.value.code == "runtime_unavailable"
+    assert "wasm" in (caught.value.hint or "")
+
+
+def test_asgi_refuses_to_run_programs_without_a_sandbox() -> None:
+    with pytest.raises(ValueError, match="allow_unsafe"):
+        asgi(Yard(runtime=RuntimeSettings(enabled=True, profile="dev")))
+    asgi(Yard(runtime=RuntimeSettings(enabled=True, profile="dev", allow_unsafe=True)))
+    asgi(Yard(runtime=RuntimeSettings(enabled=True)))
 
 
 async def test_a_runtime_that_was_missing_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

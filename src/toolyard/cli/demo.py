@@ -1,6 +1,7 @@
 """`toolyard demo`: a tour of what an agent sees of a yard with hundreds of tools, without a network or a model."""
 
 import json
+import logging
 import os
 import time
 from collections.abc import Generator, Iterator
@@ -32,11 +33,19 @@ _INNER: Final = "     "
 _SHORT: Final = 36
 _NARROWEST_TEXT: Final = 12
 _GAP: Final = "   "
+_HERE_AND_WITHOUT: Final = (
+    "'Here' is the short list with the search and the description, and the three answers about the large result. "
+    "'Without' is the list of all {tools} tools, and the whole result."
+)
+_WITH_PROGRAM: Final = (
+    "'Here' is the short list with the search and the description, the three answers about the large result, and the program with its "
+    "answer. 'Without' is the list of all {tools} tools, the whole result, and the answers to a hundred calls, one by one."
+)
 
 
 def run_demo(options: Options, terminal: Terminal) -> int:
     """Print the scenes of the tour as they happen."""
-    with _default_search():
+    with _default_search(), _silent(verbose=options.verbose):
         return run(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST), logged=options.verbose > 0))
 
 
@@ -50,9 +59,22 @@ def _default_search() -> Generator[None]:
         os.environ.update(hidden)
 
 
+@contextmanager
+def _silent(*, verbose: int) -> Generator[None]:
+    """Keep warnings of the yard, such as that of each program, out of the story."""
+    logger = logging.getLogger("toolyard")
+    before = logger.level
+    if not verbose:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 async def _show(terminal: Terminal, width: int, *, logged: bool) -> int:
     began = time.perf_counter()
-    yard = make_yard()
+    yard = make_yard(programs=True)
     yard.signer = Signer(lambda: os.urandom(_SECRET_BYTES))  # the default signer writes a file
     async with open_yard(yard, logged=logged):
         lists = list_costs(yard)
@@ -80,7 +102,7 @@ def _opening(lists: ListCosts, yard: Yard, width: int) -> Iterator[Line]:
         width,
     )
     yield from _title("1", "What the agent is shown")
-    yield from _text(f"Five tools in place of {lists.tools}, and how to use them: {lists.shown:,} tokens.", width)
+    yield from _text(f"Six tools in place of {lists.tools}, and how to use them: {lists.shown:,} tokens.", width)
     yield ("",)
     for spec in yard.list():
         yield (_INNER, Painted(f"{spec.name:<15}", "bold"), one_line(spec.description, width - len(_INNER) - 15))
@@ -127,18 +149,19 @@ def _answer(move: DemoCall, width: int) -> Iterator[Line]:
 
 
 def _closing(lists: ListCosts, bill: CallCosts, seconds: float, *, width: int) -> Iterator[Line]:
-    yield from _title("8", "What it cost, in tokens")
+    yield from _title("9", "What it cost, in tokens")
     yield ("",)
     yield (_INNER, Painted(f"{'':<30}{'here':>8}{'without':>10}", "faint"))
-    for what, here, without in (
+    rows = [
         ("to find the tool", lists.shown + bill.search, lists.everything),
         ("to search a month of payments", bill.excerpts, bill.full_result),
-    ):
+        *([("to ask about 100 customers", bill.program, bill.inner)] if bill.inner else []),
+    ]
+    for what, here, without in rows:
         yield (_INNER, f"{what:<30}{here:>8,}{without:>10,}", Painted(f"{without / here:>6.0f} times less", "good"))
     yield ("",)
     yield from _text(
-        "'Here' is the short list with the search and the description, and the three answers about the large result. 'Without' is "
-        f"the list of all {lists.tools} tools, and the whole result. Four characters count as a token.",
+        f"{_HERE_AND_WITHOUT if not bill.inner else _WITH_PROGRAM} Four characters count as a token.".format(tools=lists.tools),
         width,
     )
     yield ("",)
@@ -186,6 +209,10 @@ def _pairs(pairs: dict[str, Any], width: int) -> Iterator[Line]:
 def _pair(key: str, value: Any, width: int) -> Iterator[Line]:
     """Yield the lines of one field: wrapped if it is flat, indented below its name if it is nested and too long."""
     name, flat = Painted(f"{key}: ", "faint"), _flat(value)
+    if isinstance(value, str) and "\n" in value:
+        yield (Painted(f"{key}:", "faint"),)
+        yield from ((f"  {line}",) for line in value.splitlines())
+        return
     if len(key) + 2 + len(flat) > width and _is_nested(value):
         yield (Painted(f"{key}:", "faint"),)
         yield from (("  ", *line) for line in outline(value, width - 2))

@@ -19,15 +19,17 @@ from toolyard.launch.errors import LaunchError, exit_status
 from toolyard.metatools.code import EXECUTE_CODE
 from toolyard.model.envelope import encode
 from toolyard.model.profile import Profile
+from toolyard.policy.approvals import Approval
 from toolyard.runtimes.container import build_image, find_engine
 from toolyard.runtimes.runtime import Probe, RuntimeMissingError
-from toolyard.runtimes.selection import make_runtime, try_backend
-from toolyard.runtimes.settings import BACKENDS, RuntimeSettings
+from toolyard.runtimes.selection import probe_all
 from toolyard.yard import Yard
 
 __all__ = ["run_code", "run_runtime"]
 
 _STDIN: Final = "-"
+_MARGIN_S: Final = 60.0
+"""How much longer a call waits than its approval lives, so that it always sees the end of it."""
 _UNAVAILABLE: Final = exit_status("runtime_unavailable")
 
 
@@ -40,7 +42,7 @@ def run_runtime(options: Options, terminal: Terminal) -> int:
         raise LaunchError(f"The state directory cannot be used: {error.strerror}. Set another with 'state_dir'.") from error
     if options.name == "build":
         return asyncio.run(_build(terminal, state_dir))
-    probes = asyncio.run(_probe_all(config.settings.runtime, state_dir, attack=options.name == "probe"))
+    probes = asyncio.run(probe_all(config.settings.runtime, state_dir, attack=options.name == "probe"))
     if options.json:
         terminal.write_json(encode([msgspec.to_builtins(probe) for probe in probes]))
     else:
@@ -58,21 +60,6 @@ async def _build(terminal: Terminal, state_dir: str) -> int:
         raise LaunchError(f"{error} {error.install}".strip(), status=_UNAVAILABLE) from None
     terminal.write(image)
     return 0
-
-
-async def _probe_all(settings: RuntimeSettings, state_dir: str, *, attack: bool) -> list[Probe]:
-    probes: list[Probe] = []
-    for name in (*BACKENDS, "monty", "subprocess"):
-        runtime = make_runtime(name, settings, state_dir=state_dir)
-        probe = await runtime.probe()
-        if attack and probe.available and probe.sandboxed:
-            try:
-                probe = await try_backend(runtime)
-                await runtime.close()
-            except RuntimeMissingError as error:
-                probe = msgspec.structs.replace(probe, available=False, reason=str(error))
-        probes.append(probe)
-    return probes
 
 
 def _write_probe(probe: Probe, terminal: Terminal) -> None:
@@ -105,14 +92,26 @@ def _read(file: str) -> str:
 
 
 async def _run(yard: Yard, profile: Profile, *, code: str, options: Options, terminal: Terminal) -> int:
+    _wait_for_people(yard, terminal)
     envelope = await yard.call(EXECUTE_CODE, {"code": code}, caller=Caller(profile=profile), channel=_channel(options, terminal))
-    if options.json or envelope.error is not None:
+    if options.json or envelope.error is not None or envelope.held:
         return write_envelope(options, terminal, envelope)
     value = envelope.data["value"]
     if value is not None:
         terminal.write(value if isinstance(value, str) else msgspec.json.format(encode(value), indent=2).decode())
     terminal.inform(f"{envelope.data['duration_ms']} ms in {envelope.data['runtime']['backend']}.")
     return 0
+
+
+def _wait_for_people(yard: Yard, terminal: Terminal) -> None:
+    """Let calls wait here until their approvals expire, and say so: a program would not outlive this command as a job."""
+
+    def tell(approval: Approval) -> None:
+        terminal.say(f"'{approval.card.tool}' waits for approval. Decide with 'toolyard approvals approve {approval.id}', or 'deny'.")
+
+    yard.limits.approval_hold_s = yard.limits.approval_ttl_s + _MARGIN_S
+    if yard.gate is not None:
+        yard.gate.on_wait = tell
 
 
 def _channel(options: Options, terminal: Terminal) -> Channel:

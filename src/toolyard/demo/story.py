@@ -6,6 +6,7 @@ It calls a real yard and prints nothing.
 from collections.abc import AsyncGenerator
 from typing import Any, Final, NamedTuple
 
+from toolyard.dispatch.outcome import Record
 from toolyard.model.envelope import Envelope
 from toolyard.model.profile import METATOOLS, cost
 from toolyard.yard import Yard
@@ -35,6 +36,22 @@ _CHAIN: Final[list[dict[str, Any]]] = [
 ]
 
 
+_PROGRAM: Final = """\
+paid = {}
+for charge in inputs["charges"]:
+    who = charge["customer_id"]
+    paid[who] = paid.get(who, 0) + charge["amount_cents"]
+
+owners = {}
+for who in sorted(paid, key=paid.get)[-100:]:
+    contact = await tools.crm.get_contact(contact_id=who)
+    owner = contact["owner"]
+    owners[owner] = owners.get(owner, 0) + paid[who]
+owners
+"""
+_NOT_RUN: Final = "runtime_unavailable"
+
+
 class DemoCall(NamedTuple):
     """One call of the agent, and its answer."""
 
@@ -49,6 +66,8 @@ class Step(NamedTuple):
     title: str
     text: str
     calls: list[DemoCall]
+    inner_tokens: int = 0
+    """What the answers cost that stayed inside a program; 0 if none ran."""
 
 
 class ListCosts(NamedTuple):
@@ -70,6 +89,10 @@ class CallCosts(NamedTuple):
     """The answers about the large result."""
     full_result: int
     """The large result itself."""
+    program: int = 0
+    """The program and its answer; 0 if it did not run."""
+    inner: int = 0
+    """The answers to the calls that the program made."""
 
 
 async def run_story(yard: Yard) -> AsyncGenerator[Step]:
@@ -115,6 +138,23 @@ async def run_story(yard: Yard) -> AsyncGenerator[Step]:
             await call("run_tool", tool_id="tables__find_duplicates", args={"rows": {"$ref": handle}, "columns": columns}),
         ],
     )
+    yield await _run_program(yard, handle)
+
+
+async def _run_program(yard: Yard, handle: str) -> Step:
+    """Run the program of the story; where no runtime is there, its answer says what to install."""
+    records: list[Record] = []
+    arguments: dict[str, Any] = {"code": _PROGRAM, "inputs": {"charges": {"$ref": handle}}}
+    stop = yard.add_sink(records.append)
+    answer = await yard.call("execute_code", arguments)
+    stop()
+    inner = sum(record.estimated_tokens for record in records if record.depth)
+    text = "Who looks after the hundred customers who paid the most? A hundred calls, and the agent reads one answer. "
+    if answer.error is None:
+        text += f"The program ran in a sandbox ({answer.data['runtime']['backend']}), and each of its calls passed the dispatcher."
+    elif answer.error.code == _NOT_RUN:
+        text += "This machine has no sandbox, so the program does not run. The answer says what to install."
+    return Step("It writes a program", text, [DemoCall("execute_code", arguments, answer)], inner)
 
 
 def list_costs(yard: Yard) -> ListCosts:
@@ -126,8 +166,9 @@ def list_costs(yard: Yard) -> ListCosts:
 
 def call_costs(steps: list[Step]) -> CallCosts:
     """Return what the answers of all steps cost."""
-    search, large = [*steps[0].calls, *steps[1].calls], steps[-1].calls
-    return CallCosts(_cost_of(search), _cost_of(large), _tokens(large[0].answer.data["characters"]))
+    search, large, program = [*steps[0].calls, *steps[1].calls], steps[-2].calls, steps[-1]
+    spent = _tokens(len(_PROGRAM)) + _cost_of(program.calls) if program.inner_tokens else 0
+    return CallCosts(_cost_of(search), _cost_of(large), _tokens(large[0].answer.data["characters"]), spent, program.inner_tokens)
 
 
 def _cost_of(calls: list[DemoCall]) -> int:

@@ -19,6 +19,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.schema import SchemaValidator
 from toolyard.model.spec import Example, Operation, Reason, ToolSpec
 from toolyard.providers.provider_set import StaticProvider
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.yard import Yard
 
 __all__ = ["COMPUTED", "FILE", "Entry", "Failure", "FixedAnswer", "list_charges", "make_value", "make_yard", "read_catalogue"]
@@ -250,13 +251,18 @@ _SLOW_SECONDS: Final = 10.0
 """When a call counts as slow: the first search on a busy machine must not log a warning into the story."""
 
 
-def make_yard() -> Yard:
-    """Return the yard of the demo, one provider for each namespace."""
+_PROGRAMS: Final = RuntimeSettings(enabled=True, order=("bubblewrap", "container"))
+"""The sandboxes that start soon and write nothing."""
+
+
+def make_yard(*, programs: bool = False) -> Yard:
+    """Return the yard of the demo, one provider for each namespace; with `programs`, agents may run programs in it."""
     tools: dict[str, list[Tool]] = {}
     for entry in read_catalogue():
         tools.setdefault(entry.namespace, []).append(_tool(entry))
     providers = [StaticProvider(name, group, resources=(), prompts=()) for name, group in tools.items()]
-    return Yard("demo", providers=providers, limits=Limits(slow=_SLOW_SECONDS))
+    runtime = _PROGRAMS if programs else RuntimeSettings()
+    return Yard("demo", providers=providers, limits=Limits(slow=_SLOW_SECONDS), runtime=runtime)
 
 
 def _tool(entry: Entry) -> Tool:

@@ -55,7 +55,7 @@ class AttachedJob(RunningJob):
         self._parked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._parking = asyncio.Lock()
 
-    async def run(self, call: Call) -> Envelope:
+    async def run(self, call: Call, *, status: str = "approval_required") -> Envelope:
         """Run the call; return its answer, or that it waits for an approval. Cancelling this cancels a call that is not parked."""
         request = CallRequest(self.order.name, self.order.arguments, call.caller, "tool", self.order.channel)
         self.task = asyncio.get_running_loop().create_task(self.execute(request), context=copy_context())
@@ -75,7 +75,7 @@ class AttachedJob(RunningJob):
         if not self._parked.done():
             assert self._envelope is not None  # noqa: S101 - the task ends with one
             return self._envelope
-        data = {"status": "approval_required", "approval_id": self._parked.result(), "job_id": self.job.id}
+        data = {"status": status, "approval_id": self._parked.result(), "job_id": self.job.id}
         answer = Envelope.ok({**data, "poll_after_ms": POLL_MS, "what_to_do": _WHAT_TO_DO})
         answer.held = True
         return answer

@@ -70,6 +70,8 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether running it twice does no harm."""
     refs_resolved: bool = True
     """Whether what looks like a reference to a stored result is data; a chain resolves its own references."""
+    inside: tuple[str, ...] = ()
+    """The tools whose calls started it."""
     has_session: bool = False
     """Whether it needs a session, which lives in one process."""
     confirmation: dict[str, Any] | None = None
@@ -127,7 +129,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last log lines."""
     asks: dict[str, ClientRequest] = {}
     """What it asks its client, by the id of each question."""
-    partial: msgspec.Raw | None = None
+    partial: Any = None
     """The results so far, which are all that is left if its process ends."""
 
     @property
@@ -218,6 +220,7 @@ def cancelled(job: Job) -> Envelope:
 def interrupted(job: Job, why: str, *, reason: str = "interrupted", details: Mapping[str, Any] | None = None) -> Envelope:
     """Return the answer of a job whose process ended before it did."""
     hint = "Look at the state first: it may have run." if job.claimed else "Call it again."
-    data = None if job.partial is None else msgspec.json.decode(job.partial)
-    error = ToolError("cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=data, **(details or {}))
+    error = ToolError(
+        "cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=job.partial, **(details or {})
+    )
     return Envelope.fail(error, tool_id=job.tool)

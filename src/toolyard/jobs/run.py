@@ -30,6 +30,7 @@ LEASE_S: Final = 15.0
 TASKS: Final = "tasks"
 """The capability of clients that declare MCP's extension for tasks."""
 _LOG_LINES: Final = 20
+_LOG_CHARACTERS: Final = 1000
 _RETRY_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,11 @@ class RunningJob:
         self._partial: Callable[[], bytes] | None = None
 
     @property
+    def inside(self) -> tuple[str, ...]:
+        """Return the tools whose calls started it."""
+        return self.order.inside
+
+    @property
     def confirmation(self) -> Mapping[str, Any] | None:
         """Return what a person answered to the declared confirmation."""
         return self.order.confirmation
@@ -69,7 +75,7 @@ class RunningJob:
 
     def with_partial(self) -> Job:
         """Return the state of the job with the results so far."""
-        return self.job if self._partial is None else msgspec.structs.replace(self.job, partial=msgspec.Raw(self._partial()))
+        return self.job if self._partial is None else msgspec.structs.replace(self.job, partial=msgspec.json.decode(self._partial()))
 
     async def park(self, approval_id: str) -> None:
         """Do nothing: its caller was answered already, so it just goes on waiting."""
@@ -263,6 +269,7 @@ class RunningJob:
         self.job = msgspec.structs.replace(self.job, progress=msgspec.to_builtins(progress), updated_at=time.time())
 
     def _note_log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
+        text = text if len(text) <= _LOG_CHARACTERS else f"{text[:_LOG_CHARACTERS]}…"  # a program may print megabytes
         line = LogLine(level, text, msgspec.json.decode(encode(dict(facts))))
         self.job = msgspec.structs.replace(self.job, log=(*self.job.log, line)[-_LOG_LINES:], updated_at=time.time())
 

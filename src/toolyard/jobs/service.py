@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
+from toolyard._internal.logfmt import log_exception
 from toolyard.dispatch.admission import is_first
-from toolyard.dispatch.call import Call
+from toolyard.dispatch.call import Call, names_around
 from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.dispatch.registry import Registry
@@ -123,6 +124,10 @@ class Jobs(StoredJobs):
             self._starting -= Counter([call.caller.identity])
         return Envelope.ok(started_data(job))
 
+    def can_attach(self, call: Call) -> bool:
+        """Return whether a call may become a job by `attach`: nothing ran before it, and it is in no job already."""
+        return call.options.job is None and not call.channel.job_id and is_first(call)
+
     def attach(self, call: Call) -> AttachedJob:
         """Return what runs a call that may wait for people, in place of its handler: if that takes long, it becomes a job."""
         attached = AttachedJob(self, self._order(call), call)
@@ -151,6 +156,7 @@ class Jobs(StoredJobs):
             definition=definition_of(call.spec),
             safe=call.spec.safe,
             refs_resolved=not wraps or call.options.refs_resolved,
+            inside=names_around(call),
             has_session=call.session is not None,
             confirmation=None if call.spec.confirmation is None else dict(call.confirmation),
             channel=call.channel.name,
@@ -216,7 +222,7 @@ class Jobs(StoredJobs):
         self._attached.discard(running)
         running.settled.set()  # also for those who wait for a job that another process has taken
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("job_failed id=%s tool=%s", running.job.id, running.job.tool, exc_info=error)
+            log_exception(_log, "job_failed id=%s tool=%s", running.job.id, running.job.tool, error=error)
 
     async def known(self, job_id: str) -> Job | None:
         """Return a job, the newest state of which may not be stored yet."""
@@ -295,7 +301,7 @@ class Jobs(StoredJobs):
                 if not await self._take_over(job_id, lease):
                     await self.store.release(lease)
             except msgspec.MsgspecError:  # such as of a newer version, which can read it
-                _log.exception("job_unreadable id=%s", job_id)
+                log_exception(_log, "job_unreadable id=%s", job_id)
 
     async def _take_over(self, job_id: str, lease: Lease) -> bool:
         """Resume or settle a job that nobody runs; return whether it runs here now."""

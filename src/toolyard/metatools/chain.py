@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.dispatch.admission import is_first
 from toolyard.dispatch.call import Arguments, Call, CallRequest, Channel
 from toolyard.dispatch.outcome import room_for_data
 from toolyard.dispatch.progress import Progress
@@ -19,17 +18,23 @@ from toolyard.metatools.metatool import YardParts, build_metatool
 from toolyard.metatools.run import APPROVAL_REQUIRED, DelayedProgress, is_pending
 from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_unchecked, encode_uncopied
 from toolyard.model.errors import ToolError, shortened
+from toolyard.model.profile import METATOOLS
 from toolyard.model.spec import Operation, Reason
 from toolyard.policy.gate import Gate
 from toolyard.state.store import StoreUnavailableError
 
-__all__ = ["chain_metatool", "preview"]
+__all__ = ["chain_metatool", "is_stopped", "preview"]
+
+
+def _calls_others(tool: Tool) -> bool:
+    """Return whether a tool calls others: `run_tool`, `run_chain` or `execute_code`."""
+    return tool.spec.source == METATOOLS and tool.spec.metatool.use == "call"
 
 
 def may_ask(plan: Plan, call: Call, gate: Gate) -> bool:
     """Return whether a rule may ask about a step, or about a tool that a step runs."""
     return any(
-        (planned.tool.wraps and not planned.inner)
+        (_calls_others(planned.tool) and not planned.inner)  # also a program, whose calls nobody knows yet
         or any(gate.needs_approval(tool.spec, call.profile.name, call.caller) is not False for tool in (planned.tool, *planned.inner))
         for planned in plan.planned()
     )
@@ -42,7 +47,7 @@ def _needs_approval(planned: PlannedStep, call: Call, gate: Gate | None) -> bool
     profile = call.profile.name
     own = gate.needs_approval(planned.tool.spec, profile, call.caller, planned.checked)
     inner = [gate.needs_approval(tool.spec, profile, call.caller) for tool in planned.inner]
-    if planned.tool.wraps and not planned.inner:
+    if _calls_others(planned.tool) and not planned.inner:
         inner.append(None)
     return True if own or any(inner) else None if own is None or None in inner else False
 
@@ -88,7 +93,7 @@ def chain_metatool(yard: YardParts) -> Tool:
             return cast("_ChainRun", call.memo).previous_outcome()
         chain_run = call.memo = _ChainRun(yard, call, plan)
         if yard.gate is not None and may_ask(plan, call, yard.gate):
-            if call.options.job is None and not call.channel.job_id and is_first(call):
+            if yard.jobs.can_attach(call):
                 return await chain_run.attach()
             if not yard.dispatcher.admission.policies:  # one may deny a step, and nobody should be asked in vain
                 await chain_run.obtain_approvals(yard.gate)
@@ -136,10 +141,10 @@ class _ChainRun:
         try:
             self._outcome = outcome = await attached.run(self._call)
         except asyncio.CancelledError:
-            if not _is_stopped(self._call):
+            if not is_stopped(self._call):
                 raise  # nobody waits for the answer
             partial = attached.with_partial().partial
-            self._results = [] if partial is None else msgspec.json.decode(partial)["results"]
+            self._results = [] if partial is None else partial["results"]
             self._outcome = self._stopped()
             raise self._outcome from None
         return outcome
@@ -172,7 +177,7 @@ class _ChainRun:
         try:
             return await self._run(progress)
         except asyncio.CancelledError:
-            if not _is_stopped(self._call):
+            if not is_stopped(self._call):
                 raise  # nobody waits for the answer
             self._outcome = self._stopped()
             raise self._outcome from None
@@ -375,7 +380,7 @@ class _ChainRun:
         )
 
 
-def _is_stopped(call: Call) -> bool:
+def is_stopped(call: Call) -> bool:
     """Return whether the call, or one that it belongs to, was cancelled or timed out; then somebody gets its answer."""
     parent: Call | None = call
     while parent is not None and parent.stopped is None:

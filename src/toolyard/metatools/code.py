@@ -1,17 +1,26 @@
 """The metatool `execute_code`: runs a program of an agent in a runtime. Each tool that the program calls passes the whole funnel."""
 
+import asyncio
+import keyword
+import re
 import time
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Call
+from toolyard._internal.logfmt import is_identifier
+from toolyard.dispatch.call import ANYONE, DEFAULT_OPTIONS, Call, InvokeOptions, names_around
 from toolyard.dispatch.progress import Progress
+from toolyard.dispatch.sessions import SHARED_OWNER, Session
 from toolyard.dispatch.tool import Tool, check_by_schema
+from toolyard.jobs.service import Jobs
+from toolyard.metatools.chain import is_stopped
 from toolyard.metatools.metatool import TEXT, YardParts, object_schema
 from toolyard.metatools.run import DelayedProgress, is_pending
+from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError, invalid_input
+from toolyard.model.names import closest_name
 from toolyard.model.profile import METATOOLS, Profile
 from toolyard.model.spec import Annotations, EvalRule, Metatool, Operation, ToolSpec, with_codes
 from toolyard.model.stub import identifier, stub_path
@@ -25,6 +34,7 @@ OutputListener = Callable[[str, str], None]
 _MOST_MS: Final = 60_000
 _MOST_CALLS: Final = 1000
 _PROFILES: Final = 64
+_ADVISED: Final = 3
 _SESSION_KIND: Final = "code"
 _WRAPS: Final = Annotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 _DESCRIPTION: Final = (
@@ -60,10 +70,15 @@ _HINTS: Final = {
     "output": "Print less.",
     "value_size": "Return only what you need.",
     "value": "Return what JSON can hold: turn sets into lists and dates into text, and await every call.",
-    "syntax": "Mend the line and run it again.",
+    "overloaded": "Wait until some of these approvals are decided. The calls in 'data' have run: do not make them again.",
+    "unawaited": "Write 'await' in front of it. The calls in 'data' have run: do not make them again.",
     "crashed": "The program ended its own interpreter. Run it without native code.",
     "protocol": "The program broke the connection to its host. Leave its file descriptors alone.",
 }
+
+
+_KEYWORD: Final = re.compile(r"\btools(?:\.\w+)*\.(" + "|".join(keyword.kwlist) + r")\b")
+"""A tool whose name is a keyword, spelled without the '_'."""
 
 
 def code_metatool(yard: YardParts, runtimes: Runtimes, *, needs_flag: bool) -> Tool:
@@ -71,8 +86,13 @@ def code_metatool(yard: YardParts, runtimes: Runtimes, *, needs_flag: bool) -> T
     paths = _Paths(yard)
 
     async def execute(call: Call) -> object:
+        if call.memo is not None:  # middleware ran the handler twice
+            return cast("_Program", call.memo).previous_outcome()
         _check(call)
-        return await _Program(call, paths).run(runtimes)
+        program = call.memo = _Program(call, paths)
+        if yard.gate is not None and yard.jobs.can_attach(call) and paths.may_ask(call.profile):
+            return await program.noted(program.attach(yard.jobs))
+        return await program.noted(program.run(runtimes))
 
     spec = ToolSpec(
         name=EXECUTE_CODE,
@@ -94,45 +114,121 @@ def _check(call: Call) -> None:
     """Refuse an empty program, and one that runs inside another."""
     if not call.arguments["code"].strip():
         raise invalid_input("The program is empty.", field="code")
-    parent = call.parent
-    while parent is not None:
-        if parent.spec.name == EXECUTE_CODE:
-            raise ToolError("not_supported", "A program cannot run another program.", hint="Write both as one program.", may_have_run=False)
-        parent = parent.parent
+    if EXECUTE_CODE in names_around(call):  # also as a job: programs that start programs would never end
+        raise ToolError("not_supported", "A program cannot run another program.", hint="Write both as one program.", may_have_run=False)
+
+
+class _Known(NamedTuple):
+    """What is known of the tools of a profile, until its tools or the rules change."""
+
+    version: tuple[int, int]
+    paths: dict[str, str]
+    jobs: frozenset[str]
+    """The tools that always run as jobs."""
+    may_ask: bool
+
+
+def _forget(names: dict[tuple[str, str], str], key: tuple[str, str]) -> None:
+    names.pop(key, None)
 
 
 class _Paths:
-    """The tools of each profile by the path that a program spells."""
+    """What programs name: tools by the path that they spell, and sessions. It also tells whether a rule may ask about a tool."""
 
     def __init__(self, yard: YardParts) -> None:
-        self._registry = yard.registry
-        self._paths: dict[Profile, tuple[int, dict[str, str]]] = {}
+        self.session_ids: dict[tuple[str, str], str] = {}
+        """The ids of sessions by the owner and the name that the owner chose."""
+        self._yard, self._registry = yard, yard.registry
+        self._known: dict[Profile, _Known] = {}
 
     def find(self, path: str, profile: Profile) -> str:
         """Return the id of the tool at a path, or the path itself if there is none."""
-        version = self._registry.versions["tool"]
-        known = self._paths.get(profile)
-        if known is None or known[0] != version:
-            if len(self._paths) >= _PROFILES:
-                self._paths.clear()
-            known = self._paths[profile] = version, self._read(profile)
-        return known[1].get(path, path)
+        return self._of(profile).paths.get(path, path)
 
-    def _read(self, profile: Profile) -> dict[str, str]:
-        paths: dict[str, str] = {}
+    def advise(self, error: dict[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+        """Return the failure of a path that names no tool with the path that was probably meant, as a program spells it."""
+        meant = closest_name(path, self._of(profile).paths) if error["code"] == "tool_not_found" else None
+        if meant is None:
+            return error
+        return {**error, "details": {**error["details"], "similar": [f"tools.{meant}"]}, "hint": f"Did you mean 'tools.{meant}'?"}
+
+    def starts_job(self, name: str, profile: Profile) -> bool:
+        """Return whether a tool always runs as a job, because it may take longer than any program."""
+        return name in self._of(profile).jobs
+
+    def may_ask(self, profile: Profile) -> bool:
+        """Return whether a rule may ask about a call that a program makes."""
+        return self._of(profile).may_ask
+
+    def _of(self, profile: Profile) -> _Known:
+        gate = self._yard.gate
+        version = self._registry.versions["tool"], 0 if gate is None else gate.version
+        known = self._known.get(profile)
+        if known is None or known.version != version:
+            if len(self._known) >= _PROFILES:
+                self._known.clear()
+            known = self._known[profile] = self._read(profile, version)
+        return known
+
+    def _read(self, profile: Profile, version: tuple[int, int]) -> _Known:
+        gate, paths, jobs, may_ask = self._yard.gate, dict[str, str](), set[str](), False
         for spec in self._registry.visible(profile):
             paths.setdefault(".".join(stub_path(spec)), spec.name)
             paths.setdefault(identifier(spec.name), spec.name)
-        return paths
+            if spec.job == "always":
+                jobs.update((spec.name, *spec.aliases))
+            may_ask = may_ask or (gate is not None and gate.needs_approval(spec, profile.name, ANYONE) is not False)
+        return _Known(version, paths, frozenset(jobs), may_ask)
 
 
 class _Program:
     """One program of one call: its inner calls, its progress and its answer."""
 
+    _outcome: object = None
+
     def __init__(self, call: Call, paths: _Paths) -> None:
         self._call, self._paths = call, paths
         self._calls: dict[tuple[str, str], list[float]] = {}
-        self._made = 0
+        self._earlier: list[dict[str, Any]] = []
+        """The inner calls that the job made which ran in place of this call."""
+        self._made = self._unknown = 0
+
+    async def noted(self, work: Awaitable[object]) -> object:
+        """Return an outcome, and keep it for middleware that runs the handler once more; no program runs twice.
+
+        Raises:
+            ToolError: The program failed, or was stopped; then with the calls that it made.
+        """
+        try:
+            self._outcome = outcome = await work
+        except ToolError as error:
+            self._outcome = error
+            raise
+        except asyncio.CancelledError:
+            if not is_stopped(self._call):
+                raise  # nobody waits for the answer
+            calls = self._counted()
+            self._outcome = ToolError("cancelled", "The program was stopped.", data={"calls": calls} if calls else None)
+            raise self._outcome from None
+        return outcome
+
+    def previous_outcome(self) -> object:
+        """Return the outcome of a program that has run."""
+        if self._outcome is None:
+            raise ToolError("state_error", "The program is running already, and is not run twice.", may_have_run=True)
+        if isinstance(self._outcome, ToolError):
+            raise self._outcome
+        return self._outcome
+
+    async def attach(self, jobs: Jobs) -> Envelope:
+        """Run the program as a job that its caller waits for, because one of its calls may wait for a person."""
+        attached = jobs.attach(self._call)
+        try:
+            return await attached.run(self._call, status="working")
+        except asyncio.CancelledError:
+            partial = attached.with_partial().partial
+            self._earlier = [] if partial is None else partial["calls"]
+            raise
 
     async def run(self, runtimes: Runtimes) -> object:
         """Run it, and return its answer.
@@ -144,42 +240,61 @@ class _Program:
         limits = RunLimits(seconds=arguments["timeout_ms"] / 1000, calls=arguments["max_tool_calls"])
         session = self._session(runtimes, arguments.get("session_id"))
         call.may_have_run = False  # set by the first inner call
+        if call.options.job is not None:
+            call.options.job.keep_partial(lambda: encode({"calls": self._counted()}))
         with DelayedProgress(call, Progress(0, None, "running")) as progress:
             self._progress = progress
             hooks = Hooks(
                 output=_listener(call),
                 progress=lambda done, total, text: progress.forward(Progress(done, total, text)),
                 paused=lambda: call.funnel.paused(call),
+                watch=lambda pause: call.funnel.watch_pauses(call, pause),
             )
             await runtimes.for_program(arguments["code"], session)  # a missing runtime is no failure of the program
             result, probe = await runtimes.run(
-                arguments["code"], arguments.get("inputs"), limits, self._invoke, hooks=hooks, session=session
+                arguments["code"], arguments.get("inputs"), limits, self._invoke, hooks=hooks, owner=call.caller.owner, session=session
             )
             if progress.is_silent:
                 progress.note(Progress(self._made + 1, self._made + 1, "done"))
         if result.failure is not None:
-            raise _error(result.failure, limits, self._facts(result), session=session)
+            facts = self._facts(result) if result.value is None else {"value": result.value, **self._facts(result)}
+            raise _error(result.failure, limits, facts, session=session, may_have_run=call.may_have_run)
         return {"value": result.value, **self._facts(result), "runtime": _runtime(probe)}
 
-    def _session(self, runtimes: Runtimes, session_id: str | None) -> str:
-        """Return the key of the session's guest; the session is started when it is first named."""
-        if session_id is None:
+    def _session(self, runtimes: Runtimes, name: str | None) -> str:
+        """Return the key of the session's guest; the session is started when its caller first names it."""
+        if name is None:
             return ""
-        call = self._call
-        key = f"{call.caller.owner}/{session_id}"
-        sessions = call.funnel.sessions
-        if session_id not in sessions.ids(call.caller.owner):
-            try:
-                session = call.start_session(kind=_SESSION_KIND, session_id=session_id)
-            except ValueError as error:
-                raise invalid_input(str(error), field="session_id") from None
-            session.on_end(lambda: runtimes.end_session(key))
-        elif (session := sessions.get(session_id, call.caller.owner)).kind != _SESSION_KIND:
+        call, sessions = self._call, self._call.funnel.sessions
+        owner = call.caller.owner
+        session_id = self._paths.session_ids.get((owner, name), name)
+        if not sessions.has(session_id, owner):
+            session = self._start_session(name)
+            session.on_end(lambda: runtimes.end_session(f"{owner}/{session.id}"))
+        elif (session := sessions.get(session_id, owner)).kind != _SESSION_KIND:
             raise invalid_input("The session is none of programs.", field="session_id")
         else:
             call.session = session
             sessions.enter(session)
-        return key
+        return f"{owner}/{session.id}"
+
+    def _start_session(self, name: str) -> Session:
+        """Start a session under the name that its caller chose; another caller may choose the same name.
+
+        Raises:
+            ToolError: `invalid_input` if it is no name, `not_supported` if nothing tells the caller from others, who would share it.
+        """
+        call, names = self._call, self._paths.session_ids
+        owner = call.caller.owner
+        if not is_identifier(name):
+            raise invalid_input("The id of a session must be of letters, digits and '_.:-'.", field="session_id")
+        if owner == SHARED_OWNER:
+            message = "Callers without credentials and without an MCP session have no sessions of programs."
+            raise ToolError("not_supported", message, hint="Leave 'session_id' out and write one program.", may_have_run=False)
+        session = call.start_session(kind=_SESSION_KIND)
+        names[owner, name] = session.id
+        session.on_end(lambda: _forget(names, (owner, name)))
+        return session
 
     async def _invoke(self, request: GuestCall) -> Any:
         """Answer a call of the program: the dispatcher again, one level deeper."""
@@ -190,13 +305,17 @@ class _Program:
         if self._progress.is_silent:
             self._progress.note(Progress(self._made, None, f"calling {name[:100]}"))
         began = time.perf_counter()
-        answer = await call.invoke(name, cast("Any", request.arguments))
+        options = InvokeOptions(background=True) if self._paths.starts_job(name, call.profile) else DEFAULT_OPTIONS
+        answer = await call.invoke(name, cast("Any", request.arguments), options=options)
         code = "ok" if answer.error is None else answer.error.code
         spent = self._calls.setdefault((name[:100], code), [0, 0.0])
         spent[0] += 1
         spent[1] += time.perf_counter() - began
         if answer.error is not None:
-            raise CallFailedError({**msgspec.to_builtins(answer.error), "data": answer.data})
+            error = {**msgspec.to_builtins(answer.error), "data": answer.data}
+            self._unknown += answer.error.code == "tool_not_found"
+            is_advised = request.is_path and self._unknown <= _ADVISED  # comparing names takes milliseconds where there are thousands
+            raise CallFailedError(self._paths.advise(error, name, call.profile) if is_advised else error)
         if is_pending(answer):  # never taken for the result
             message = f"'{name}' waits for the approval of a person."
             raise CallFailedError(
@@ -204,13 +323,16 @@ class _Program:
             )
         return answer.data
 
-    def _facts(self, result: RunResult) -> dict[str, Any]:
-        calls = [
+    def _counted(self) -> list[dict[str, Any]]:
+        """Return the inner calls so far, by tool and code."""
+        return self._earlier or [
             {"tool": tool, "code": code, "count": int(count), "ms": round(seconds * 1000)}
             for (tool, code), (count, seconds) in self._calls.items()
         ]
+
+    def _facts(self, result: RunResult) -> dict[str, Any]:
         outputs = {name: text for name, text in (("stdout", result.stdout), ("stderr", result.stderr)) if text}
-        return {**outputs, "calls": calls, "duration_ms": round(result.seconds * 1000)}
+        return {**outputs, "calls": self._counted(), "duration_ms": round(result.seconds * 1000)}
 
 
 def _as_dict(data: object) -> dict[str, Any]:
@@ -229,7 +351,7 @@ def _runtime(probe: Probe) -> dict[str, Any]:
     return {**told, "not_enforced": probe.unenforced} if probe.unenforced else told
 
 
-def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, session: str) -> ToolError:
+def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, session: str, may_have_run: bool) -> ToolError:
     """Return the failure of a program, with what it printed and called as data."""
     lost: dict[str, Any] = {"session_lost": True} if session and failure.kind not in ("exception", "syntax", "value", "value_size") else {}
     hint = _HINTS.get(failure.kind) or _hint(failure)
@@ -238,8 +360,8 @@ def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, ses
         bound = bounds.get(failure.kind, limits.memory_bytes if failure.kind == "memory" else limits.value_bytes)
         message = failure.message or "The program used more memory than it may."
         return ToolError("limit_exceeded", message, hint=hint, data=facts, limit=_LIMITS[failure.kind], bound=bound, **lost)
-    if failure.kind == "cancelled":
-        return ToolError("cancelled", failure.message, data=facts)
+    if failure.kind in ("cancelled", "overloaded"):
+        return ToolError(failure.kind, failure.message, hint=hint, data=facts, may_have_run=may_have_run)
     place = {"line": failure.line, "column": failure.column, "source": failure.source} if failure.line else {}
     details: dict[str, Any] = {**place, **lost, **({"type": failure.type} if failure.type else {})}
     if failure.traceback:
@@ -252,10 +374,23 @@ def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, ses
 
 def _hint(failure: RunFailure) -> str | None:
     """Return what mends a mistake that agents make often."""
+    if failure.kind == "syntax":
+        return _syntax_hint(failure)
+    if failure.type == "ModuleNotFoundError":
+        return "Programs have the standard library alone: no other packages."
     if "coroutine" in failure.message:
         return "A call was not awaited: write 'await' in front of it."
     if "asyncio.run() cannot be called" in failure.message:
         return "The program runs in an event loop already: write 'await main()' instead."
     if failure.tool_error is not None:
-        return "A tool failed; catch ToolError and look at its 'code'."
+        own = failure.tool_error.get("hint")
+        return f"{own[:300] if isinstance(own, str) else 'A tool failed.'} Catch ToolError to go on after a failure."
     return None
+
+
+def _syntax_hint(failure: RunFailure) -> str:
+    if "'return' outside function" in failure.message:
+        return "The value of the last expression is the answer: write 'x' instead of 'return x'."
+    found = _KEYWORD.search(failure.source)
+    spelled = f" A name that is a keyword is spelled with '_' after it: '{found[1]}_'." if found else ""
+    return f"Mend the line and run it again.{spelled}"

@@ -17,7 +17,7 @@ from toolyard.model.spec import Example, ToolSpec
 from toolyard.model.stub import stub
 from toolyard.policy.gate import Gate
 
-__all__ = ["LearnedOutput", "describe_metatools", "examples_metatool"]
+__all__ = ["LearnedOutput", "describe_metatools", "examples_metatool", "full_description"]
 
 LearnedOutput = Callable[[ToolSpec, Caller], dict[str, Any] | None]
 """Takes a tool and the caller; returns the output schema that was learned, if any."""
@@ -114,6 +114,11 @@ def examples_metatool(catalogue: Catalogue) -> Tool:
         input_schema=object_schema("tool_id", tool_id=TEXT, max={**_COUNT, "default": _EXAMPLES}),
         output_schema=object_schema("tool_id examples", tool_id=TEXT, examples=_OBJECTS),
     )
+
+
+def full_description(spec: ToolSpec) -> dict[str, Any]:
+    """Return everything about a tool except its examples."""
+    return _summary(spec) | _schemas(spec) | _facts(spec)
 
 
 def _find(catalogue: Catalogue, call: Call) -> ToolSpec:

@@ -267,7 +267,7 @@ class LearnedOutputs:
 
     def finished(self, call: Call, envelope: Envelope, result: Outcome) -> None:  # noqa: ARG002 - the shape of an observer
         """Learn from the result of a tool that declares no output schema."""
-        if result.error is None and call.may_have_run and call.spec.output_schema is None:
+        if call.spec.output_schema is None and result.error is None and call.may_have_run:
             self.learn(call.spec, result.data, call.request.caller)
 
     def learn(self, spec: ToolSpec, data: object, caller: Caller) -> None:

@@ -29,11 +29,14 @@ class Metatools:
     def __init__(self, yard: YardParts, names: Iterable[str]) -> None:
         self._yard = yard
         self._names = frozenset(names)
+        self.catalogue: Catalogue | None = None
+        """The catalogue that search uses, while the provider is open."""
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Publish the metatools, and follow the registry while open."""
-        catalogue, outputs = Catalogue(self._yard.registry, self._yard.search), LearnedOutputs()
+        self.catalogue, outputs = Catalogue(self._yard.registry, self._yard.search), LearnedOutputs()
+        catalogue = self.catalogue
         async with AsyncExitStack() as stack:
             stack.callback(catalogue.close)
             if LEARNING in self._names and "describe_tool" in self._names:

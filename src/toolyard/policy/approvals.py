@@ -7,7 +7,6 @@ nobody and judges no call.
 import asyncio
 import logging
 import os
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from toolyard._internal.logfmt import log_value
+from toolyard._internal.mask import mask_values
 from toolyard.dispatch.call import Call
 from toolyard.model.envelope import encode, encode_sorted
 from toolyard.model.errors import ToolError, not_found
@@ -57,7 +57,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operation: str
     source: str
     arguments: str
-    """The arguments as JSON in one line, with secrets masked, long texts cut and unprintable characters escaped."""
+    """The arguments as JSON in one line, with secrets masked, very long texts cut and unprintable characters escaped."""
     identity: str
     profile: str
     client: str = ""
@@ -70,28 +70,30 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the card in a few lines for a person."""
         asker = f"{self.identity} ({self.client})" if self.client else self.identity
         title = f" ({self.title})" if self.title != self.tool else ""
+        arguments = _cut(self.arguments, _CARD_CHARACTERS)
         return (
-            f"May '{self.tool}'{title} run?\nOperation: {self.operation}, of '{self.source}'\nArguments: {self.arguments}\n"
+            f"May '{self.tool}'{title} run?\nOperation: {self.operation}, of '{self.source}'\nArguments: {arguments}\n"
             f"Asked by: {asker}, profile '{self.profile}'\nWhy you are asked: {self.why}"
         )
 
 
-_SECRET: Final = re.compile(r"passw|passphrase|secret|token|api_?key|^key$|_key$|authorization|credential|cookie|^pin$", re.IGNORECASE)
-_TEXT_CHARACTERS: Final = 200
-_ARGUMENT_CHARACTERS: Final = 2000
-_DEPTH: Final = 6
+_NAME_CHARACTERS: Final = 200
+_TEXT_CHARACTERS: Final = 4000
+_ARGUMENT_CHARACTERS: Final = 20_000
+"""Much is shown, because nobody should approve what they cannot read."""
+_CARD_CHARACTERS: Final = 4000
 
 
 def make_card(call: Call, *, spec: ToolSpec, arguments: object, why: str, by: Literal["anyone", "operator"]) -> Card:
     """Return the card of a call."""
-    shown = encode(_masked(msgspec.json.decode(encode(arguments)), 0)).decode()
+    shown = encode(_shortened(mask_values(msgspec.json.decode(encode(arguments))))).decode()
     return Card(
         tool=spec.name,
         title=_printable(spec.title or spec.name),
         operation=str(spec.operation),
         source=_printable(spec.source),
         arguments=_printable(_cut(shown, _ARGUMENT_CHARACTERS)),
-        identity=_printable(_cut(call.caller.identity, _TEXT_CHARACTERS)),
+        identity=_printable(_cut(call.caller.identity, _NAME_CHARACTERS)),
         profile=call.profile.name,
         client=_printable(call.caller.client),
         why=why,
@@ -99,14 +101,11 @@ def make_card(call: Call, *, spec: ToolSpec, arguments: object, why: str, by: Li
     )
 
 
-def _masked(value: Any, depth: int) -> Any:
+def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {key: "(hidden)" if _SECRET.search(key) and item else _masked(item, depth + 1) for key, item in items}
+        return {key: _shortened(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        if depth >= _DEPTH:
-            return "…"
-        return [_masked(item, depth + 1) for item in cast("list[Any]", value)]
+        return [_shortened(item) for item in cast("list[Any]", value)]
     return _cut(value, _TEXT_CHARACTERS) if isinstance(value, str) else value
 
 
@@ -183,6 +182,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decided_at: float = 0.0
     decided_by: str = ""
     reason: str = ""
+    call_id: str = ""
+    """The call that used it."""
 
     def at(self, now: float) -> "Approval":
         """Return it as it is at a time: one that nobody used before it expired is expired."""
@@ -229,9 +230,12 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: str
     approval_id: str
     tool: str
+    source: str = ""
     identity: str
     by: str = ""
     reason: str = ""
+    call_id: str = ""
+    """The call that asks for the approval, or uses it."""
 
 
 Audit = Callable[[AuditLine], None]
@@ -253,6 +257,11 @@ def _record(approval_id: str) -> str:
 
 def _pending(owner: str = "") -> str:
     return f"approval_pending/{sha256(owner.encode()).hexdigest()[:32]}/" if owner else "approval_pending/"
+
+
+def _decided(at: float, approval_id: str) -> str:
+    """Return the key of a decision; keys in order are decisions by age, the newest first."""
+    return f"approval_decided/{10**14 - int(at * 1000):014}/{approval_id}"
 
 
 def _grant_key(binding: Binding, arguments: str) -> str:
@@ -285,7 +294,7 @@ class Approvals:
         data = None if approval_id is None else await self._store.get(_record(approval_id.decode()))
         return None if data is None else self._decode(data)
 
-    async def ask(self, binding: Binding, make: Callable[[], Card], *, ttl: float) -> tuple[Approval, bool]:
+    async def ask(self, binding: Binding, make: Callable[[], Card], *, ttl: float, call_id: str = "") -> tuple[Approval, bool]:
         """Return the approval of a binding that is pending or decided, or a new one, and whether it is new.
 
         Raises:
@@ -306,7 +315,7 @@ class Approvals:
             await self._store.put(_record(approval.id), encode(approval), ttl=ttl + _KEPT_S)
             if await self._store.compare_and_set(pointer, known, approval.id.encode(), ttl=ttl):
                 await self._list(approval)
-                self._note("approval_asked", approval)
+                self._note("approval_asked", approval, call_id)
                 return approval, True
             await self._store.delete(_record(approval.id))
 
@@ -327,11 +336,12 @@ class Approvals:
             status: Status = "approved" if decision == "approve" else "denied"
             decided = msgspec.structs.replace(approval, status=status, decided_at=self._clock(), decided_by=by, reason=reason)
             if await self._replace(data, decided):
+                await self._store.put(_decided(decided.decided_at, decided.id), b"", ttl=_KEPT_S)
                 self._note(f"approval_{status}", decided)
                 return decided
 
-    async def spend(self, approval: Approval, arguments: str) -> bool:
-        """Use an approved approval, once and before it expires; return whether it could be used.
+    async def spend(self, approval: Approval, arguments: str, *, call_id: str = "") -> bool:
+        """Use an approved approval for a call, once and before it expires; return whether it could be used.
 
         Other arguments do not use it up.
         """
@@ -339,10 +349,10 @@ class Approvals:
         current = None if data is None else self._decode(data)
         if data is None or current is None or current.status != "approved" or current.binding.arguments != arguments:
             return False
-        spent = msgspec.structs.replace(current, status="spent")
+        spent = msgspec.structs.replace(current, status="spent", call_id=call_id)
         if not await self._replace(data, spent):
             return False
-        self._note("approval_spent", spent)
+        self._note("approval_spent", spent, call_id)
         return True
 
     async def wait(self, approval: Approval, seconds: float) -> Approval:
@@ -355,7 +365,7 @@ class Approvals:
                         async with asyncio.timeout(min(_LOOK_S, max(approval.expires_at - self._clock(), 0.001))):
                             await anext(messages)
                     approval = await self.get(approval.id)
-        return approval
+        return approval.at(self._clock())  # it may have expired at this very moment
 
     async def pending(self, *, limit: int = 100) -> list[Approval]:
         """Return the pending approvals, the oldest first."""
@@ -363,6 +373,12 @@ class Approvals:
         ids = [key.rpartition("/")[2] for key in keys]
         found = [self._decode(data) for approval_id in ids if (data := await self._store.get(_record(approval_id))) is not None]
         return sorted((one for one in found if one.status == "pending"), key=lambda one: one.created_at)[:limit]
+
+    async def decided(self, *, limit: int = 50) -> list[Approval]:
+        """Return the approvals that were decided in the last hour, the newest decision first."""
+        keys = await self._store.keys("approval_decided/", limit=limit)
+        ids = dict.fromkeys(key.rpartition("/")[2] for key in keys)
+        return [self._decode(data) for approval_id in ids if (data := await self._store.get(_record(approval_id))) is not None]
 
     async def watch(self, seen: set[str]) -> Approval:
         """Wait for a pending approval that was not seen yet, add it to the seen ones and return it."""
@@ -429,19 +445,16 @@ class Approvals:
                 return grant
         raise not_found("grant", grant_id, reason="unknown_approval", may_have_run=False)
 
-    def _note(self, event: str, approval: Approval) -> None:
-        card = approval.card
-        self._write(event, approval.id, card, by=approval.decided_by, reason=approval.reason)
+    def _note(self, event: str, approval: Approval, call_id: str = "") -> None:
+        self._write(event, approval.id, approval.card, by=approval.decided_by, reason=approval.reason, call_id=call_id)
 
-    def _write(self, event: str, approval_id: str, card: Card, *, by: str, reason: str) -> None:
+    def _write(self, event: str, approval_id: str, card: Card, *, by: str, reason: str, call_id: str = "") -> None:
         """Write a line to the audit log, and one to the program's log."""
         identity = log_value(card.identity)
         _audit.info("%s id=%s tool=%s identity=%s by=%s", event, approval_id, card.tool, identity, log_value(by or "-"))
         if self._audit is not None:
-            now = self._clock()
-            self._audit(
-                AuditLine(started=now, event=event, approval_id=approval_id, tool=card.tool, identity=card.identity, by=by, reason=reason)
-            )
+            who: dict[str, Any] = {"tool": card.tool, "source": card.source, "identity": card.identity, "by": by, "reason": reason}
+            self._audit(AuditLine(started=self._clock(), event=event, approval_id=approval_id, call_id=call_id, **who))
 
     def _decode(self, data: bytes) -> Approval:
         return msgspec.json.decode(data, type=Approval).at(self._clock())

@@ -147,7 +147,7 @@ class Budgets:
 
     def finished(self, call: Call, envelope: Envelope, result: Outcome) -> None:  # noqa: ARG002 - the type is `Observer`
         """Spend the tokens of an answer that goes to the caller; the answers of inner calls and jobs go into another answer."""
-        if call.parent is not None or call.channel.job_id:
+        if call.parent is not None or call.options.job is not None:
             return
         self._add(self._find(call).tokens, envelope.meta.estimated_tokens)
 

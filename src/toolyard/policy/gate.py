@@ -13,7 +13,7 @@ from contextvars import Context
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
-from toolyard._internal.logfmt import log_value
+from toolyard._internal.logfmt import log_exception, log_value
 from toolyard.dispatch.admission import is_first
 from toolyard.dispatch.call import CLIENT_SHARE, Call, Caller, Handler, JobRun
 from toolyard.dispatch.outcome import store_unavailable
@@ -29,10 +29,12 @@ from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.rules import ALLOWED, Candidates, Rules, Verdict, judge
 from toolyard.state.store import Store, StoreUnavailableError
 
-__all__ = ["APPROVAL_REQUIRED", "DecisionPoint", "Gate", "Webhook", "make_gate"]
+__all__ = ["APPROVAL_REQUIRED", "TIMED_OUT", "DecisionPoint", "Gate", "Webhook", "make_gate"]
 
 APPROVAL_REQUIRED: Final = "approval_required"
 """The status of a call that waits for the decision of a person."""
+TIMED_OUT: Final = "timeout"
+"""Who denied an approval that its host does not wait for any longer."""
 Webhook = Callable[[Approval], Awaitable[tuple[Literal["approve", "deny"], str] | None]]
 """Takes a new approval, and returns the decision and its reason, or None."""
 _FORM: Final = {"type": "object", "properties": {"reason": {"type": "string", "title": "Reason", "description": "May be left out."}}}
@@ -57,6 +59,8 @@ class _Entry(NamedTuple):
     candidates: Candidates
     certain: Verdict | None
     """The verdict, if it does not depend on caller and arguments."""
+    is_judged: bool
+    """Whether its calls must be judged, because they are not all allowed."""
 
 
 class Gate:
@@ -73,14 +77,19 @@ class Gate:
         """Whether middleware may change arguments after they were judged."""
         self.decision_point: DecisionPoint | None = None
         self.webhook: Webhook | None = None
+        self.on_wait: Callable[[Approval], None] | None = None
+        """Called when a call begins to wait for an approval; for a host whose user can decide about it."""
         self._announcements: set[asyncio.Task[None]] = set()
         self._rules = Rules()
         self._entries: dict[tuple[str, str], _Entry] = {}
+        self.version = 0
+        """Grows whenever the rules change."""
 
     def use(self, rules: Iterable[Rule], *, asks_before_destroy: bool) -> None:
         """Use these rules from now on, and perhaps ask before tools of the operation `destroy` that no rule decides about."""
         self._rules, self._asks_before_destroy = Rules(rules), asks_before_destroy
         self._entries = {}
+        self.version += 1
 
     def judges(self, call: Call) -> bool:
         """Return whether a call must be judged: False if the rules allow every call of its tool."""
@@ -88,7 +97,7 @@ class Gate:
         entry = self._entries.get((call.profile.name, spec.name))
         if entry is None or entry.spec is not spec:
             entry = self._learn(spec, call.profile.name)
-        return entry.certain is not ALLOWED and (entry.certain is None or entry.certain.decision != "allow")
+        return entry.is_judged
 
     def explain(self, spec: ToolSpec, profile: str, arguments: Mapping[str, Any], caller: Caller) -> Verdict | None:
         """Return the verdict about a call, or None if a decision point decides."""
@@ -178,13 +187,15 @@ class Gate:
         by = "anyone" if verdict.rule is None else verdict.rule.by
         ttl = self._limits.approval_ttl_s
         approval, is_new = await self.approvals.ask(
-            binding, lambda: make_card(call, spec=spec, arguments=arguments, why=verdict.why, by=by), ttl=ttl
+            binding, lambda: make_card(call, spec=spec, arguments=arguments, why=verdict.why, by=by), ttl=ttl, call_id=call.id
         )
         if is_new and self.webhook is not None:
             self._announce(approval, self.webhook)
         if approval.status == "pending" and by == "anyone" and call.can_ask():
             approval = await self._elicit(call, approval)
         if approval.status == "pending":
+            if self.on_wait is not None:
+                self.on_wait(approval)
             approval = await call.funnel.wait_outside(call, self.approvals.wait(approval, self._hold_s(call)))
         job = _job_of(call) if approval.status == "pending" else None
         if job is not None:
@@ -254,7 +265,7 @@ class Gate:
                 message = "The arguments were changed after the approval."
                 raise ToolError("approval_denied", message, reason="arguments_changed", may_have_run=False)
             try:
-                is_spent = approval is None or await self.approvals.spend(approval, arguments)
+                is_spent = approval is None or await self.approvals.spend(approval, arguments, call_id=call.id)
             except StoreUnavailableError:
                 raise store_unavailable(may_have_run=False) from None
             if not is_spent:
@@ -287,7 +298,7 @@ class Gate:
         certain = (candidates[0].verdict if candidates[0].is_certain else None) if candidates else self._default(spec)
         if len(self._entries) >= _MAX_ENTRIES:
             self._entries.clear()
-        entry = self._entries[key] = _Entry(spec, candidates, certain)
+        entry = self._entries[key] = _Entry(spec, candidates, certain, certain is None or certain.decision != "allow")
         return entry
 
     def _default(self, spec: ToolSpec) -> Verdict | None:
@@ -319,7 +330,7 @@ _DESTROY: Final = Verdict("ask", ASK_BEFORE_DESTROY, ASK_BEFORE_DESTROY.reason)
 
 def _announced(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("webhook_failed", exc_info=task.exception())
+        log_exception(_log, "webhook_failed", error=task.exception())
 
 
 def _job_of(call: Call) -> JobRun | None:
@@ -364,7 +375,7 @@ _AGAIN: Final = "Tell the person that the call waits for approval. Once it is gi
 
 def _refused(approval: Approval) -> ToolError:
     """Return the failure of a call whose approval was denied or has expired."""
-    if approval.status == "expired":
+    if approval.status == "expired" or approval.decided_by == TIMED_OUT:
         hint = "Call again, which asks anew, if somebody is there to decide."
         message = f"Nobody approved '{approval.card.tool}' in time."
         return ToolError("approval_denied", message, reason="expired", hint=hint, may_have_run=False, approval_id=approval.id)

@@ -9,13 +9,13 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, spawn, start_message
-from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, find_interpreter
+from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, base_executable, find_interpreter
 from toolyard.runtimes.process import PROCESS_LIMITS
 from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
 from toolyard.runtimes.seccomp import is_supported, launcher_filter, program_filter
@@ -26,6 +26,30 @@ _INSTALL: Final = "Install bubblewrap (Debian: 'apt install bubblewrap') on a Li
 _DEVICES: Final = ("null", "zero", "random", "urandom")  # '--dev' would bring a writable file system without a limit
 _START_S: Final = 20.0
 _PROCESSES: Final = 256
+"""Threads of all guests together."""
+_ROOT_PIDS: Final = "the kernel does not count threads of root, and this host does not let the user 'nobody' start a sandbox"
+_AS_NOBODY: Final = """
+import ctypes, os, sys
+call, argv = ctypes.CDLL(None), sys.argv[1:]
+def mount(*arguments):
+    if call.mount(*arguments, None): os._exit(96)
+sources = [number + 1 for number, part in enumerate(argv) if part == '--ro-bind']
+if call.unshare(0x20000): os._exit(96)
+mount(b'none', b'/', None, 0x44000)
+held = [os.open(argv[number], os.O_PATH) for number in sources]
+mount(b'none', b'/tmp', b'tmpfs', 0)
+os.chmod('/tmp', 0o755)
+for number, handle in zip(sources, held):
+    path, argv[number] = f'/proc/self/fd/{handle}', f'/tmp/{number}'
+    os.mkdir(argv[number]) if os.path.isdir(path) else os.close(os.open(argv[number], os.O_CREAT | os.O_WRONLY))
+    mount(path.encode(), argv[number].encode(), None, 0x5000)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+os.execv(argv[0], argv)
+"""
+"""Starts bubblewrap as the user 'nobody'. The interpreter may be in the home of root, so it is bound to a place that all can read, in a
+file system that only this process and its children see."""
 
 
 def _binds(interpreter: Interpreter) -> Iterator[str]:
@@ -53,6 +77,7 @@ class Bubblewrap:
         self._control: socket.socket | None = None
         self._lock = asyncio.Lock()
         self._memory = RunLimits().memory_bytes
+        self._unenforced: dict[str, str] = {}
 
     async def probe(self) -> Probe:
         """Start a sandbox once and end it."""
@@ -67,31 +92,44 @@ class Bubblewrap:
                 await self.close()
         except RuntimeMissingError as error:
             return Probe(backend=self.name, available=False, version=version, reason=str(error), install=_INSTALL)
+        limits = ("timeout", "tool_calls", "output", "memory", "cpu", "pids", "disk", "files", "network")
         return Probe(
             backend=self.name,
             available=True,
             version=version,
             python=sys.version.split()[0],
-            enforced=("timeout", "tool_calls", "output", "memory", "cpu", "pids", "disk", "files", "network"),
+            enforced=tuple(limit for limit in limits if limit not in self._unenforced),
+            unenforced=self._unenforced,
         )
 
     async def open(self) -> None:
-        """Start the zygote.
+        """Start the zygote; in place of root as the user 'nobody', so that a guest owns no file and its threads are counted.
 
         Raises:
             RuntimeMissingError: No sandbox can be started here.
         """
         interpreter = await find_interpreter()
+        self._unenforced = {}
+        if os.geteuid():
+            await self._start(interpreter)
+            return
+        try:
+            await self._start(interpreter, prefix=(base_executable(), "-I", "-S", "-B", "-c", _AS_NOBODY))
+        except RuntimeMissingError:
+            await self._start(interpreter)
+            self._unenforced = {"pids": _ROOT_PIDS}
+
+    async def _start(self, interpreter: Interpreter, *, prefix: Sequence[str] = ()) -> None:
         bpf = os.memfd_create("seccomp")
         try:
             os.write(bpf, launcher_filter())
             os.lseek(bpf, 0, os.SEEK_SET)
-            self._child = await spawn(await self._argv(interpreter, bpf), env={}, pass_fds=(bpf,))
+            self._child = await spawn([*prefix, *await self._argv(interpreter, bpf)], env={}, pass_fds=(bpf,))
         finally:
             os.close(bpf)
         control = self._control = self._child.connection
         limits = {**PROCESS_LIMITS, "AS": self._memory, "NPROC": _PROCESSES, "CPU": RunLimits().cpu_seconds}
-        settings = GuestSettings(zygote=True, limits=limits, seccomp=program_filter().hex())
+        settings = GuestSettings(zygote=True, limits=limits, seccomp=program_filter(changes_files=False).hex())
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_START_S):

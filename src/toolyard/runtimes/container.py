@@ -5,6 +5,7 @@ The image is built here from the interpreter of this process and pinned by its i
 
 import asyncio
 import io
+import logging
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard._internal.files import find_state_dir, write_atomically
+from toolyard._internal.logfmt import log_value
 from toolyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, driver_source, start_guest
 from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, find_interpreter
 from toolyard.runtimes.process import PROCESS_LIMITS, is_orphan, server_id
@@ -27,9 +29,12 @@ from toolyard.runtimes.seccomp import is_supported, program_filter
 
 __all__ = ["Container", "Engine", "build_image", "find_engine", "read_docker", "read_podman"]
 
+_log = logging.getLogger(__name__)
 _INSTALL: Final = "Install podman or docker, and run 'toolyard runtime build'."
 _BUILD: Final = "Run 'toolyard runtime build'."
 _IMAGE: Final = "localhost/toolyard-runtime"
+_LAYOUT: Final = 2
+"""Counts changes of what is in the image, so that an old one is not taken for ours."""
 _LABEL: Final = "toolyard.server"
 _PIN_FILE: Final = "runtime-image.json"
 _SLACK_BYTES: Final = 16 * 1024 * 1024
@@ -53,6 +58,13 @@ class Engine(msgspec.Struct, frozen=True):
     def is_podman(self) -> bool:
         """Return whether it is podman, whose flags differ in a few places."""
         return Path(self.program).name == "podman"
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """A container in the list of podman."""
+
+    id: str = msgspec.field(name="Id")
+    labels: dict[str, str] = msgspec.field(name="Labels", default_factory=dict)
 
 
 async def find_engine() -> Engine:
@@ -127,7 +139,7 @@ def _write_root(interpreter: Interpreter, file: Any) -> None:
     with tarfile.open(fileobj=file, mode="w") as tar:
         for folder in ("tmp", "etc", "dev", "proc", "sys"):
             entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755  # podman gives its tmpfs the mode of the folder
             tar.addfile(entry)
         users = b"nobody:x:65534:65534::/:/none\n"
         passwd = tarfile.TarInfo("etc/passwd")
@@ -153,7 +165,7 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 async def _tag() -> str:
     """Return the name of the image that fits this interpreter."""
     interpreter = await find_interpreter()
-    return f"{_IMAGE}:{sha256(repr((interpreter, sys.version)).encode()).hexdigest()[:12]}"
+    return f"{_IMAGE}:{sha256(repr((interpreter, sys.version, _LAYOUT)).encode()).hexdigest()[:12]}"
 
 
 async def _image_id(engine: Engine) -> str:
@@ -209,9 +221,9 @@ class Container:
     async def open(self) -> None:
         """Remove what dead servers left behind, and fill the pool."""
         self._engine = await find_engine()
+        await self._remove_orphans(self._engine)  # also if there is no image any more
         self._image = await self._find_image(self._engine)
         self._closed = False
-        await self._remove_orphans(self._engine)
         first = asyncio.create_task(self._start())
         self._pool.append(first)
         try:
@@ -254,13 +266,13 @@ class Container:
         name = f"toolyard-{uuid.uuid4().hex[:16]}"
 
         async def remove() -> None:
-            await _engine(engine.program, ["rm", "--force", *(["--time", "0"] if engine.is_podman else []), name])
+            await _engine(engine.program, [*_remove(engine), name])
 
         memory = self._limits.memory_bytes
         own = {**PROCESS_LIMITS, "AS": memory - _SLACK_BYTES, "CPU": self._limits.cpu_seconds}
         if "pids" in engine.unenforced:
             own["NPROC"] = _PIDS  # counts all processes of the user, so only where the engine has no limit of its own
-        settings = GuestSettings(limits=own, seccomp=program_filter().hex())
+        settings = GuestSettings(limits=own, seccomp=program_filter(changes_files=True).hex())
         return await start_guest(self._argv(engine, name), settings, env=_client_environment(), clean_up=remove)
 
     def _argv(self, engine: Engine, name: str) -> list[str]:
@@ -281,12 +293,33 @@ class Container:
 
     async def _remove_orphans(self, engine: Engine) -> None:
         """Remove the containers of servers that are dead; those of others are left alone."""
-        listing = ("ps", "--all", "--filter", f"label={_LABEL}", "--format", '{{.ID}} {{.Label "' + _LABEL + '"}}')
-        _, text = await _engine(engine.program, listing)
-        rows = (line.split() for line in text.splitlines())
-        dead = [row[0] for row in rows if len(row) == len(("id", "server")) and is_orphan(row[1])]
-        if dead:
-            await _engine(engine.program, ["rm", "--force", *dead])
+        template = "json" if engine.is_podman else '{{.ID}} {{.Label "' + _LABEL + '"}}'  # podman 4.3 knows no '.Label'
+        status, text = await _engine(engine.program, ("ps", "--all", "--filter", f"label={_LABEL}", "--format", template))
+        if status == 0:
+            dead = [container for container, server in (_read_json if engine.is_podman else _read_lines)(text) if is_orphan(server)]
+            status, text = await _engine(engine.program, [*_remove(engine), *dead]) if dead else (0, "")
+        if status:
+            _log.warning("containers_left_behind engine=%s reason=%s", engine.program, log_value(text.strip()[-300:]))
+
+
+def _read_json(text: str) -> list[tuple[str, str]]:
+    """Return the containers that podman lists, each with its server."""
+    try:
+        found = msgspec.json.decode(text or "[]", type=list[_Listed])
+    except msgspec.DecodeError:
+        return []
+    return [(one.id, one.labels.get(_LABEL, "")) for one in found]
+
+
+def _read_lines(text: str) -> list[tuple[str, str]]:
+    """Return the containers that docker lists, each with its server."""
+    rows = (line.split() for line in text.splitlines())
+    return [(row[0], row[1]) for row in rows if len(row) == len(("id", "server"))]
+
+
+def _remove(engine: Engine) -> tuple[str, ...]:
+    """Return the command that removes containers at once."""
+    return ("rm", "--force", "--time", "0") if engine.is_podman else ("rm", "--force")
 
 
 def _client_environment() -> dict[str, str]:

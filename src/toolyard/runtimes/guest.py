@@ -31,6 +31,7 @@ _TEXT_CHARACTERS = 4000
 _OUTPUT_CHARACTERS = 8192
 _FLUSH_S = 0.02
 _IN_FLIGHT = 10
+_UNAWAITED = 100
 _IN_FLIGHT_BYTES = 1 << 20
 _CAUSES = 10
 _STANDARD_ERROR = 2
@@ -241,9 +242,10 @@ class Driver:
         self.run_id = ""
         self._runs: list[dict[str, Any]] = []
         self._run_waiter: asyncio.Future[None] | None = None
-        self._number, self._count = 0, 0
+        self._number, self._count, self._made = 0, 0, 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._sizes: dict[int, int] = {}
+        self._unawaited: dict[int, tuple[str, int, Coroutine[Any, Any, Any]]] = {}
         self._room = asyncio.Event()
         self._outputs: tuple[Any, Any] = (_Output(self, "out"), _Output(self, "err"))
         self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins, "ToolError": ToolError}
@@ -293,8 +295,19 @@ class Driver:
         for output in self._outputs:
             output.flush()
 
-    async def request(self, name: str, args: dict[str, Any], *, is_path: bool = False) -> Any:
-        """Send a call to the host and wait for its answer."""
+    def request(self, name: str, args: dict[str, Any], *, is_path: bool = False) -> Coroutine[Any, Any, Any]:
+        """Return a coroutine that sends a call to the host and waits for its answer; until it is awaited, it counts as forgotten."""
+        self._made += 1
+        coroutine = self._request(name, args, is_path=is_path, number=self._made)
+        frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the line is only there
+        while frame is not None and not frame.f_code.co_filename.startswith(_PROGRAM):
+            frame = frame.f_back
+        if len(self._unawaited) < _UNAWAITED:
+            self._unawaited[self._made] = name, 0 if frame is None else frame.f_lineno, coroutine
+        return coroutine
+
+    async def _request(self, name: str, args: dict[str, Any], *, is_path: bool, number: int) -> Any:
+        self._unawaited.pop(number, None)
         size = len(_encode(args))
         while self._waiting and (len(self._waiting) >= _IN_FLIGHT or sum(self._sizes.values()) + size > _IN_FLIGHT_BYTES):
             self._room.clear()
@@ -312,9 +325,9 @@ class Driver:
                 self.pipe.send({"t": "drop", "n": self.run_id, "id": number})
             raise
 
-    async def call_tool(self, tool_id: str, args: dict[str, Any] | None = None, /, **kwargs: Any) -> Any:
+    def call_tool(self, tool_id: str, args: dict[str, Any] | None = None, /, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Call a tool by its id."""
-        return await self.request(str(tool_id), {**(args or {}), **kwargs})
+        return self.request(str(tool_id), {**(args or {}), **kwargs})
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> _Done:
         """Report progress to the client."""
@@ -322,8 +335,8 @@ class Driver:
         return _Done()
 
     def _metatool(self, name: str, first: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        async def call(value: Any = None, /, **kwargs: Any) -> Any:
-            return await self.request(name, kwargs if value is None else {first: value, **kwargs})
+        def call(value: Any = None, /, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+            return self.request(name, kwargs if value is None else {first: value, **kwargs})
 
         call.__name__ = call.__qualname__ = name
         return call
@@ -338,8 +351,12 @@ class Driver:
         self._names.pop("result", None)
         try:
             answer = {"ok": True, "v": _checked(await self._value(source, name), frame["value_bytes"])}
+            answer |= self._forgotten(source)
         except BaseException as error:  # noqa: BLE001 - whatever a program raises is its answer
             answer = {"ok": False, **_failure(error, source)}
+        for _, _, coroutine in self._unawaited.values():
+            coroutine.close()
+        self._unawaited.clear()
         mine = asyncio.current_task(self.loop)
         for task in asyncio.all_tasks(self.loop):
             if task is not mine:
@@ -347,6 +364,18 @@ class Driver:
         self.flush()
         if not self.pipe.ended:
             self.pipe.send({"t": "done", "n": self.run_id, **answer})
+
+    def _forgotten(self, source: str) -> dict[str, Any]:
+        """Return the failure of a program that made calls and did not await them, or nothing if there is none."""
+        forgotten = [(name, line) for name, line, call in self._unawaited.values() if cast("Any", call).cr_frame is not None]
+        if not forgotten:  # a call that was cancelled before it began has no frame
+            return {}
+        name, line = forgotten[0]
+        more = f" So were {len(forgotten) - 1} others." if len(forgotten) > 1 else ""
+        lines = source.splitlines()
+        message = f"'{name[:200]}' was called without 'await', so it did not run.{more}"
+        code = lines[line - 1][:200] if 0 < line <= len(lines) else ""
+        return {"ok": False, "kind": "unawaited", "message": message, "line": line, "column": 1, "source": code}
 
     async def _value(self, source: str, name: str) -> Any:
         """Return the value of the last expression, or of the variable 'result'."""
@@ -380,7 +409,8 @@ def _checked(value: object, limit: int) -> object:
     try:
         size = len(_encode(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise _UnserialisableError(str(error) or "the value is nested too deeply") from None
+        told = str(error) or "the value is nested too deeply"
+        raise _UnserialisableError(f"{told[:1].upper()}{told[1:]}.") from None
     if size > limit:
         raise _ValueTooLargeError(f"The value has {size} bytes; at most {limit} are returned.")
     return value

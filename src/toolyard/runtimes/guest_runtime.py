@@ -4,12 +4,15 @@ import asyncio
 import secrets
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from toolyard.runtimes.host import Guest
 from toolyard.runtimes.runtime import NO_HOOKS, Hooks, Invoke, Probe, RunLimits, RunResult, RuntimeMissingError
 
 __all__ = ["GuestRuntime", "Launcher"]
+
+_SESSIONS: Final = 32
+"""Sessions that have a guest: each keeps its memory between its runs, up to the limit of a program."""
 
 
 class Launcher(Protocol):
@@ -58,7 +61,7 @@ class GuestRuntime:
         finally:
             self._running.pop(run_id, None)
             if not session or not guest.alive:
-                self._sessions.pop(session, None)
+                self._forget(session, guest)
                 self._in_background(guest.close())  # removing a container takes longer than most programs
 
     def cancel(self, run_id: str) -> bool:
@@ -93,8 +96,17 @@ class GuestRuntime:
             self._in_background(_discard(starting))
             raise
 
+    def _forget(self, session: str, guest: Guest) -> None:
+        """Drop the guest of a session; another run may have started a new one in its place, which stays."""
+        task = self._sessions.get(session)
+        if task is not None and task.done() and not task.cancelled() and task.exception() is None and task.result() is guest:
+            del self._sessions[session]
+
     async def _session_guest(self, session: str, limits: RunLimits) -> Guest:
         if session not in self._sessions:
+            if len(self._sessions) >= _SESSIONS:
+                message = f"There are {_SESSIONS} sessions of programs already."
+                raise RuntimeMissingError(message, install="Run the program without 'session_id', or end a session.")
             self._sessions[session] = asyncio.create_task(self._launcher.launch(limits))
         try:
             return await asyncio.shield(self._sessions[session])

@@ -19,6 +19,7 @@ import msgspec
 from toolyard.model.envelope import encode
 from toolyard.runtimes.run_state import HeadAndTail, RunClock
 from toolyard.runtimes.runtime import (
+    NAME_CHARACTERS,
     NO_HOOKS,
     CallFailedError,
     FailureKind,
@@ -40,10 +41,15 @@ _BOOT: Final = (
 """Reads the driver from standard input, so that it always fits this host and no file has to be in the sandbox."""
 _START_S: Final = 30.0
 _FRAME_SLACK: Final = 64 * 1024
+_PIECE_BYTES: Final = 256 * 1024
 _STDERR_BYTES: Final = 4096
 _MESSAGE_CHARACTERS: Final = 300
+_GUEST_KINDS: Final = ("exception", "syntax", "value", "value_size", "unawaited", "memory")
+"""Failures that a guest may report; the others are for the host to find."""
+_LINES: Final = 10**7
+_FRAME_CHARACTERS: Final = 64
+"""What a frame of output counts at least, so that the number of frames has a limit, too."""
 _KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
-_NAME_CHARACTERS: Final = 200
 _TEXT_CHARACTERS: Final = 4000
 
 
@@ -130,9 +136,12 @@ class _Run:
         self.clock = RunClock(limits.seconds, hooks.paused, lambda: self.stop("timeout"))
 
     def stop(self, kind: FailureKind) -> None:
-        """End the run; its guest is gone afterwards."""
+        """End the run and its calls; its guest is gone afterwards."""
         self.stopped = self.stopped or kind
         self._guest.abort()
+        for task in self._tasks.values():
+            task.cancel()
+        self._room.set()
 
     async def end(self) -> None:
         """Stop the clock and the calls that are still running."""
@@ -156,7 +165,7 @@ class _Run:
             if (task := self._tasks.get(frame.id)) is not None:
                 task.cancel()
         elif frame.t == "progress":
-            self._hooks.progress(frame.done, frame.total, frame.text)
+            self._hooks.progress(frame.done, frame.total, frame.text[:_TEXT_CHARACTERS])
         elif frame.t == "done":
             return frame
         else:
@@ -164,7 +173,7 @@ class _Run:
         return None
 
     def _take_output(self, frame: _Frame) -> None:
-        self._written += len(frame.x)
+        self._written += max(len(frame.x), _FRAME_CHARACTERS)
         if self._written > self.limits.output_bytes:
             raise _StoppedError("output", f"The program wrote more than {self.limits.output_bytes} bytes of output.")
         (self.stderr if frame.s == "err" else self.stdout).add(frame.x)
@@ -176,6 +185,9 @@ class _Run:
         self.calls += 1
         if self.calls > limits.calls:
             raise _StoppedError("calls", f"The program made more than {limits.calls} tool calls.")
+        if len(frame.name) > NAME_CHARACTERS:
+            await self._guest.send({"t": "err", "id": frame.id, "e": _error("tool_not_found", "No tool has a name of that length.")})
+            return
         if size > limits.argument_bytes:
             message = f"The arguments have {size} bytes; a program may send {limits.argument_bytes}."
             await self._guest.send({"t": "err", "id": frame.id, "e": _error("too_large", message)})
@@ -183,6 +195,8 @@ class _Run:
         while self._tasks and (len(self._tasks) >= limits.in_flight or self._bytes + size > limits.argument_bytes):
             self._room.clear()
             await self._room.wait()
+            if self.stopped is not None:
+                raise _StoppedError(self.stopped, "The run was stopped while a call waited for its turn.")
         if frame.id in self._tasks:
             raise _StoppedError("protocol", "The guest used the number of a call twice.")
         self._bytes += size
@@ -200,7 +214,9 @@ class _Run:
             reply = encode({"t": "ret", "id": frame.id, "v": value})
             if len(reply) > self.limits.reply_bytes:
                 message = f"The result has {len(reply)} bytes; a program may take {self.limits.reply_bytes}."
-                reply = encode({"t": "err", "id": frame.id, "e": _error("too_large", message, may_have_run=True)})
+                reply = encode(
+                    {"t": "err", "id": frame.id, "e": _error("too_large", message, may_have_run=True, hint="Ask the tool for less.")}
+                )
             value = None  # the guest may never read: keep one copy only
         except CallFailedError as failed:
             reply = encode({"t": "err", "id": frame.id, "e": failed.error})
@@ -235,7 +251,7 @@ class Guest:
         except (TimeoutError, OSError, EOFError, ValueError, _StoppedError):
             self.abort()
             raise RuntimeMissingError("The guest did not start.") from None
-        self.python = frame.python
+        self.python = frame.python[:NAME_CHARACTERS]
 
     async def run(self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks = NO_HOOKS) -> RunResult:
         """Run one program; another one waits until it has ended."""
@@ -246,10 +262,8 @@ class Guest:
                 frame = await self._exchange(
                     run, {"t": "run", "n": run.id, "code": code, "inputs": inputs, "value_bytes": limits.value_bytes}
                 )
-                if frame.ok:
-                    value = msgspec.json.decode(frame.v)
-                else:
-                    failure = _failure(frame)
+                value = msgspec.json.decode(frame.v)
+                failure = None if frame.ok else _failure(frame)
             except Exception as error:  # noqa: BLE001 - whatever a guest provokes ends the guest and nothing else
                 self.abort()
                 failure = await self._cause(run, error)
@@ -270,6 +284,7 @@ class Guest:
     def abort(self) -> None:
         """Close the socket; `close` ends the process behind it."""
         self.alive = False
+        self._reader.set_exception(ConnectionAbortedError())  # the frames that it has would start calls all the same
         self._writer.transport.abort()
 
     async def close(self) -> int | None:
@@ -294,8 +309,11 @@ class Guest:
     async def send_bytes(self, body: bytes) -> None:
         """Send the body of a frame, and wait while the guest does not read."""
         async with self._writing:  # one at a time: a waiting frame is kept once, not in the socket's buffer as well
-            self._writer.write(_framed(body))
+            self._writer.write(len(body).to_bytes(4, "big") + body[:_PIECE_BYTES])
             await self._writer.drain()
+            for start in range(_PIECE_BYTES, len(body), _PIECE_BYTES):  # the buffer of the socket is a copy: keep it small
+                self._writer.write(memoryview(body)[start : start + _PIECE_BYTES])
+                await self._writer.drain()
 
     async def _exchange(self, run: _Run, start: Mapping[str, Any]) -> _Frame:
         limit = max(run.limits.value_bytes, run.limits.argument_bytes) + _FRAME_SLACK
@@ -334,12 +352,19 @@ class Guest:
 
 
 def _failure(frame: _Frame) -> RunFailure:
+    """Return what a guest reports as its failure.
+
+    Raises:
+        _StoppedError: It reports what only the host can know.
+    """
+    if frame.kind not in _GUEST_KINDS:
+        raise _StoppedError("protocol", "The guest reported a failure that it cannot have.")
     return RunFailure(
         kind=frame.kind,
-        type=frame.type[:_NAME_CHARACTERS],
+        type=frame.type[:NAME_CHARACTERS],
         message=frame.message[:_TEXT_CHARACTERS],
-        line=frame.line,
-        column=frame.column,
+        line=frame.line if 0 <= frame.line < _LINES else 0,
+        column=frame.column if 0 <= frame.column < _LINES else 0,
         source=frame.source[:_TEXT_CHARACTERS],
         traceback=frame.traceback[-_TEXT_CHARACTERS:],
         tool_error=frame.tool_error,

@@ -1,6 +1,5 @@
 """The backend `subprocess`: a plain child process, for the profile `dev`. It contains accidents, not attacks."""
 
-import asyncio
 import os
 import shutil
 import socket
@@ -15,11 +14,11 @@ from toolyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, drive
 from toolyard.runtimes.interpreter import base_executable
 from toolyard.runtimes.runtime import Probe, RunLimits
 
-__all__ = ["PROCESS_LIMITS", "Subprocess", "is_orphan", "server_id"]
+__all__ = ["PROCESS_LIMITS", "Subprocess", "is_orphan", "make_folder", "remove_orphans", "server_id"]
 
 PROCESS_LIMITS: Final = {"CORE": 0, "NOFILE": 64, "FSIZE": 64 * 1024 * 1024}
 """Process limits of every guest."""
-_FOLDER: Final = "toolyard-dev-"
+_FOLDER: Final = "toolyard-guests-"
 _SEPARATOR: Final = "+"
 """Between the parts of a folder's name; the name of a machine cannot have it."""
 _NO_ISOLATION: Final = "a plain process is not isolated"
@@ -45,9 +44,8 @@ class Subprocess:
         )
 
     async def open(self) -> None:
-        """Make the working directory of the guests, and remove those of servers that were killed."""
-        await asyncio.to_thread(_remove_orphans)
-        self._folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{server_id().replace('/', _SEPARATOR)}{_SEPARATOR}")
+        """Make the working directory of the guests."""
+        self._folder = make_folder()
 
     async def launch(self, limits: RunLimits) -> Guest:
         """Start a process."""
@@ -62,8 +60,13 @@ class Subprocess:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _remove_orphans() -> None:
-    """Remove the working directories of this user whose servers are dead."""
+def make_folder() -> str:
+    """Make a temporary directory that names this server, so that a later one can remove it if this one is killed."""
+    return tempfile.mkdtemp(prefix=f"{_FOLDER}{server_id().replace('/', _SEPARATOR)}{_SEPARATOR}")
+
+
+def remove_orphans() -> None:
+    """Remove the temporary directories of this user whose servers are dead."""
     for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         server = path.name.removeprefix(_FOLDER).rpartition(_SEPARATOR)[0].replace(_SEPARATOR, "/")
         if not is_orphan(server):
@@ -75,9 +78,17 @@ def _remove_orphans() -> None:
 
 
 def server_id() -> str:
-    """Return what names this process for good: the machine, its pid and when it started."""
+    """Return what names this process for good: the machine with its pid namespace, its pid and when it started."""
     pid = os.getpid()
-    return f"{socket.gethostname()}/{pid}/{_started(pid)}"
+    return f"{_machine()}/{pid}/{_started(pid)}"
+
+
+def _machine() -> str:
+    """Return the names of the machine and of the pid namespace: containers that share a name have pids of their own."""
+    try:
+        return f"{socket.gethostname()}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return socket.gethostname()
 
 
 def _started(pid: int) -> str:
@@ -90,6 +101,20 @@ def _started(pid: int) -> str:
 
 def is_orphan(server: str) -> bool:
     """Return whether a server of this machine is dead, so that nobody needs what it left behind."""
-    host, _, rest = server.partition("/")
+    machine, _, rest = server.partition("/")
     pid, _, started = rest.partition("/")
-    return host == socket.gethostname() and pid.isdigit() and _started(int(pid)) != started
+    if machine != _machine() or not pid.isdigit():
+        return False
+    now = _started(int(pid))
+    return now != started if now else not _exists(int(pid))
+
+
+def _exists(pid: int) -> bool:
+    """Return whether there is a process; the system may hide those of other users in '/proc'."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True

@@ -4,11 +4,13 @@ It knows no backend.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 __all__ = [
+    "NAME_CHARACTERS",
     "NO_HOOKS",
     "CallFailedError",
     "FailureKind",
@@ -24,9 +26,27 @@ __all__ = [
 ]
 
 FailureKind = Literal[
-    "exception", "syntax", "value", "value_size", "memory", "timeout", "output", "calls", "cancelled", "crashed", "protocol", "unsupported"
+    "exception",
+    "syntax",
+    "value",
+    "value_size",
+    "unawaited",
+    "memory",
+    "timeout",
+    "output",
+    "calls",
+    "cancelled",
+    "overloaded",
+    "crashed",
+    "protocol",
+    "unsupported",
 ]
-"""Why a program has no value. `crashed` is a guest that died, `protocol` one that sent what it must not."""
+"""Why a program has no value. `crashed` is a guest that died, `protocol` one that sent what it must not.
+
+`unawaited` is a call that the program forgot to await; the program ran to its end, and there is a value.
+"""
+NAME_CHARACTERS: Final = 200
+"""Characters of the longest name of a tool that a program may call."""
 _MIB: Final = 1024 * 1024
 
 
@@ -47,7 +67,8 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of a program that run at one time."""
     argument_bytes: int = 1 * _MIB
     """Bytes of the arguments of one call, and of all calls in flight together."""
-    reply_bytes: int = 4 * _MIB
+    reply_bytes: int = 3 * _MIB
+    """Bytes of the answer of one call. A guest that reads none of them costs the host this much for each call in flight."""
 
 
 class GuestCall(msgspec.Struct, frozen=True):
@@ -79,6 +100,8 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     progress: Callable[[float, float | None, str], None] = lambda _done, _total, _text: None
     paused: Callable[[], float] = lambda: 0.0
     """Seconds that the clock of this run stood still so far."""
+    watch: Callable[[Callable[[], Callable[[], None]]], AbstractContextManager[None]] = lambda _pause: nullcontext()
+    """Takes a function that is called when that clock stops, and that returns what is called when it goes on."""
 
 
 NO_HOOKS: Final = Hooks()

@@ -7,7 +7,7 @@ that an interpreter needs, and is installed before a program runs.
 import errno
 import platform
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 __all__ = ["is_supported", "launcher_filter", "program_filter"]
@@ -28,13 +28,18 @@ gettimeofday:96:169 time:201: times:100:153 getitimer:36:102 setitimer:38:103 al
 timer_gettime:224:108 timer_delete:226:111 timerfd_create:283:85 timerfd_settime:286:86 timerfd_gettime:287:87 getrandom:318:278
 getdents:78: getdents64:217:61 readlink:89: readlinkat:267:78 getcwd:79:17 chdir:80:49 fchdir:81:50 uname:63:160
 sched_yield:24:124 sched_getaffinity:204:123 getcpu:309:168 exit:60:93 exit_group:231:94 set_robust_list:273:99
-get_robust_list:274:100 rseq:334:293 set_tid_address:218:96 getrlimit:97:163 getrusage:98:165 sysinfo:99:179 fcntl:72:25
-flock:73:32 ftruncate:77:46 truncate:76:45 fsync:74:82 fdatasync:75:83 fallocate:285:47 fadvise64:221:223 unlink:87:
-unlinkat:263:35 mkdir:83: mkdirat:258:34 rmdir:84: rename:82: renameat:264:38 renameat2:316:276 link:86: linkat:265:37 symlink:88:
-symlinkat:266:36 chmod:90: fchmod:91:52 fchmodat:268:53 umask:95:166 utimensat:280:88 utime:132: sendfile:40:71
-copy_file_range:326:285 splice:275:76 arch_prctl:158: getpriority:140:141 capget:125:90 ioctl:16:29
+get_robust_list:274:100 rseq:334:293 set_tid_address:218:96 getrlimit:97:163 getrusage:98:165 sysinfo:99:179
+fadvise64:221:223 umask:95:166 sendfile:40:71 copy_file_range:326:285 splice:275:76 arch_prctl:158: getpriority:140:141
+capget:125:90
 """
-"""What an interpreter needs; all else fails with EPERM. Memory files are left out, because no limit of a process counts them."""
+"""What an interpreter needs; all else fails with EPERM. Memory files are left out, because no limit of a process counts them, and so
+is `flock`, which would lock files of the host."""
+_FILE_CHANGES: Final = """
+ftruncate:77:46 truncate:76:45 fsync:74:82 fdatasync:75:83 fallocate:285:47 unlink:87: unlinkat:263:35 mkdir:83: mkdirat:258:34
+rmdir:84: rename:82: renameat:264:38 renameat2:316:276 link:86: linkat:265:37 symlink:88: symlinkat:266:36 chmod:90: fchmod:91:52
+fchmodat:268:53 utimensat:280:88 utime:132:
+"""
+"""What programs need where they have a directory of their own."""
 _REFUSED: Final = """
 ptrace:101:117 syslog:103:116 mount:165:40 umount2:166:39 pivot_root:155:41 chroot:161:51 swapon:167:224 swapoff:168:225
 reboot:169:142 sethostname:170:161 setdomainname:171:162 iopl:172: ioperm:173: init_module:175:105 delete_module:176:106
@@ -53,6 +58,15 @@ msgget:68:186 mq_open:240:180
 _CLONE: Final = (56, 220)
 _CLONE3: Final = (435, 435)
 _PRLIMIT: Final = (302, 261)
+_FCNTL: Final = (72, 25)
+_IOCTL: Final = (16, 29)
+_FCNTL_COMMANDS: Final = (0, 1, 2, 3, 4, 1030, 1032)
+"""Copies of a descriptor and its flags. The owner and the signal of a descriptor are left out, because they send signals to other
+guests; leases and watches hold up programs of the host; the size of a pipe is taken from what its user may have."""
+_LOCK_COMMANDS: Final = (5, 6, 7, 36, 37, 38)
+"""Locks of a part of a file; nothing limits their number, and they are in the memory of the kernel."""
+_IOCTL_COMMANDS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+"""What a file object asks about a terminal, how much can be read, blocking or not, and closing on exec."""
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _X32: Final = 0x40000000
 """Numbers from here on belong to a second ABI of x86-64, which would bypass the table."""
@@ -60,8 +74,8 @@ _CLONE_THREAD: Final = 0x00010000
 _LOAD, _EQUALS, _HAS_BITS, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
-_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16
-"""Offsets in 'struct seccomp_data'; the lower half of the first argument comes first, as both architectures are little-endian."""
+_NUMBER, _ARCHITECTURE, _ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
+"""Offsets in 'struct seccomp_data'; the lower half of an argument comes first, as both architectures are little-endian."""
 
 
 def is_supported() -> bool:
@@ -76,10 +90,11 @@ def launcher_filter() -> bytes:
     return _prologue() + refused + _step(_RETURN, _ALLOW)
 
 
-def program_filter() -> bytes:
-    """Return the second stage: the calls of an interpreter, threads, and limits of the process itself."""
+def program_filter(*, changes_files: bool) -> bytes:
+    """Return the second stage: the calls of an interpreter, threads, and what concerns only the process itself."""
     column, _ = _ARCHITECTURES[platform.machine()]
-    allowed = b"".join(_when(number, _ALLOW) for number in _numbers(_ALLOWED, column))
+    table = _ALLOWED + _FILE_CHANGES if changes_files else _ALLOWED
+    allowed = b"".join(_when(number, _ALLOW) for number in _numbers(table, column))
     threads = (
         _step(_EQUALS, _CLONE[column], no=4)
         + _step(_LOAD, _ARGUMENT)
@@ -87,15 +102,13 @@ def program_filter() -> bytes:
         + _step(_RETURN, _ALLOW)
         + _step(_RETURN, _error(errno.EPERM))
     )
-    own_limits = (
-        _step(_EQUALS, _PRLIMIT[column], no=4)
-        + _step(_LOAD, _ARGUMENT)
-        + _step(_EQUALS, 0, no=1)
-        + _step(_RETURN, _ALLOW)
-        + _step(_RETURN, _error(errno.EPERM))
+    limited = (
+        _when_one_of(_PRLIMIT[column], _ARGUMENT, (0,))  # the limits of the process itself
+        + _when_one_of(_FCNTL[column], _SECOND_ARGUMENT, (*_FCNTL_COMMANDS, *(_LOCK_COMMANDS if changes_files else ())))
+        + _when_one_of(_IOCTL[column], _SECOND_ARGUMENT, _IOCTL_COMMANDS)
     )
     # 'clone3' hides its flags in memory; without it the C library falls back to 'clone'
-    return _prologue() + threads + own_limits + _when(_CLONE3[column], _error(errno.ENOSYS)) + allowed + _step(_RETURN, _error(errno.EPERM))
+    return _prologue() + threads + limited + _when(_CLONE3[column], _error(errno.ENOSYS)) + allowed + _step(_RETURN, _error(errno.EPERM))
 
 
 def _prologue() -> bytes:
@@ -113,6 +126,12 @@ def _numbers(table: str, column: int) -> Iterator[int]:
 
 def _when(number: int, action: int) -> bytes:
     return _step(_EQUALS, number, no=1) + _step(_RETURN, action)
+
+
+def _when_one_of(number: int, argument: int, values: Sequence[int]) -> bytes:
+    """Allow a call only with these values of one argument."""
+    body = _step(_LOAD, argument) + b"".join(_when(value, _ALLOW) for value in values) + _step(_RETURN, _error(errno.EPERM))
+    return _step(_EQUALS, number, no=len(body) // 8) + body
 
 
 def _step(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:

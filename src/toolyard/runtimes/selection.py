@@ -1,13 +1,14 @@
 """The selection of a runtime: the first backend that is there and stops the canary attacks. It never falls back to `dev`."""
 
 import asyncio
-import importlib.util
 import logging
 import os
+import secrets
+import shutil
 import socket
-import tempfile
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,15 +18,18 @@ from toolyard.model.errors import ToolError
 from toolyard.runtimes.bubblewrap import Bubblewrap
 from toolyard.runtimes.container import Container
 from toolyard.runtimes.guest_runtime import GuestRuntime
-from toolyard.runtimes.process import Subprocess
-from toolyard.runtimes.runtime import GuestCall, Hooks, Invoke, Probe, RunLimits, RunResult, Runtime, RuntimeMissingError
-from toolyard.runtimes.settings import RuntimeSettings
+from toolyard.runtimes.process import Subprocess, make_folder, remove_orphans
+from toolyard.runtimes.runtime import GuestCall, Hooks, Invoke, Probe, RunFailure, RunLimits, RunResult, Runtime, RuntimeMissingError
+from toolyard.runtimes.settings import BACKENDS, RuntimeSettings
+from toolyard.runtimes.turns import Turns
 from toolyard.runtimes.wasm import Wasm
 
-__all__ = ["Runtimes", "canary_attacks", "make_runtime", "try_backend", "unsafe_reason"]
+__all__ = ["Runtimes", "canary_attacks", "make_runtime", "probe_all", "try_backend", "unsafe_reason", "wanted_backends"]
 
 _log = logging.getLogger(__name__)
 _LOOP_SECONDS: Final = 0.3
+_CROWDED: Final = RunFailure(kind="overloaded", message="A call needs approval, and too many programs wait for people already.")
+_NOTHING_ALLOWED: Final = "Allow a sandbox: see 'runtime.backend', 'runtime.order' and 'runtime.wasm_enabled'."
 _UNSAFE_INSTALL: Final = "Use the profile 'standard', or set 'runtime.allow_unsafe' if you know who can reach this server."
 
 
@@ -57,17 +61,12 @@ def unsafe_reason(settings: RuntimeSettings, *, host: str | None = None) -> str 
     return None
 
 
-def _wanted(settings: RuntimeSettings) -> Sequence[str]:
+def wanted_backends(settings: RuntimeSettings) -> Sequence[str]:
+    """Return the backends that may be used, in the order in which they are tried."""
     if settings.profile == "dev":
         return ("subprocess",)
     names = (settings.backend,) if settings.backend is not None else settings.order
-    return [name for name in names if name != "wasm" or _allows_wasm(settings)]
-
-
-def _allows_wasm(settings: RuntimeSettings) -> bool:
-    if settings.wasm_enabled is not None:
-        return settings.wasm_enabled
-    return settings.backend == "wasm" or (settings.wasm_path is not None and importlib.util.find_spec("wasmtime") is not None)
+    return [name for name in names if name != "wasm" or settings.wasm_enabled is not False]
 
 
 class Runtimes:
@@ -76,7 +75,7 @@ class Runtimes:
     def __init__(self, settings: RuntimeSettings, *, state_dir: str | None = None) -> None:
         self._settings = settings
         self._state_dir = state_dir
-        self._turns = asyncio.Semaphore(settings.concurrency)
+        self._turns = Turns(settings.concurrency)
         self._selecting: asyncio.Task[tuple[Runtime, Probe]] | None = None
         self._closing = False
         self._monty: asyncio.Task[tuple[Runtime, Probe]] | None = None
@@ -117,19 +116,34 @@ class Runtimes:
         return await asyncio.shield(self._monty)
 
     async def run(
-        self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, session: str = ""
+        self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, owner: str = "", session: str = ""
     ) -> tuple[RunResult, Probe]:
         """Run a program when it is its turn; the wait is not part of its time.
 
         Raises:
-            ToolError: `runtime_unavailable`.
+            ToolError: `runtime_unavailable`, or `state_error` if the session has a program that waits for a person.
         """
         runtime, probe = await self.for_program(code, session)
-        async with self._turns:
+        run_id = secrets.token_hex(8)
+        async with self._turns.take(owner, session=session, refuse=partial(runtime.cancel, run_id)) as turn:
+
+            async def answer(call: GuestCall) -> object:
+                await turn.ready()
+                try:
+                    value = await invoke(call)
+                except Exception:  # a call that is cancelled has no answer to wait with
+                    await turn.ready()
+                    raise
+                await turn.ready()
+                return value
+
+            timed = msgspec.structs.replace(hooks, paused=lambda: hooks.paused() + turn.queued_s)
             try:
-                return await runtime.run(code, inputs, limits, invoke, hooks=hooks, session=session), probe
+                with hooks.watch(turn.pause):
+                    result = await runtime.run(code, inputs, limits, answer, hooks=timed, run_id=run_id, session=session)
             except RuntimeMissingError as error:
                 raise ToolError("runtime_unavailable", str(error), hint=error.install or None) from None
+        return (msgspec.structs.replace(result, failure=_CROWDED) if turn.is_refused else result), probe
 
     async def end_session(self, session: str) -> None:
         """End the guest of a session."""
@@ -139,9 +153,10 @@ class Runtimes:
         reason = unsafe_reason(self._settings)
         if reason is not None:
             raise ToolError("runtime_unavailable", reason, hint=_UNSAFE_INSTALL)
+        await asyncio.to_thread(remove_orphans)
         missing: dict[str, str] = {}
         install: list[str] = []
-        for name in names or _wanted(self._settings):
+        for name in names or wanted_backends(self._settings):
             runtime = make_runtime(name, self._settings, state_dir=self._state_dir)
             try:
                 if not self._closing:
@@ -150,8 +165,8 @@ class Runtimes:
                 missing[name] = str(error)
                 install.append(getattr(error, "install", ""))
         told = " ".join(f"{name}: {why}" for name, why in missing.items())
-        hint = " Or: ".join(dict.fromkeys(filter(None, install)))
-        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}", hint=hint or None, backends=missing)
+        hint = " Or: ".join(dict.fromkeys(filter(None, install))) or _NOTHING_ALLOWED
+        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}".strip(), hint=hint, backends=missing)
 
 
 def _fits_monty(code: str) -> bool:
@@ -183,9 +198,34 @@ async def try_backend(runtime: Runtime) -> Probe:
     return msgspec.structs.replace(probe, canaries=canaries)
 
 
+async def probe_all(settings: RuntimeSettings, state_dir: str | None, *, attack: bool) -> list[Probe]:
+    """Return what each backend can do here; with `attack`, the canary attacks are tried on each sandbox."""
+    probes: list[Probe] = []
+    for name in (*BACKENDS, "monty", "subprocess"):
+        runtime = make_runtime(name, settings, state_dir=state_dir)
+        probe = await runtime.probe()
+        if attack and probe.available and probe.sandboxed:
+            try:
+                probe = await try_backend(runtime)
+                await runtime.close()
+            except (RuntimeMissingError, OSError) as error:
+                probe = msgspec.structs.replace(probe, available=False, reason=str(error), install=getattr(error, "install", ""))
+        probes.append(probe)
+    return probes
+
+
+@contextmanager
+def _folder() -> Generator[str]:
+    folder = make_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 async def canary_attacks(runtime: Runtime) -> dict[str, bool]:
     """Try to read a file, reach a port, start a process and run for ever, and return which of these were stopped."""
-    with tempfile.TemporaryDirectory(prefix="toolyard-canary-") as folder, socket.create_server(("127.0.0.1", 0)) as server:
+    with _folder() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         canary = Path(folder) / "canary"
         await asyncio.to_thread(canary.write_text, "canary")
         address = f"('127.0.0.1', {server.getsockname()[1]})"

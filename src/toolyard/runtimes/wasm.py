@@ -5,6 +5,8 @@ The guest has no file system, no environment and no sockets. The worker that hos
 
 import asyncio
 import importlib.util
+import os
+import stat
 import sys
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -112,8 +114,11 @@ class Wasm:
         path, digest = await asyncio.to_thread(self._check)
         folder = find_state_dir(self._state_dir) / _CACHE
         compiled = folder / f"{digest[:32]}-{version('wasmtime')}.cwasm"
+        make_private(folder)
+        status = folder.stat()
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid != os.geteuid():
+            raise RuntimeMissingError(f"Others can change the folder '{folder}'.", install=f"Run 'chmod go-w {folder}', or remove it.")
         if not compiled.exists():
-            make_private(folder)
             await self._compile(path, compiled)
         read_private(compiled)  # machine code that others could have changed is never loaded
         self._compiled = str(compiled)
