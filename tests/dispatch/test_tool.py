@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from toolyard import Call, Envelope, Limits, PublishError, Tool, ToolError, ToolSpec, Yard, tool
-from toolyard.dispatch.tool import InvalidArgumentsError, check_by_schema, check_tool, encode_arguments
+from toolyard.dispatch.tool import InvalidArgumentsError, check_by_schema, check_tool, encode_arguments, has_more_commas
 from toolyard.model.envelope import encode
 from toolyard.model.schema import Issue
 from toolyard.providers.functions import tool_from
@@ -369,3 +369,11 @@ def test_commas_in_texts_are_no_values() -> None:
     text = b'{"a":"' + b'1,\\",' * 500_000 + b'"}'
 
     assert encode_arguments(msgspec.Raw(text), 10_000_000) == text
+
+
+@pytest.mark.parametrize("commas", [0, 1, 99, 100, 101, 1000])
+@pytest.mark.parametrize("most", [0, 1, 100, 999, 1000])
+def test_commas_are_compared_with_a_number_wherever_they_are(commas: int, most: int) -> None:
+    text = b"a" * 500 + b"a,b" * commas + b"a" * 500
+
+    assert has_more_commas(text, most) is (commas > most)

@@ -5,9 +5,11 @@ Policies decide, a person confirms what the tool declares, and limiters make the
 
 import logging
 from asyncio import Lock
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from toolyard._internal.logfmt import log_exception
 from toolyard.dispatch.call import Call, Limiter, Policy, Release, StartJob
 from toolyard.dispatch.deadlines import Deadlines
 from toolyard.dispatch.outcome import store_unavailable
@@ -122,7 +124,7 @@ class Admission:
             started = await self.start_job(call)
             if started is not None:
                 return started
-        await self._acquire(call, self._limiters)
+        await self._acquire(call, self._resumes if job is not None and job.is_attached else self._limiters)  # which counts no second time
         if job is not None:
             await job.claim()
         return None
@@ -152,6 +154,10 @@ class Admission:
         """Return how long the clock of a call stood still so far."""
         return self._deadlines.paused_s(call)
 
+    def watch_pauses(self, call: Run, pause: Callable[[], Callable[[], None]]) -> AbstractContextManager[None]:
+        """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""
+        return self._deadlines.watched(call, pause)
+
     async def _confirm(self, call: Run, confirmation: Confirmation) -> Mapping[str, Any]:
         """Return the person's answer, which a mounting yard may have asked for already."""
         parent = call.parent
@@ -180,7 +186,7 @@ class Admission:
         except StoreUnavailableError:
             raise store_unavailable(may_have_run=False) from None
         except Exception:  # noqa: BLE001 - a policy that fails denies
-            _log.exception("policy_failed tool=%s id=%s", call.spec.name, call.id)
+            log_exception(_log, "policy_failed tool=%s id=%s", call.spec.name, call.id)
             raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None
 
 

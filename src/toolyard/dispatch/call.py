@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
-from toolyard._internal.logfmt import is_identifier, log_fields, log_value
+from toolyard._internal.logfmt import is_tool_name, log_fields, log_value
+from toolyard._internal.mask import mask_text, mask_values
 from toolyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
@@ -49,6 +50,7 @@ __all__ = [
     "StartJob",
     "ambient",
     "current_call",
+    "names_around",
     "stated_options",
 ]
 
@@ -177,6 +179,11 @@ class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     priority: Literal["", "interactive", "background"] = ""
     """The priority in the queue; by default what the request or the tool says."""
 
+    @property
+    def need_admission(self) -> bool:
+        """Return whether a call with these is always admitted: its caller set a timeout, or it is or becomes a job."""
+        return self.seconds > 0 or self.background or self.job is not None
+
 
 class JobRun(Protocol):
     """What the funnel needs of the job that runs a call."""
@@ -189,6 +196,11 @@ class JobRun(Protocol):
     @property
     def is_attached(self) -> bool:
         """Return whether it runs in place of a call that passed everything already."""
+        ...
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Return the tools whose calls started it."""
         ...
 
     @property
@@ -280,6 +292,10 @@ class Funnel(Protocol):
         """Return how many seconds the clock of a call stood still so far."""
         ...
 
+    def watch_pauses(self, call: "Call", pause: Callable[[], Callable[[], None]]) -> AbstractContextManager[None]:
+        """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""
+        ...
+
     def send_progress(self, call: "Call", progress: Progress, *, own: bool) -> None:
         """Send progress of a call to its client, throttled."""
         ...
@@ -350,7 +366,7 @@ class Call(msgspec.Struct, eq=False):
         """Return the tool's name, or '?' for a name that is not safe to log."""
         if self.spec is not UNKNOWN_TOOL:
             return self.spec.name
-        return str(self.name) if is_identifier(str(self.name)) else "?"
+        return str(self.name) if is_tool_name(str(self.name)) else "?"
 
     @property
     def cancelled(self) -> bool:
@@ -414,7 +430,8 @@ class Call(msgspec.Struct, eq=False):
         send = self.channel.log
         if send is None:
             number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-            _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, log_value(text), log_fields(facts))
+            shown = log_fields(mask_values({name: str(fact) for name, fact in facts.items()}))
+            _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, log_value(mask_text(text)), shown)
         else:
             self._on_loop(lambda: send(level, text, facts))
         return NOOP
@@ -454,6 +471,15 @@ class Call(msgspec.Struct, eq=False):
             call_safely(send)
         else:
             self.funnel.loop.call_soon_threadsafe(call_safely, send)
+
+
+def names_around(call: Call) -> tuple[str, ...]:
+    """Return the tools whose calls a call is nested in, also by way of jobs."""
+    names: list[str] = []
+    while call.parent is not None:
+        call = call.parent
+        names.append(call.spec.name)
+    return (*names, *(() if call.options.job is None else call.options.job.inside))
 
 
 def current_call() -> Call:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -25,6 +25,8 @@ class _Pause(NamedTuple):
     since: float
     left: float | None
     """Seconds left, if there is a deadline."""
+    go_on: Callable[[], None] | None = None
+    """What is called when the clock goes on."""
 
 
 class Deadlines(SharedTimers[Run]):
@@ -33,6 +35,7 @@ class Deadlines(SharedTimers[Run]):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop, self._stop)
         self._paused: dict[Run, _Pause] = {}
+        self._watchers: dict[Run, Callable[[], Callable[[], None]]] = {}
 
     def end(self, call: Run) -> None:
         """Forget a finished call that may have moved to another table, because it was paused or had a timeout of its own."""
@@ -45,7 +48,7 @@ class Deadlines(SharedTimers[Run]):
         now = time.perf_counter()
         for call in calls:
             pause = self._paused.get(call)
-            self._paused[call] = _Pause(1, now, self.remove(call)) if pause is None else pause._replace(holders=pause.holders + 1)
+            self._paused[call] = self._pause(call, now) if pause is None else pause._replace(holders=pause.holders + 1)
         try:
             yield
         finally:
@@ -57,6 +60,19 @@ class Deadlines(SharedTimers[Run]):
         pause = self._paused.get(call)
         return call.paused_s + (0.0 if pause is None else time.perf_counter() - pause.since)
 
+    @contextmanager
+    def watched(self, call: Run, pause: Callable[[], Callable[[], None]]) -> Generator[None]:
+        """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""
+        self._watchers[call] = pause
+        try:
+            yield
+        finally:
+            del self._watchers[call]
+
+    def _pause(self, call: Run, now: float) -> _Pause:
+        watcher = self._watchers.get(call) if self._watchers else None
+        return _Pause(1, now, self.remove(call), None if watcher is None else watcher())
+
     def _resume(self, call: Run) -> None:
         pause = self._paused.pop(call, None)
         if pause is None or call.finished:
@@ -64,6 +80,8 @@ class Deadlines(SharedTimers[Run]):
         if pause.holders > 1:
             self._paused[call] = pause._replace(holders=pause.holders - 1)
             return
+        if pause.go_on is not None:
+            pause.go_on()
         call.paused_s += time.perf_counter() - pause.since
         if pause.left is not None:
             self.start(call, max(pause.left, _LEAST_S))

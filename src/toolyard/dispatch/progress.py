@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from toolyard._internal.logfmt import log_exception
+
 __all__ = ["NOOP", "Noop", "Progress", "ProgressThrottle", "SendProgress", "call_safely", "on_loop"]
 
 
@@ -100,7 +102,7 @@ def call_safely(send: Callable[[], None]) -> None:
     try:
         send()
     except Exception:  # noqa: BLE001 - a channel may raise anything
-        _log.exception("door_failed")
+        log_exception(_log, "door_failed")
 
 
 class Noop:

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from toolyard._internal.logfmt import log_exception
 from toolyard.dispatch.resource import Prompt, Resource, check_prompt, check_resource
 from toolyard.dispatch.table import NONE_WITHHELD, ChangeKind, Table, Unavailable, WithheldReasons
 from toolyard.dispatch.tool import Tool, check_tool
@@ -367,4 +368,4 @@ def _notify(watchers: "list[Callable[[T], None]]", event: T) -> None:
         try:
             watcher(event)
         except Exception:  # noqa: BLE001 - a watcher may raise anything, and must not stop the others
-            _log.exception("watcher_failed kind=%s", type(event).__name__)
+            log_exception(_log, "watcher_failed kind=%s", type(event).__name__)

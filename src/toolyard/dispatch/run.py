@@ -7,6 +7,7 @@ import asyncio
 import logging
 from typing import Any
 
+from toolyard._internal.logfmt import log_exception
 from toolyard.dispatch.call import Call, Handler, Release
 from toolyard.dispatch.progress import Progress, ProgressThrottle, call_safely
 from toolyard.model.errors import Blame, CodeName
@@ -41,9 +42,11 @@ class Run(Call, eq=False):
     """Calls that this one started in other tasks."""
     releases: tuple[Release, ...] = ()
     """Gives back what the limiters of this call hold."""
-    _progress: ProgressThrottle | None = None
-    _task: "asyncio.Task[Any] | None" = None
-    _cancelling: int = 0
+    task: "asyncio.Task[Any] | None" = None
+    """The task that it runs in, while it does."""
+    cancelling: int = 0
+    """Cancellations of the task by others, from before the call."""
+    progress_throttle: ProgressThrottle | None = None
     _cancellations: int = 0
 
     def stop(self, code: CodeName, *, blame: Blame | None = None) -> None:
@@ -56,17 +59,15 @@ class Run(Call, eq=False):
 
     def cancel(self) -> None:
         """Cancel the handler once more, if it is running."""
-        if self._task is not None:
+        if self.task is not None:
             self._cancellations += 1
-            self._task.cancel()
+            self.task.cancel()
 
-    def run_in(self, task: "asyncio.Task[Any]") -> None:
-        """Set the task that the call runs in; a parent in another task cancels it when that ends."""
-        self._task = task
-        if cancelling := task.cancelling():
-            self._cancelling = cancelling
+    def join(self, task: "asyncio.Task[Any]") -> None:
+        """Note how often the task was cancelled before, and let a parent in another task cancel this call when it ends."""
+        self.cancelling = task.cancelling()
         parent: Any = self.parent  # a run, as every call is
-        if parent is not None and parent._task is not task:  # noqa: SLF001 - another run
+        if parent is not None and parent.task is not task:
             if parent.children is None:
                 parent.children = {self}
             else:
@@ -77,7 +78,7 @@ class Run(Call, eq=False):
         while self._cancellations:
             self._cancellations -= 1
             task.uncancel()
-        return task.cancelling() > self._cancelling
+        return task.cancelling() > self.cancelling
 
     def release(self) -> None:
         """Give back what the limiters hold, the last one first, even if some fail."""
@@ -86,14 +87,13 @@ class Run(Call, eq=False):
             try:
                 release()
             except Exception:  # noqa: BLE001 - a release may raise anything, and must not keep the others
-                _log.exception("release_failed tool=%s id=%s", self.tool, self.id)
+                log_exception(_log, "release_failed tool=%s id=%s", self.tool, self.id)
 
-    def finish(self) -> None:
-        """Deliver the last progress and cancel the calls that this one started and did not wait for."""
-        self.finished = True
-        self._task = self.memo = None  # a memo may refer to the call: a cycle would stay until the next collection
-        if self._progress is not None:
-            self._progress.close()
+    def settle(self) -> None:
+        """Deliver the last progress of a finished call, and cancel the calls that it started and did not wait for."""
+        self.memo = None  # it may refer to the call: a cycle would stay until the next collection
+        if self.progress_throttle is not None:
+            self.progress_throttle.close()
         parent: Any = self.parent
         if parent is not None and parent.children:
             parent.children.discard(self)
@@ -105,7 +105,7 @@ class Run(Call, eq=False):
         """Send progress to the client, throttled; `own` is progress that the yard reports itself."""
         if self.finished or self.channel.progress is None:
             return
-        if self._progress is None:
+        if self.progress_throttle is None:
             send = self.channel.progress
-            self._progress = ProgressThrottle(lambda progress: call_safely(lambda: send(progress)), self.funnel.loop)
-        self._progress.add(progress, own=own)
+            self.progress_throttle = ProgressThrottle(lambda progress: call_safely(lambda: send(progress)), self.funnel.loop)
+        self.progress_throttle.add(progress, own=own)

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from toolyard._internal.logfmt import is_identifier
+from toolyard._internal.logfmt import is_identifier, log_exception
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.state.store import Clock, Store, StoreUnavailableError
@@ -67,6 +67,8 @@ class Session:
     data: dict[str, Any] = field(default_factory=dict[str, Any])
     """JSON, which is stored after each call that changes it; with a lasting store it survives a restart."""
     last_code: str | None = None
+    calls: int = 0
+    """The number of calls that used it in this process."""
     busy: int = 0
     """The number of calls that use it now."""
     stored: bytes | None = None
@@ -102,7 +104,7 @@ class Session:
                 else:  # the clean-up awaited a task that it cancelled itself
                     _log.warning("cleanup_cancelled session=%s", self.id)
             except BaseException:  # noqa: BLE001 - a clean-up may raise anything, and must not stop the others
-                _log.exception("cleanup_failed session=%s", self.id)
+                log_exception(_log, "cleanup_failed session=%s", self.id)
         if cancelled is not None:
             raise cancelled
 
@@ -172,6 +174,10 @@ class Sessions:
     def of(self, owner: str) -> list[Session]:
         """Return the owner's live sessions, oldest first."""
         return list(self._by_owner.get(owner, {}).values())
+
+    def all(self) -> list[Session]:
+        """Return the live sessions of all owners, oldest first; only for operators."""
+        return list(self._live.values())
 
     def get(self, session_id: str, owner: str) -> Session:
         """Return the owner's session of that id.
@@ -305,6 +311,7 @@ class Sessions:
     def enter(self, session: Session) -> None:
         """Mark the session as used by one more call, so that it does not become idle."""
         session.busy += 1
+        session.calls += 1
         session.last_used = self._clock()
 
     def leave(self, session: Session, code: str | None) -> None:
@@ -343,7 +350,7 @@ class Sessions:
             try:
                 listener(event)
             except BaseException:  # noqa: BLE001 - a listener may raise anything, and must not stop the others
-                _log.exception("session_listener_failed session=%s", event.session_id)
+                log_exception(_log, "session_listener_failed session=%s", event.session_id)
 
     async def end_all(self) -> None:
         """End every session, newest first, even if this task is cancelled meanwhile."""

@@ -15,14 +15,24 @@ import msgspec
 from toolyard._internal.lazy import PausedCollection
 from toolyard.dispatch.call import Arguments, Handler
 from toolyard.model.coercion import IntegerConverter, Repair, find_repairs
-from toolyard.model.envelope import encode
+from toolyard.model.envelope import encode, encode_unchecked
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator
 from toolyard.model.simple_schema import fits_simple_schema, is_simple_schema
 from toolyard.model.spec import PublishError, ToolSpec, check_spec
 
-__all__ = ["Check", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "decode_arguments", "encode_arguments"]
+__all__ = [
+    "Check",
+    "Complete",
+    "InvalidArgumentsError",
+    "Tool",
+    "check_by_schema",
+    "check_tool",
+    "decode_arguments",
+    "encode_arguments",
+    "has_more_commas",
+]
 
 Check = Callable[[bytes], Arguments]
 """Takes arguments as JSON text; returns the handler's arguments or raises `InvalidArgumentsError`."""
@@ -36,6 +46,7 @@ _MAX_COERCED: Final = 50
 _QUICK_BYTES: Final = 256 * 1024
 _MAX_VALUES: Final = 500_000
 """Most values of arguments: making and checking them blocks other calls for up to a quarter of a second."""
+_FEW_COMMAS: Final = 100
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _decode_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -173,16 +184,28 @@ def encode_arguments(arguments: object, max_bytes: int) -> bytes:
     if arguments is None:
         return b"{}"
     try:
-        text = bytes(arguments) if type(arguments) is msgspec.Raw else encode(arguments)
-    except TypeError:
+        text = bytes(arguments) if type(arguments) is msgspec.Raw else encode_unchecked(arguments)
+    except Exception:  # noqa: BLE001 - a property or serialiser of an argument may raise anything
         hint = "Give texts of whole characters, numbers, true, false, null, and lists and objects of these."
         raise ToolError("invalid_input", "The arguments cannot be written as JSON.", hint=hint, issues=[]) from None
-    if len(text) > max_bytes:
-        message = f"The arguments have {len(text)} bytes; at most {max_bytes} are taken."
-        raise ToolError("too_large", message, bytes=len(text), limit=max_bytes)
-    if len(text) > _MAX_VALUES and text.count(b",") > _MAX_VALUES:
+    size = len(text)
+    if size > max_bytes:
+        message = f"The arguments have {size} bytes; at most {max_bytes} are taken."
+        raise ToolError("too_large", message, bytes=size, limit=max_bytes)
+    if size > _MAX_VALUES and has_more_commas(text, _MAX_VALUES):
         _check_values(text)
     return text
+
+
+def has_more_commas(text: bytes, most: int) -> bool:
+    """Return whether a text has more commas than so many."""
+    # Python 3.11 counts byte by byte, which takes 0.3 ms for 1 MB; finding the first few takes 0.01 ms if there are no more.
+    position = -1
+    for _ in range(min(most, _FEW_COMMAS)):
+        position = text.find(b",", position + 1)
+        if position < 0:
+            return False
+    return text.count(b",") > most
 
 
 def _check_values(text: bytes) -> None:

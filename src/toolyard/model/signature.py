@@ -126,9 +126,9 @@ class Parameters:
         self.is_partial |= other.is_partial
 
 
-def read_parameters(schema: Schema) -> Parameters:
-    """Return the parameters in an input schema, its references, all its parts and what its alternatives share."""
-    return _ParameterReader(schema).read(schema)
+def read_parameters(schema: Schema, part: Schema | None = None) -> Parameters:
+    """Return the parameters in an input schema, or in a part of it: its references, all its parts and what its alternatives share."""
+    return _ParameterReader(schema).read(schema if part is None else part)
 
 
 class _ParameterReader:

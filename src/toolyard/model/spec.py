@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from toolyard._internal.logfmt import is_identifier
+from toolyard._internal.logfmt import is_tool_name
 from toolyard.model.elicitation import Confirmation, check_form
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES, CodeName
@@ -282,7 +282,7 @@ UNKNOWN_TOOL: Final = ToolSpec(name="?", description="?", input_schema={}, opera
 
 def unknown_spec(kind: Kind, name: str) -> ToolSpec:
     """Return the spec of a call to an unknown name; a name that is unsafe in logs becomes '?'."""
-    return msgspec.structs.replace(UNKNOWN_TOOL, kind=kind, name=name if is_identifier(str(name)) else "?")
+    return msgspec.structs.replace(UNKNOWN_TOOL, kind=kind, name=name if is_tool_name(str(name)) else "?")
 
 
 def with_codes(spec: ToolSpec) -> ToolSpec:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -88,6 +88,7 @@ class ServerContext:
         ttl = int(serving.list_seconds * 1000)
         self._encoders = {name: ResultEncoder(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
         self._local_callers: dict[str, Caller] = {}
+        self._last_caller: tuple[Caller, str, Caller] = (SHARED, "", SHARED)
         self._callers: dict[tuple[str, str, str], Caller] = {}
         self._param_headers: dict[str, ParamHeaders] = {}
         self._param_headers_version = -1
@@ -119,9 +120,13 @@ class ServerContext:
 
     def caller(self, base: Caller, client: object) -> Caller:
         """Return the caller with the name that its client states, the same object for the same name."""
-        name = cast("dict[str, Any]", client).get("name") if isinstance(client, dict) else None
+        stated: Any = client
+        name = stated.get("name") if isinstance(client, dict) else None
         if not isinstance(name, str) or not name:
             return base
+        last_base, last_name, last = self._last_caller
+        if base is last_base and name == last_name:  # the usual case of a pipe
+            return last
         if base is SHARED:  # the usual case of a local server: one look-up
             cached = self._local_callers.get(name)
             if cached is not None:
@@ -137,6 +142,7 @@ class ServerContext:
             )
         if base is SHARED and len(self._local_callers) < _MAX_CALLERS:
             self._local_callers[name] = cached
+        self._last_caller = (base, name, cached)
         return cached
 
     def profile_of(self, caller: Caller) -> Profile:
@@ -237,7 +243,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     @property
     def takes_tasks(self) -> bool:
         """Return whether the client declares the extension for tasks, for its session or for this request."""
-        return declares_tasks(self.capabilities) or (CAPABILITIES in self.meta and declares_tasks(self.meta[CAPABILITIES]))
+        own, stated = self.capabilities, self.meta.get(CAPABILITIES)  # the same object in the 2026-07-28 era, and often empty
+        return bool(own and declares_tasks(own)) or bool(stated and stated is not own and declares_tasks(stated))
 
     def channel(self, ask: AskClient | None = None) -> Channel:
         """Return the channel of this request's call, a shared one where the request allows it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from toolyard._internal.logfmt import log_exception
 from toolyard.dispatch.call import Caller, CallRequest
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.jobs.run import TASKS
@@ -96,7 +97,7 @@ def _encode_error(request_id: Id, method: str, error: Exception) -> bytes:
     if isinstance(error, StoreUnavailableError):
         failed = store_unavailable(may_have_run=False)
         return encode_fault(request_id, Fault(INTERNAL, failed.message, {"error": Envelope.fail(failed).error}))
-    _log.error("request_failed method=%s", method, exc_info=error)
+    log_exception(_log, "request_failed method=%s", method, error=error)
     return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
 
 

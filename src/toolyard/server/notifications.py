@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from toolyard._internal.logfmt import log_exception
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import Profile
 from toolyard.server.lists import Kind, Lists
@@ -164,7 +165,7 @@ def _notify_safely(subscription: Subscription, method: str, params: dict[str, An
     try:
         subscription.notify(method, params)
     except Exception:  # noqa: BLE001 - a client that cannot be notified must not keep the others from it
-        _log.exception("notice_failed method=%s", method)
+        log_exception(_log, "notice_failed method=%s", method)
 
 
 async def listen(context: "RequestContext", params: SubscriptionsListen) -> bytes:

@@ -170,7 +170,9 @@ class ServerSession:
         self._send = send
         self._level = _INFO
         self._is_closed = False
-        self._line = f"conversation {next(_session_numbers)}"
+        self.number = next(_session_numbers)
+        """Names it to people: an id may be all that lets somebody in."""
+        self._line = f"conversation {self.number}"
         self._channel = Channel(name=server.channel, line=self._line, server=server.number, log=self._send_log)
         self._shared_context: RequestContext | None = None
         """The context of all tool calls that have neither `_meta` nor headers, so that it is built once."""

@@ -1,6 +1,13 @@
-"""The circuit breaker opens after three failures, for longer each time, and lets one call probe."""
+"""The circuit breaker opens after three failures, for longer each time, and lets one call probe. A reason for people has no secrets."""
 
-from toolyard.providers.upstream.health import Breaker
+import logging
+from collections.abc import Mapping
+
+import pytest
+
+from toolyard.providers.upstream.health import Breaker, Health
+from toolyard.providers.upstream.link import LinkError, LinkErrorKind
+from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 
 class Clock:
@@ -78,3 +85,50 @@ def test_retry_after_opens_the_breaker_for_that_long() -> None:
     assert breaker.wait == 30
     breaker.reset()
     assert breaker.admit() == 0
+
+
+class Token:
+    """Credentials with an access token."""
+
+    def ready(self) -> Mapping[str, str]:
+        return {"Authorization": "Bearer access-hunter2"}
+
+    async def renew(self, challenge: str) -> bool:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", ["unavailable", "unauthenticated", "lost"])
+def test_the_reason_for_a_state_holds_neither_the_secrets_of_the_settings_nor_our_tokens(
+    caplog: pytest.LogCaptureFixture, kind: LinkErrorKind
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    settings = UpstreamSettings(
+        url="https://u:url-hunter2@h/mcp?key=query-hunter2",
+        headers={"X-Custom": "header-hunter2"},
+        reshape={"t": Reshape(fixed={"api_key": "fixed-hunter2"})},
+        login=Login(
+            client_secret="login-hunter2",  # noqa: S106 - planted to be looked for
+            grant="identity_assertion",
+            identity=Identity(issuer="https://i", client_id="c", client_secret="identity-hunter2", id_token="id-hunter2"),  # noqa: S106 - the same
+        ),
+    )
+    health = Health("web", Token(), clock=Clock(), changed=lambda: None, secrets=settings.secrets())
+    text = "Refused: access-hunter2 url-hunter2 header-hunter2 fixed-hunter2 login-hunter2 identity-hunter2 id-hunter2 token=other-hunter2"
+
+    health.fail(0.0, LinkError(kind, text, private=f"first line\nlast line: {text}"), own_request=True)
+
+    assert health.last_error.startswith("Refused: *** *** ***")
+    assert "hunter2" not in health.last_error + health.reason + caplog.text
+    assert ("last line" in health.last_error) is (kind != "lost")
+
+
+def test_the_secrets_of_a_program_are_in_its_variables_and_arguments() -> None:
+    settings = UpstreamSettings(
+        command="x", args=("--verbose", "--token", "a-hunter2", "--api-key=b-hunter2", "plain"), env={"KEY": "c-hunter2", "MODE": "fast"}
+    )
+
+    assert {"a-hunter2", "b-hunter2", "c-hunter2"} <= settings.secrets()
+    assert settings.secrets().isdisjoint({"--verbose", "--token", "plain", "fast"})

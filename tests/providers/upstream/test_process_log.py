@@ -200,3 +200,16 @@ def test_a_log_that_is_not_there_yet_has_no_lines(log: Path) -> None:
         assert reader.read_new() == []
         append(log, b"one\n")
         assert reader.read_new() == ["one"]
+
+
+def test_secrets_of_the_settings_are_not_written_and_what_looks_like_another_one_is_not_read(path: Path) -> None:
+    log = ProcessLog(path, {"hunter2", "hunter2-long"})
+    log.feed(b"with hunter2-long and hun")
+    log.feed(b"ter2 and password: abc\n")
+    log.add_line("stdout", b"hunter2")
+
+    assert log.tail == "with *** and *** and password: ***\n***"
+    log.close()
+    assert "hunter2" not in path.read_text()
+    with LogReader(path) as reader:
+        assert [line.partition(" ")[2] for line in reader.read_last(10)] == ["stderr with *** and *** and password: ***", "stdout ***"]

@@ -22,7 +22,7 @@ from toolyard.providers.upstream.pins import Key, Pins, accept, definitions_of
 from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
 
-NOISE: Final = 2
+NOISE: Final = 4 if "coverage" in sys.modules else 2  # measuring coverage takes as long as the code itself
 """How much longer than 250 ms the event loop may be blocked here."""
 BAD: Final = Path(__file__).parent / "servers" / "bad_server.py"
 
@@ -283,7 +283,7 @@ async def test_the_last_words_of_a_dying_program_and_paths_of_the_machine_are_fo
 
         assert (error.code, error.next_actions) == ("upstream_unavailable", ("toolyard logs bad",))
         assert "told to die" not in encode(error).decode()
-        assert "told to die" in upstream.status().last_error
+        assert "told to die" not in upstream.status().last_error  # after calls, last words may hold the contents of one
         assert "told to die" in (folder_of(tmp_path, "bad") / "stderr.log").read_text()
 
     settings = replace(settings_of(), command=str(tmp_path / "no-such-program"))

@@ -10,7 +10,7 @@ import pytest
 
 from toolyard.config.settings import Serving
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http.capacity import Connections, Throttle
+from toolyard.transports.http.admission import Connections, Throttle
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

@@ -260,3 +260,15 @@ async def test_what_is_answered_while_the_server_ends_says_that_the_connection_c
 
     assert (reply.status, reply.headers["connection"]) == (200, "close")
     assert (await busy.reply()).status == 200
+
+
+async def test_a_server_that_is_cancelled_while_it_starts_closes_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "yard.sock"
+    transport: Any = make_transport(Serving(transport="http", socket=str(path)))
+    async with Yard() as yard:
+        starting = asyncio.create_task(transport.serve(yard))
+        await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+    assert (transport.listener.fileno(), path.exists()) == (-1, False)

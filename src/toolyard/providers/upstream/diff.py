@@ -3,8 +3,9 @@
 Invisible characters are escaped, so that a line hides nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
+from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -18,12 +19,15 @@ from toolyard.providers.upstream.pins import (
     Pin,
     PinnedKind,
     StoredDefinitions,
+    accept,
     accepted_definition,
     changed_fields,
+    read_accepted,
+    store_accepted,
 )
 from toolyard.providers.upstream.scan import visible
 
-__all__ = ["Difference", "FieldChange", "diff_hash", "differences"]
+__all__ = ["Comparison", "Difference", "FieldChange", "accept_definitions", "compare", "diff_hash", "differences"]
 
 _CONTEXT_LINES: Final = 2
 _HASH_CHARACTERS: Final = 12
@@ -51,6 +55,31 @@ class Difference(msgspec.Struct, frozen=True):
     def key(self) -> Key:
         """Return the kind and name of the item."""
         return Key(self.kind, self.name)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """The differences of an upstream; `seen` is a digest of them, with which somebody accepts exactly what they reviewed."""
+
+    upstream: str
+    seen: str
+    differences: list[Difference]
+
+
+def compare(name: str, definitions: Definitions, pins: Mapping[Key, Pin], *, folder: Path) -> Comparison:
+    """Compare the definitions of an upstream with the accepted ones; `folder` is where it keeps its state."""
+    found = differences(definitions, pins, read_accepted(folder))
+    return Comparison(name, diff_hash(found, definitions), found)
+
+
+def accept_definitions(lock: Path, name: str, *, definitions: Definitions, keys: Sequence[Key], folder: Path) -> None:
+    """Accept the current definitions of these keys, and keep them for later comparisons.
+
+    Raises:
+        LockError: The lock is invalid.
+        OSError: The lock, or the folder, cannot be written.
+    """
+    accept(lock, name, definitions=definitions, keys=keys)
+    store_accepted(folder, [definitions[key] for key in keys if key in definitions])
 
 
 def differences(definitions: Definitions, pins: Mapping[Key, Pin], stored: StoredDefinitions) -> list[Difference]:

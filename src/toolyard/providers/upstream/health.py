@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
@@ -12,6 +12,7 @@ import msgspec
 
 from toolyard._internal.files import read_private, write_atomically
 from toolyard._internal.logfmt import log_value
+from toolyard._internal.mask import mask_text, secrets_in
 from toolyard.providers.upstream.link import Credentials, LinkError
 from toolyard.providers.upstream.settings import Carrier
 
@@ -195,7 +196,15 @@ def _is_alive(pid: int) -> bool:
 class Health:
     """The state of one upstream, and the reason for it."""
 
-    def __init__(self, name: str, credentials: Credentials, *, clock: Callable[[], float], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        credentials: Credentials,
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        secrets: Iterable[str] = (),
+    ) -> None:
         self.state: State = "cold"
         self.reason = "Nothing has been asked of it yet."
         self.since = time.time()
@@ -209,6 +218,7 @@ class Health:
         self._credentials = credentials
         self._clock = clock
         self._changed = changed
+        self._secrets = frozenset(secrets)
         self._refused: tuple[LinkError, Mapping[str, str] | None] | None = None
         """The refusal of our credentials, and the headers that were refused."""
 
@@ -259,8 +269,9 @@ class Health:
     def fail(self, started: float, error: LinkError, *, own_request: bool = False) -> None:
         """Record that an attempt that started then failed; the error of an own request cannot be a caller's fault."""
         self.failures += 1
-        cause = error.private.strip().splitlines()[-1:]  # the last line of stderr usually names it, and the log has the others
-        self.last_error = " ".join([error.message, *cause])[:_ERROR_CHARACTERS]
+        # The last line of stderr usually names the cause. After calls it may hold their contents, so then only the process log has it.
+        cause = error.private.strip().splitlines()[-1:] if error.kind != "lost" else []
+        self.last_error = self._masked(" ".join([error.message, *cause]))[:_ERROR_CHARACTERS]
         if error.kind == "unauthenticated" and error.status == _FORBIDDEN and not own_request:
             self._breaker.abandon()  # one forbidden call says nothing about others
         elif error.kind == "unauthenticated":
@@ -274,6 +285,9 @@ class Health:
             self._breaker.fail(started, retry_after=error.retry_after)
             self.failed = time.time()
             self.set_state("backing_off" if self._breaker.wait else "degraded", self.last_error)
+
+    def _masked(self, text: str) -> str:
+        return mask_text(text, self._secrets | secrets_in(dict(self._credentials.ready() or {})))
 
     def reset(self) -> None:
         """Forget all failures, because a person restarts the upstream."""

@@ -300,7 +300,7 @@ class Pins:
         """Compare a catalogue with the lock, and accept new definitions if the settings trust them."""
         if settings.pin == "off":
             return PinCheck()
-        definitions = self._definitions_of(name, catalogue)
+        definitions = self.definitions_of(name, catalogue)
         new: tuple[Key, ...] = ()
         self._read()
         if not isinstance(self._locked, LockError) and settings.first == "trust":
@@ -335,7 +335,7 @@ class Pins:
             return []
         self._read()
         pins = self._pins(name)
-        not_accepted = [one for key, one in self._definitions_of(name, catalogue).items() if key not in pins or pins[key].hash != one.hash]
+        not_accepted = [one for key, one in self.definitions_of(name, catalogue).items() if key not in pins or pins[key].hash != one.hash]
         return [definition for definition in not_accepted if (name, definition.hash) not in self._scanned]
 
     def changed(self, name: str) -> bool:
@@ -345,6 +345,17 @@ class Pins:
         self._read()
         now, then = self._content_for(name), self._checked[name]
         return now is not then and now != then
+
+    def accepted(self, name: str) -> Mapping[Key, Pin]:
+        """Return what was accepted of an upstream.
+
+        Raises:
+            LockError: The lock is invalid.
+        """
+        self._read()
+        if isinstance(self._locked, LockError):
+            raise self._locked
+        return self._pins(name)
 
     def _content_for(self, name: str) -> object:
         return str(self._locked) if isinstance(self._locked, LockError) else self._locked.get(name)
@@ -396,7 +407,7 @@ class Pins:
     def _finding(self, name: str, definition: Definition) -> str:
         return self._scanned.get((name, definition.hash), "")
 
-    def _definitions_of(self, name: str, catalogue: Catalogue) -> Definitions:
+    def definitions_of(self, name: str, catalogue: Catalogue) -> Definitions:
         """Return the definitions of a catalogue; those of the last one are kept, because their hashes take a while."""
         known = self._definitions.get(name)
         if known is None or known[0] is not catalogue:

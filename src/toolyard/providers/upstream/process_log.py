@@ -1,6 +1,7 @@
 """The log of an upstream's process: its stderr with timestamps, in a small rotated file, and its last lines in memory.
 
-At most a fixed number of bytes a second is written. The rest is counted, and a line in the file says how much is missing.
+At most a fixed number of bytes a second is written. The rest is counted, and a line in the file says how much is missing. Secrets of
+the upstream's settings are masked when they are written; what looks like another secret is masked when the file is read.
 """
 
 import contextlib
@@ -8,17 +9,19 @@ import logging
 import os
 import re
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, Self
 
 from toolyard._internal.files import make_private
 from toolyard._internal.logfmt import log_fields
+from toolyard._internal.mask import MASK, mask_text
 from toolyard._internal.pipes import LineSplitter
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.link import LinkError
 
-__all__ = ["LOG_FILE", "LogReader", "ProcessLog", "log_failure", "log_path", "logged_upstreams", "rotated_path"]
+__all__ = ["LOG_FILE", "LogReader", "ProcessLog", "last_lines", "log_failure", "log_path", "logged_upstreams", "rotated_path"]
 
 Source = Literal["stderr", "stdout", "toolyard"]
 LOG_FILE: Final = "stderr.log"
@@ -28,6 +31,7 @@ _LINE_BYTES: Final = 16 * 1024
 _SECOND_BYTES: Final = 1024 * 1024
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 20
+_READ_BYTES: Final = 64 * 1024
 _CONTROL_SEQUENCES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 _log = logging.getLogger(__name__)
 
@@ -47,9 +51,21 @@ def rotated_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-def log_failure(path: Path, error: LinkError) -> None:
+def last_lines(path: Path, count: int) -> list[str]:
+    """Return the last lines of a log, masked, and without control sequences of terminals; only its end is read."""
+    try:
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - _READ_BYTES)
+            file.seek(start)
+            lines = file.read().decode(errors="replace").splitlines()[1 if start else 0 :]
+    except OSError:
+        return []
+    return [mask_text(_CONTROL_SEQUENCES.sub("", line)) for line in lines[-count:]]
+
+
+def log_failure(path: Path, error: LinkError, secrets: Iterable[str] = ()) -> None:
     """Log why a program cannot be started."""
-    log = ProcessLog(path)
+    log = ProcessLog(path, secrets)
     log.add_line("toolyard", error.for_operator.encode())
     log.close()
 
@@ -57,8 +73,9 @@ def log_failure(path: Path, error: LinkError) -> None:
 class ProcessLog:
     """Writes lines to a file; a full one replaces the previous file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Iterable[str] = ()) -> None:
         self._path = path
+        self._secrets = [secret.encode() for secret in sorted(secrets, key=len, reverse=True)]
         self._descriptor: int | None = None
         self._size = 0
         self._pending: list[bytes] = []
@@ -76,11 +93,11 @@ class ProcessLog:
 
     @property
     def tail(self) -> str:
-        """Return the last lines, without control sequences of terminals."""
-        lines = _CONTROL_SEQUENCES.sub("", self._tail.decode(errors="replace")).splitlines()
+        """Return the last lines, masked, and without control sequences of terminals."""
+        lines = _CONTROL_SEQUENCES.sub("", self._masked(self._tail).decode(errors="replace")).splitlines()
         if len(self._tail) == _TAIL_BYTES:
             lines = lines[1:] or lines  # the first line has lost its beginning
-        return "\n".join(lines[-_TAIL_LINES:])
+        return mask_text("\n".join(lines[-_TAIL_LINES:]))
 
     def feed(self, piece: bytes) -> None:
         """Log a piece of stderr."""
@@ -127,7 +144,12 @@ class ProcessLog:
         self._add("toolyard", b"A line of more than %d bytes is missing here." % _LINE_BYTES)
 
     def _add(self, source: Source, line: bytes) -> None:
-        self._pending.append(source.encode() + b" " + line + b"\n")
+        self._pending.append(source.encode() + b" " + self._masked(line) + b"\n")
+
+    def _masked(self, text: bytes) -> bytes:
+        for secret in self._secrets:
+            text = text.replace(secret, MASK.encode())
+        return text
 
     def _write(self) -> None:
         """Write the pending lines with one timestamp; without a file they are lost."""
@@ -179,14 +201,17 @@ class LogReader:
             self._file.close()
 
     def read_last(self, count: int) -> list[str]:
-        """Return the last lines, including the previous file if this one has too few."""
-        lines = self.read_new()
+        """Return the last lines, masked, including the previous file if this one has too few."""
+        lines = self._read_lines()
         if len(lines) < count and rotated_path(self._path).exists():
             lines = rotated_path(self._path).read_text(errors="replace").splitlines() + lines
-        return lines[max(0, len(lines) - count) :]
+        return [mask_text(line) for line in lines[max(0, len(lines) - count) :]]
 
     def read_new(self) -> list[str]:
-        """Return the lines since the last read."""
+        """Return the lines since the last read, masked."""
+        return [mask_text(line) for line in self._read_lines()]
+
+    def _read_lines(self) -> list[str]:
         *lines, self._partial = (self._partial + self._read()).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 

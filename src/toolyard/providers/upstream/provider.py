@@ -9,25 +9,29 @@ from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolyard._internal.files import find_state_dir
-from toolyard._internal.logfmt import log_fields
+from toolyard._internal.logfmt import log_exception, log_fields
 from toolyard._internal.project import PROJECTS, find_project, project_dir
 from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
+from toolyard.model.errors import ToolError
 from toolyard.model.spec import Kind, Operation, PromptSpec, ToolSpec
 from toolyard.providers import Publish
 from toolyard.providers.upstream.calls import Calls
 from toolyard.providers.upstream.catalogue import Catalogue, folder_of, load, published_uri, save, upstream_uri
 from toolyard.providers.upstream.health import Status, read_status, restart_requested_at, write_status
 from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError
-from toolyard.providers.upstream.pins import Key, PinCheck, Pins
+from toolyard.providers.upstream.pins import Key, LockError, PinCheck, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Observer, Supervisor
 from toolyard.providers.upstream.translate import UpstreamTool, prefix_of, prompts_of, resources_of, tools_of
 from toolyard.wire.headers import has_invalid_param_headers
 from toolyard.wire.versions import MODERN
+
+if TYPE_CHECKING:
+    from toolyard.providers.upstream.diff import Comparison  # see below
 
 __all__ = ["Upstream", "make_upstream"]
 
@@ -135,6 +139,23 @@ class Upstream:
         await self.supervisor.restart()
         await self.supervisor.refresh()
 
+    @property
+    def can_sign_in(self) -> bool:
+        """Return whether a person can log in at it."""
+        return self.settings.url is not None and not self.settings.authorizes and not self.problem and self._folder is not None
+
+    async def sign_in(self, show: Callable[[str], None], *, seconds: float) -> None:
+        """Have a person sign in, whose browser opens the address that `show` gets, and use the login.
+
+        Raises:
+            LoginError: It failed, or nobody signed in within so many seconds.
+        """
+        from toolyard.providers.upstream.oauth.credentials import sign_in_and_store  # noqa: PLC0415 - few upstreams need it
+
+        assert self._folder is not None  # noqa: S101 - see `can_sign_in`
+        await sign_in_and_store(self.name, self.settings, self._folder, show=show, seconds=seconds)
+        await self.restart()
+
     def unlisted_tool(self, upstream_name: str, schema: dict[str, Any], *, name: str) -> Tool:
         """Return a tool of the upstream that it does not list, such as a metatool of another yard."""
         text = f"The tool '{upstream_name}' of '{self.name}'."
@@ -171,6 +192,52 @@ class Upstream:
             **listed,
         )
 
+    def compare(self) -> "Comparison | None":
+        """Compare what it offers with what was accepted; None if nothing is known of it yet, or its definitions are not compared.
+
+        Raises:
+            LockError: The lock is invalid.
+        """
+        if self._catalogue is None or self._pins is None or self._folder is None or self.settings.pin == "off":
+            return None
+        from toolyard.providers.upstream.diff import compare  # noqa: PLC0415 - only for people who review it
+
+        definitions = self._pins.definitions_of(self.name, self._catalogue)
+        return compare(self.name, definitions, self._pins.accepted(self.name), folder=self._folder)
+
+    async def accept(self, keys: Sequence[Key], *, seen: str) -> list[Key]:
+        """Accept differences that somebody reviewed, publish what they are about, and return them; without keys, all of them.
+
+        Raises:
+            ToolError: `state_error` if something else differs now than when it was reviewed, or the lock cannot be written.
+        """
+        from toolyard.providers.upstream.diff import accept_definitions  # noqa: PLC0415 - only for people who review it
+
+        try:
+            compared = self.compare()
+            if compared is None or compared.seen != seen:
+                message = f"'{self.name}' has changed since you looked. Look at it again."
+                raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
+            assert self._catalogue is not None  # noqa: S101 - it was compared
+            assert self._pins is not None  # noqa: S101 - the same
+            assert self._folder is not None  # noqa: S101 - the same
+            chosen = [difference.key for difference in compared.differences if not keys or difference.key in keys]
+            definitions = self._pins.definitions_of(self.name, self._catalogue)
+            accept_definitions(self._pins.path, self.name, definitions=definitions, keys=chosen, folder=self._folder)
+        except (LockError, OSError) as error:
+            raise ToolError("state_error", f"The lock cannot be written: {error}", reason="not_written", may_have_run=False) from error
+        await self._prepare(self._catalogue)
+        self._show(self._catalogue)
+        return chosen
+
+    def last_log_lines(self, count: int) -> list[str]:
+        """Return the last lines that its program wrote to stderr; none if it is no program of this machine."""
+        if self._folder is None or self.settings.carrier != "stdio":
+            return []
+        from toolyard.providers.upstream.process_log import LOG_FILE, last_lines  # noqa: PLC0415 - only for people who read it
+
+        return last_lines(self._folder / LOG_FILE, count)
+
     async def _maintain(self) -> None:
         """Refresh a stale catalogue, stop an idle upstream, and restart one on request, all at short intervals."""
         supervisor = self.supervisor
@@ -190,7 +257,7 @@ class Upstream:
                 supervisor.ensure_subscribed()
                 await supervisor.stop_if_idle()
             except Exception:  # noqa: BLE001 - one failed round must not end the maintenance
-                _log.exception("upstream_care_failed upstream=%s", self.name)
+                log_exception(_log, "upstream_care_failed upstream=%s", self.name)
             self._write_status()
             await asyncio.sleep(self._interval)  # a poll, because other processes leave requests as files
 

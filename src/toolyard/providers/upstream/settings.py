@@ -7,6 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from toolyard._internal.mask import mask_arguments, secrets_in
+
 __all__ = ["Carrier", "Identity", "Login", "Reshape", "UpstreamSettings"]
 
 Carrier = Literal["stdio", "http", "sse"]
@@ -168,6 +170,21 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def carrier(self) -> Carrier:
         """Return the transport, with its default."""
         return self.transport or ("http" if self.command is None else "stdio")
+
+    def secrets(self) -> set[str]:
+        """Return the values that must not be read in a log or a state: of variables, headers, arguments, the URL and the login."""
+        named = {**self.env, **{f"secret header {name}": value for name, value in self.headers.items()}}
+        fixed = {name: value for change in self.reshape.values() for name, value in change.fixed.items() if isinstance(value, str)}
+        login = self.login and {name: getattr(self.login, name) or "" for name in ("client_secret", "private_key")}
+        identity = (
+            self.login
+            and self.login.identity
+            and {name: getattr(self.login.identity, name) or "" for name in ("client_secret", "id_token")}
+        )
+        shown = mask_arguments(self.args)
+        hidden = {value for value, mask in zip(self.args, shown, strict=True) if value != mask}
+        hidden |= {value.partition("=")[2] for value in hidden if value.startswith("-")}
+        return hidden.union(*(secrets_in(one) for one in (named, {"url": self.url or ""}, fixed, login or {}, identity or {}))) - {""}
 
     @property
     def authorizes(self) -> bool:

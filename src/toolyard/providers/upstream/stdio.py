@@ -6,7 +6,6 @@ Output on stdout that is no message, such as a banner, is skipped and logged.
 import asyncio
 import contextlib
 import os
-import re
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +28,6 @@ _UNREAD_BYTES: Final = 4 * 1024 * 1024
 _STRAY_BYTES: Final = 1000
 _GRACE_SECONDS: Final = 0.5
 """How long the other pipes may stay open after one of them, or the program, has ended."""
-_SECRET: Final = re.compile("key|token|secret|pass|auth|credential", re.IGNORECASE)
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 End = Literal["exit", "stdin", "stdout", "stderr"]
 
@@ -81,9 +79,11 @@ class StdioLink:
         try:
             process = start(self._name, self._settings)
         except LinkError as error:
-            log_failure(self._log_path, error)
+            log_failure(self._log_path, error, self._settings.secrets())
             raise
-        self._program = _Program(self._name, self._settings, listener=listener, process=process, log=ProcessLog(self._log_path))
+        self._program = _Program(
+            self._name, self._settings, listener=listener, process=process, log=ProcessLog(self._log_path, self._settings.secrets())
+        )
 
     @property
     def pid(self) -> int | None:
@@ -138,7 +138,7 @@ class _Program:
             self._writer.write(message + b"\n")
         elif request_id is not None:
             text = f"'{self._name}' has ended." if self._has_ended else f"'{self._name}' does not read what it is sent."
-            self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", text, private=self._log_tail()))
+            self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", text, private=self._log.tail))
 
     async def close(self) -> None:
         """End the program; its output is read until it has ended, because a full pipe would block it."""
@@ -199,7 +199,7 @@ class _Program:
         if self._grace is not None:
             self._grace.cancel()
         kind = "lost" if self._has_answered else "unavailable"
-        self._listener.end(LinkError(kind, text, sent=self._has_answered, private=self._log_tail()))
+        self._listener.end(LinkError(kind, text, sent=self._has_answered, private=self._log.tail))
 
     def _describe_end(self) -> str:
         code = self._process.exit_code
@@ -211,11 +211,3 @@ class _Program:
             return f"'{self._name}' was ended by {signal.Signals(-code).name}."
         except ValueError:
             return f"'{self._name}' was ended by signal {-code}."
-
-    def _log_tail(self) -> str:
-        """Return the last lines of stderr, with the secrets of its environment masked."""
-        text = self._log.tail
-        for key, value in self._settings.env.items():
-            if value and _SECRET.search(key):
-                text = text.replace(value, "***")
-        return text

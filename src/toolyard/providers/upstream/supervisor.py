@@ -168,7 +168,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.health = Health(name, credentials, clock=clock, changed=observer.changed)
+        self.health = Health(name, credentials, clock=clock, changed=observer.changed, secrets=settings.secrets())
         self._settings = settings
         self._make_link = link
         self._observer = observer

@@ -22,7 +22,15 @@ from toolyard.server import ServerContext, ServerSession
 from toolyard.server.context import ParamHeaders
 from toolyard.server.methods import is_modern, name_of, open_request, params_of_message
 from toolyard.transports.auth import Authenticator
-from toolyard.transports.http.capacity import Requests
+from toolyard.transports.http.admission import (
+    METADATA_PATH,
+    HostCheck,
+    Requests,
+    check_duplicates,
+    endpoint_url_of,
+    find_profile,
+    first_duplicate,
+)
 from toolyard.transports.http.handshake import (
     read_stream,
     serve_batch,
@@ -30,14 +38,6 @@ from toolyard.transports.http.handshake import (
     serve_stateless,
     start_session,
     version_named,
-)
-from toolyard.transports.http.host_check import (
-    METADATA_PATH,
-    HostCheck,
-    check_duplicates,
-    endpoint_url_of,
-    find_profile,
-    first_duplicate,
 )
 from toolyard.transports.http.request import (
     Headers,
@@ -106,6 +106,8 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the caller, or raises `RefusedError`; in place of the authentication of the server."""
     needs_host_check: bool = True
     """False for health checks, whose host is any address of the machine."""
+    end: Callable[[], None] | None = None
+    """Ends its streams when the server shuts down."""
 
 
 class App:
@@ -218,9 +220,17 @@ class App:
         if self._endpoint is not None:
             self._endpoint.close()
 
+    @property
+    def sessions(self) -> HttpSessions | None:
+        """Return the sessions of clients that began with a handshake, once there was a request."""
+        return None if self._endpoint is None else self._endpoint.sessions
+
     def end_listeners(self) -> None:
         """End the streams that only listen, so that the server can shut down."""
         self.is_ready = False
+        for mount in self._mounts.values():
+            if mount.end is not None:
+                mount.end()
         if self._endpoint is not None:
             self._endpoint.end_listeners()
 
@@ -311,7 +321,7 @@ class Endpoint:
     def __init__(self, server: ServerContext) -> None:
         self._server = server
         self._serving = server.serving
-        self._sessions = HttpSessions(server)
+        self.sessions = HttpSessions(server)
         self._accepted: dict[bytes, Accepted] = {}
         self._timers = SharedTimers[Response](server.yard.dispatcher.loop, Response.start_stream)
         """Starts the streams of responses that are held back for too long."""
@@ -360,7 +370,7 @@ class Endpoint:
                 raise RefusedError(406, "A stream needs 'text/event-stream' to be accepted.")
             await read_stream(self._session_of(request), request, writer)
         elif request.method == "DELETE" and self._has_session(request):
-            self._sessions.end(self._session_of(request))
+            self.sessions.end(self._session_of(request))
             await writer.respond(200, b"", ())
         else:
             allowed, are = (b"POST, GET, DELETE", "are") if self._has_session(request) else (b"POST", "is")
@@ -369,7 +379,7 @@ class Endpoint:
     def end_listeners(self) -> None:
         """End the streams that only listen, so that the server can shut down."""
         self._server.end_listeners()
-        self._sessions.end_listeners()
+        self.sessions.end_listeners()
 
     def finish(self, seconds: float) -> Awaitable[None]:
         """Let calls finish within a time, then cancel the rest; each is answered."""
@@ -388,7 +398,7 @@ class Endpoint:
 
     def close(self) -> None:
         """End every session."""
-        self._sessions.close()
+        self.sessions.close()
         self._server.close()
 
     async def _read(self, request: Request, writer: ResponseWriter) -> bytes | None:
@@ -458,7 +468,7 @@ class Endpoint:
             response = Response(writer, self._serving, self._timers, streams=request.accepts_stream)
             return serve_stateless(self._server, request, message, params, version=version_named(version), response=response)
         if method == "initialize":
-            return start_session(self._sessions, message, params, caller=request.caller, writer=writer)
+            return start_session(self.sessions, message, params, caller=request.caller, writer=writer)
         return serve_in_session(self._session_of(request), request, writer, message=message, params=params)
 
     def _refuse_params(self, request: Request, writer: ResponseWriter, message: Message | CallMessage, fault: Fault) -> Awaitable[None]:
@@ -505,7 +515,7 @@ class Endpoint:
         session_id = request.headers.get(b"mcp-session-id")
         if session_id is None:
             raise RefusedError(400, "The header 'Mcp-Session-Id' is missing; a session begins with 'initialize'.")
-        session = self._sessions.get(session_id.decode("latin-1"), request.caller)
+        session = self.sessions.get(session_id.decode("latin-1"), request.caller)
         if session is None:
             raise RefusedError(404, "There is no such session; begin one with 'initialize'.")
         return session
@@ -563,5 +573,11 @@ def _check_param_headers(required: ParamHeaders, params: CallTool, headers: Head
 
 
 def asgi(yard: Yard, *, authenticator: Authenticator | None = None, **settings: Any) -> App:
-    """Return a yard as an ASGI application, to be served or mounted; it opens the yard if the server has a lifespan."""
+    """Return a yard as an ASGI application, to be served or mounted; it opens the yard if the server has a lifespan.
+
+    Raises:
+        ValueError: It runs programs without a sandbox, and may be served to anybody.
+    """
+    if yard.runtime.enabled and yard.runtime.profile == "dev" and not yard.runtime.allow_unsafe:
+        raise ValueError("The runtime profile 'dev' is not served by 'asgi', which others may reach, unless 'allow_unsafe' is set.")
     return App(yard, Serving(transport="http", **settings), authenticator)

@@ -62,10 +62,6 @@ class Head(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
     request_size: int = 0
     """The size of the head and its body."""
 
-    def starts(self, data: bytes) -> bool:
-        """Return whether the data are one whole request with exactly this head."""
-        return len(data) == self.request_size and data.startswith(self.data)
-
 
 def parsed_head(parser: Any, url: bytes, pairs: list[Header], headers: dict[bytes, bytes]) -> Head:
     """Return the head that the parser has read."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import httptools
 
+from toolyard._internal.logfmt import log_exception
 from toolyard.transports.http.head import HEAD_END, Head, UpgradeStripper, find_fault, parsed_head, reusable_head
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import JSON_HEADERS, OK, STREAM_HEADERS, Header, ResponseWriter
@@ -67,7 +68,7 @@ class ConnectionWriter(ResponseWriter):
         try:
             await self._connection.server.app.respond(self.request, self)
         except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a response
-            _log.exception("request_failed method=%s", self.request.method)
+            log_exception(_log, "request_failed method=%s", self.request.method)
         finally:
             self.fail()
 
@@ -274,7 +275,7 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
         elif self._state != "idle":
             self._parse(data)
-        elif head is not None and self.response is None and head.starts(data):
+        elif head is not None and self.response is None and len(data) == head.request_size and data.startswith(head.data):
             # Clients send the same head again and again; `reusable_head` says why skipping the parser is safe.
             self._start(ConnectionWriter(self, head, data[len(head.data) :]))
         else:

@@ -11,8 +11,8 @@ from toolyard.config.settings import Serving
 from toolyard.monitor.log_files import AccessLine
 from toolyard.transports import Address
 from toolyard.transports.auth import Authenticator, check_exposure
+from toolyard.transports.http.admission import Connections
 from toolyard.transports.http.app import App, Mount
-from toolyard.transports.http.capacity import Connections
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ class Http:
         self._address = Address(self.name, self._url())
         self._ended: asyncio.Event | None = None
         self._is_over = False
+        self.app: App | None = None
+        """The application, while the yard is served."""
 
     def info(self) -> Address:
         """Return the address with the real port, also after the end."""
@@ -145,7 +147,8 @@ class Http:
 
     def make_app(self, yard: Yard) -> App:
         """Return the application."""
-        return App(yard, self.serving, self.authenticator, host=self.host, mounts=self._mounts, access_log=self._access_log)
+        self.app = App(yard, self.serving, self.authenticator, host=self.host, mounts=self._mounts, access_log=self._access_log)
+        return self.app
 
     def _url(self) -> str:
         if self.serving.socket is not None:
@@ -169,9 +172,11 @@ class Http:
             ssl=self._ssl,
             backlog=_BACKLOG,
             ssl_handshake_timeout=None if self._ssl is None else state.head_seconds,
+            start_serving=False,  # starting waits, and may be cancelled: then the server must be closed, too
         )
         watching = asyncio.ensure_future(state.watch_descriptors(self.listener.fileno()))
         try:
+            await server.start_serving()
             await self._ended.wait()
         finally:
             watching.cancel()

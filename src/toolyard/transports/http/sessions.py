@@ -15,7 +15,7 @@ from toolyard.server import ServerContext, ServerSession
 from toolyard.server.context import own_scope
 from toolyard.wire.sse import KEEP_ALIVE, encode_event, encode_retry
 
-__all__ = ["HttpSession", "HttpSessions", "ReplayBuffer", "ReportGap", "Stream"]
+__all__ = ["HttpSession", "HttpSessions", "McpClient", "ReplayBuffer", "ReportGap", "Stream"]
 
 
 _RETRY_MS: Final = 500
@@ -193,6 +193,21 @@ class ReplayBuffer:
                 entry.forget(stream)
 
 
+class McpClient(NamedTuple):
+    """What people see of a session."""
+
+    number: int
+    identity: str
+    client: str
+    """The name that the client states; nothing verifies it."""
+    version: str
+    """The protocol version."""
+    age_s: float
+    idle_s: float
+    in_flight: int
+    """Requests without a response."""
+
+
 class HttpSession:
     """One client of the handshake era: its session and its streams."""
 
@@ -209,7 +224,7 @@ class HttpSession:
         """The stream for messages that belong to no request."""
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._used_at = self._loop.time()
+        self._used_at = self._started_at = self._loop.time()
         self.session = ServerSession(server, caller=own_scope(caller), send=self.standalone.push)
 
     def _new_stream(self, number: int) -> Stream:
@@ -276,6 +291,19 @@ class HttpSession:
         """Return whether no request and no response is open."""
         return not self.open_responses and not self.session.in_flight
 
+    def describe(self) -> McpClient:
+        """Return what people see of it."""
+        now, session = self._loop.time(), self.session
+        return McpClient(
+            session.number,
+            self.identity,
+            session.caller.client,
+            "" if session.version is None else session.version.name,
+            age_s=now - self._started_at,
+            idle_s=0.0 if not self.is_idle else now - self._used_at,
+            in_flight=len(session.in_flight),
+        )
+
     def has_expired(self) -> bool:
         """Return whether it was idle for longer than the timeout."""
         timeout = self.serving.session_timeout
@@ -306,6 +334,17 @@ class HttpSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def describe(self) -> list[McpClient]:
+        """Return what people see of the sessions, the most recently used first."""
+        return [session.describe() for session in reversed(self._sessions.values())]
+
+    def end_number(self, number: int) -> bool:
+        """End the session of a number, and return whether there was one."""
+        found = next((session for session in self._sessions.values() if session.session.number == number), None)
+        if found is not None:
+            self.end(found)
+        return found is not None
 
     def start(self, caller: Caller) -> HttpSession | None:
         """Return a new session, or None if there are too many and none is idle."""

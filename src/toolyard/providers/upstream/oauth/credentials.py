@@ -6,7 +6,7 @@ The module that signs in and renews is loaded only when needed, because it impor
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from toolyard.providers.upstream.oauth.metadata import (
 from toolyard.providers.upstream.oauth.vault import Vault
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
-__all__ = ["OAuthCredentials", "load_signin"]
+__all__ = ["OAuthCredentials", "load_signin", "sign_in_and_store"]
 
 _RENEW_AHEAD_S: Final = 60.0
 """How long before its expiry a token is renewed, but at most a tenth of its lifetime."""
@@ -47,6 +47,26 @@ def load_signin() -> Any:
         if (error.name or "").startswith("toolyard"):
             raise
         raise LoginError("Signing in needs packages that are not installed: run pip install 'toolyard[login]'.") from None
+
+
+async def sign_in_and_store(
+    name: str, settings: UpstreamSettings, folder: Path, *, show: Callable[[str], None], seconds: float
+) -> StoredLogin:
+    """Have a person sign in at an upstream and store the login in its folder; `show` gets the address for the person's browser.
+
+    Raises:
+        LoginError: It failed, or nobody signed in within so many seconds.
+    """
+    vault = Vault(folder, settings.url or "")
+
+    async def save(login: StoredLogin) -> None:
+        async with vault.locked():
+            await asyncio.to_thread(vault.write, login)
+
+    before = await asyncio.to_thread(vault.read)
+    signed_in: StoredLogin = await load_signin().sign_in(name, settings, before, show=show, seconds=seconds, save=save)
+    await save(signed_in)
+    return signed_in
 
 
 class OAuthCredentials:

@@ -33,7 +33,7 @@ _PATH: Final = "/callback"
 _HEAD_BYTES: Final = 16 * 1024
 _REQUEST_TIMEOUT_S: Final = 10.0
 _PAGE: Final = "<!doctype html><meta charset=utf-8><title>Toolyard</title><p>{}</p>"
-_DONE: Final = "You are signed in. You can close this page and go back to the terminal."
+_DONE: Final = "You are signed in. You can close this page."
 _INVALID: Final = "This is not the redirect that Toolyard waits for."
 
 

@@ -13,7 +13,7 @@ import pytest
 from toolyard import Serving
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 from toolyard.transports.http import Http
-from toolyard.transports.http.host_check import HostCheck
+from toolyard.transports.http.admission import HostCheck
 from toolyard.transports.http.request import RefusedError
 
 
