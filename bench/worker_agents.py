@@ -35,7 +35,9 @@ async def _inject(bench: Bench, _: int) -> None:
         await bench("Pydantic AI", lambda: toolset.call_tool("add", ARGUMENTS, None, None), _has_data)
         server = claude_servers(conversation)[SERVER_NAME]["instance"]
         call = server.get_request_handler("tools/call").handler
-        params = SimpleNamespace(name="add", arguments=ARGUMENTS, meta=None)
+        params = SimpleNamespace(
+            name="add", arguments=ARGUMENTS, meta={"claudecode/toolUseId": "toolu_1", "progressToken": 1}
+        )  # as the CLI
         await bench("Claude Agent SDK", lambda: call(None, params), _has_data)
         content = [{"type": "tool_use", "id": "1", "name": "add", "input": ARGUMENTS}]
         await bench("function calling", lambda: messages_results(conversation, content), _has_data)

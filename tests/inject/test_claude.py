@@ -1,14 +1,16 @@
 """The servers for the Claude Agent SDK, asked by the official client in the same process."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from mcp import Client
 
-from toolyard import Limits, Profile, Surface, Text, Yard, tool
+from toolyard import Example, Limits, Profile, Surface, Text, Yard, tool
 from toolyard.inject import Conversation
 from toolyard.inject.claude import SERVER_NAME, claude_instructions, claude_options, claude_servers, claude_tool_name
+from toolyard.transports.memory import Memory
 
 
 @tool(operation="query")
@@ -21,6 +23,23 @@ def add(a: int, b: int = 2) -> int:
 def greet() -> list[Text]:
     """Greet."""
     return [Text("Hello.")]
+
+
+class Counter:
+    """Tools of every operation."""
+
+    @tool(operation="destroy", title="Reset", examples=[Example({"to": 1}, "Begin anew")])
+    async def reset(self, to: int) -> dict[str, int]:
+        """Reset it."""
+        return {"to": to}
+
+    @tool(operation="command", idempotent=True, session="optional")
+    async def raise_to(self, to: int) -> int:
+        """Raise it."""
+        return to
+
+
+MODERN: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 def _numbered(number: int, description: str = "Return a number.") -> Any:
@@ -48,6 +67,19 @@ async def test_the_server_answers_as_the_yard_does() -> None:
     assert (right.is_error, right.structured_content["data"]) == (False, 3)
     assert (wrong.is_error, wrong.structured_content["error"]["code"]) == (True, "invalid_input")
     assert (plain.structured_content, [block.model_dump(include={"text"}) for block in plain.content]) == (None, [{"text": "Hello."}])
+
+
+async def test_the_server_lists_tools_as_mcp_does_with_the_hints_alone_added() -> None:
+    async with Yard(tools=[add, greet, Counter()], packs=["system"]) as yard, Memory().open(yard) as memory:
+        memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": MODERN}}).encode())
+        expected = json.loads(await memory.received.get())["result"]["tools"]
+        async with Client(claude_servers(yard, most_tools=100)[SERVER_NAME]["instance"]) as client:
+            listed = [item.model_dump(by_alias=True, exclude_none=True) for item in (await client.list_tools()).tools]
+    for item in listed:
+        assert item["_meta"].pop("anthropic/searchHint")
+    plain = [{key: value for key, value in item.items() if key != "_meta" or value} for item in listed]
+
+    assert {item["name"]: item for item in plain} == {item["name"]: item for item in expected}
 
 
 async def test_search_hints_are_first_sentences_cut_at_a_word() -> None:

@@ -1,16 +1,11 @@
 """The tests of each agent SDK, in an environment that has it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from pinned_packages import python_with
+from pinned_packages import run_tests_with
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-PATIENCE = 600.0
 EVERY = ("test_every_sdk.py",)
 RUNS = {
     "claude": ("agents", (*EVERY, "test_claude.py")),
@@ -27,18 +22,4 @@ RUNS = {
 @pytest.mark.parametrize("sdk", RUNS)
 def test_the_tests_of_an_sdk_pass_with_the_real_sdk(sdk: str, tmp_path: Path) -> None:
     environment, tests = RUNS[sdk]
-    python = python_with(HERE / f"{environment}.txt", what=f"SDK for '{sdk}'")
-    files = [HERE / "sdks" / name for name in tests]
-    options = [f"--sdk={sdk}", f"--confcutdir={HERE / 'sdks'}", "-p", "no:cacheprovider", "-q", "-o", "filterwarnings=ignore"]
-
-    command = [python, "-m", *_coverage(), "pytest", *map(str, files), *options]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XDG_STATE_HOME": str(tmp_path)}
-    ran = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)  # noqa: S603 - our own tests
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def _coverage() -> list[str]:
-    """Return what measures coverage there, too, if it is measured here."""
-    measured = "COVERAGE_RUN" in os.environ or "coverage" in sys.modules
-    return ["coverage", "run", f"--rcfile={ROOT / 'pyproject.toml'}", f"--data-file={ROOT / '.coverage'}", "-m"] if measured else []
+    run_tests_with(HERE / f"{environment}.txt", [HERE / "sdks" / name for name in tests], sdk=sdk, state=tmp_path)

@@ -17,11 +17,13 @@ from tempfile import mkdtemp
 
 import pytest
 
-__all__ = ["NODE", "installed", "python_with"]
+__all__ = ["NODE", "installed", "python_with", "run_tests_with"]
 
 NODE = "node_modules/node/bin/node"
 """The pinned Node.js, which is newer than that of many systems."""
 
+_ROOT = Path(__file__).parent.parent.parent
+_TESTS_S = 600.0
 _FILES = ("package.json", "package-lock.json")
 _NPM = ("npm", "ci", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
 
@@ -79,3 +81,20 @@ def _cached(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def run_tests_with(pins: Path, files: Sequence[Path], *, sdk: str, state: Path) -> None:
+    """Run test files in an environment that has an agent SDK, and fail if one of them does; coverage is measured there, too."""
+    python, folder = python_with(pins, what=f"SDK for '{sdk}'"), files[0].parent
+    options = [f"--sdk={sdk}", f"--confcutdir={folder}", "-p", "no:cacheprovider", "-q", "-o", "filterwarnings=ignore"]
+    command = [python, "-m", *_coverage(), "pytest", *map(str, files), *options]
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT / "src"), "XDG_STATE_HOME": str(state)}
+    ran = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_TESTS_S, check=False)  # noqa: S603 - our own tests
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def _coverage() -> list[str]:
+    """Return what measures coverage, if it is measured here."""
+    measured = "COVERAGE_RUN" in os.environ or "coverage" in sys.modules
+    return ["coverage", "run", f"--rcfile={_ROOT / 'pyproject.toml'}", f"--data-file={_ROOT / '.coverage'}", "-m"] if measured else []

@@ -1,13 +1,19 @@
 import asyncio
 import json
+import re
+import socket
+import subprocess
+import sys
 from datetime import datetime
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from toolyard import Call, Caller, Envelope, Limits, Profile, Serving, Session, ToolError, Yard, tool
+from toolyard.inject import Conversation
 from toolyard.launch.serve import serve_forever
 from toolyard.packs.system import System
 from toolyard.policy.settings import LoadSettings
@@ -99,24 +105,63 @@ async def test_the_server_info_tells_the_address_and_port_while_the_yard_is_serv
     assert yard.address is None
 
 
-def _call_over_http(port: int) -> dict[str, Any]:
+def _call_over_http(port: int, socket_path: str = "") -> dict[str, Any]:
     meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_server_info", "_meta": meta}}
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "get_server_info"}
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    if socket_path:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(socket_path)
     connection.request("POST", "/mcp", json.dumps(body), headers)
     answer = json.loads(connection.getresponse().read())
     connection.close()
     return answer["result"]["structuredContent"]["data"]
 
 
-async def test_a_yard_on_a_socket_has_no_port() -> None:
-    async with Yard(packs=["system"]) as yard:
-        yard.address = "unix:/run/yard.sock"
-        answer = await yard.call("get_server_info")
+async def test_the_server_info_of_an_injected_yard_has_the_address_only_while_the_yard_is_served() -> None:
+    yard = Yard(packs=["system"])
+    async with yard:
+        alone = (await Conversation(yard).call("get_server_info")).data
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = Serving(transport="http", port=0)
+    served = asyncio.create_task(serve_forever(yard, serving, ready=lambda transport: listening.set_result(transport.info().address)))
+    address = await listening
+    beside = (await Conversation(yard).call("get_server_info")).data
+    served.cancel()
+    await asyncio.gather(served, return_exceptions=True)
 
-    assert (answer.data["address"], answer.data["port"]) == ("unix:/run/yard.sock", None)
+    assert (alone["transport"], alone["address"], alone["port"]) == ("inject", None, None)
+    assert (beside["transport"], beside["address"], beside["port"]) == ("inject", address, urlsplit(address).port)
+
+
+@pytest.mark.parametrize("flags", [["--port", "0", "--workers", "2", "--stateless"], ["--socket", "yard.sock"]], ids=["workers", "socket"])
+def test_the_server_info_has_the_real_address_of_a_server(flags: list[str], tmp_path: Path) -> None:
+    (tmp_path / "yard.py").write_text("from toolyard import Yard\n\nyard = Yard(packs=['system'])\n")
+    program = [sys.executable, "-m", "toolyard", "serve", "yard.py", "--transport", "http", *flags]
+    with subprocess.Popen(program, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own
+        try:
+            assert server.stderr is not None
+            address = next(found[1] for line in server.stderr if (found := re.search(r" address=(\S+)", line)))
+            port = urlsplit(address).port
+            infos = [_call_over_http(port or 0, "" if port else str(tmp_path / "yard.sock")) for _ in range(4)]
+        finally:
+            server.terminate()
+
+    assert {(info["transport"], info["address"], info["port"]) for info in infos} == {("http", address, port)}
+    assert port or address.startswith("unix:")
+
+
+def test_the_server_info_on_stdio_has_no_port(tmp_path: Path) -> None:
+    (tmp_path / "yard.py").write_text("from toolyard import Yard\n\nyard = Yard(packs=['system'])\n")
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_server_info", "arguments": {}, "_meta": meta}}
+    program = [sys.executable, "-m", "toolyard", "serve", "yard.py", "--quiet"]
+    done = subprocess.run(program, cwd=tmp_path, input=json.dumps(message) + "\n", capture_output=True, text=True, check=True)  # noqa: S603 - the same
+    info = json.loads(done.stdout)["result"]["structuredContent"]["data"]
+
+    assert (info["transport"], info["address"], info["port"]) == ("stdio", "stdio", None)
 
 
 async def test_only_the_callers_own_sessions_are_counted_listed_and_described() -> None:

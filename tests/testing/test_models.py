@@ -9,7 +9,17 @@ from urllib.parse import urlsplit
 import pytest
 
 from toolyard import Envelope
-from toolyard.testing.models import OfferedTool, ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, ToolUse, Turn
+from toolyard.testing.models import (
+    Fault,
+    OfferedTool,
+    OffScriptError,
+    ScriptedAnthropic,
+    ScriptedModel,
+    ScriptedOpenAI,
+    ToolResult,
+    ToolUse,
+    Turn,
+)
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 SCRIPT: list[Turn] = [["Let me see what that is.", ToolUse("add", {"a": 1, "text": "a long argument"}), ToolUse("ping")], "Done."]
@@ -24,6 +34,14 @@ def request(model: ScriptedModel, method: str, path: str, body: object = None) -
     answer = response.status, response.read()
     connection.close()
     return answer
+
+
+def refused(model: ScriptedModel, path: str, body: object) -> tuple[int, bytes]:
+    """Send a request that a model refuses, which raises when the model is closed."""
+    answers: list[tuple[int, bytes]] = []
+    with pytest.raises(OffScriptError), model:
+        answers.append(request(model, "POST", path, body))
+    return answers[0]
 
 
 def events(stream: bytes) -> list[dict[str, Any]]:
@@ -175,40 +193,58 @@ def test_a_model_keeps_what_it_was_sent(api: Api) -> None:
 
 
 def test_a_tool_that_is_not_offered_is_an_error_unless_the_script_insists(api: Api) -> None:
-    with api.model([ToolUse("hidden")]) as strict, api.model([ToolUse("hidden", unlisted=True)]) as insisting:
-        refused, answered = (request(model, "POST", api.path, api.body(results=False)) for model in (strict, insisting))
+    with api.model([ToolUse("hidden", unlisted=True)]) as model:
+        _, answer = request(model, "POST", api.path, api.body(results=False))
+    status, reason = refused(api.model([ToolUse("hidden")]), api.path, api.body(results=False))
 
-    assert (refused[0], "hidden" in json.loads(refused[1])["error"]["message"]) == (400, True)
-    assert api.read(answered[1]) == ("", [("hidden", {})])
+    assert (status, "hidden" in json.loads(reason)["error"]["message"]) == (400, True)
+    assert api.read(answer) == ("", [("hidden", {})])
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_arguments_may_be_a_text_that_is_no_json(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
-    with api.model([ToolUse("add", '{"a":')]) as model:
-        status, answer = request(model, "POST", api.path, api.body(results=False, stream=stream))
-
+    script, body = [ToolUse("add", '{"a":')], api.body(results=False, stream=stream)
     if isinstance(api, Messages) and not stream:  # this API has no place for it
-        assert status == 400
-    else:
-        assert (b'{\\"a\\":' in answer, status) == (True, 200)
+        assert refused(api.model(script), api.path, body)[0] == 400
+        return
+    with api.model(script) as model:
+        status, answer = request(model, "POST", api.path, body)
+
+    assert (b'{\\"a\\":' in answer, status) == (True, 200)
 
 
 def test_a_conversation_longer_than_the_script_is_an_error(api: Api) -> None:
-    with api.model(SCRIPT[:1]) as model:
-        status, answer = request(model, "POST", api.path, api.body(results=True))
+    model = api.model(SCRIPT[:1])
+    status, answer = refused(model, api.path, api.body(results=True))
 
     assert (status, json.loads(answer)["error"]["type"]) == (400, "invalid_request_error")
+    assert model.errors == [json.loads(answer)["error"]["message"]]
+
+
+def test_a_refused_request_is_a_note_of_the_failure_of_a_test(api: Api) -> None:
+    model = api.model([])
+
+    def fail() -> None:
+        with model:
+            raise KeyError(request(model, "POST", api.path, api.body(results=False)))
+
+    with pytest.raises(KeyError) as raised:
+        fail()
+    assert [model.errors[0] in note for note in raised.value.__notes__] == [True]
+
+
+def test_a_result_that_is_no_envelope_is_shown() -> None:
+    with pytest.raises(ValueError, match=r"'greet'.*Hello"):
+        _ = ToolResult("greet", "Hello.").envelope
 
 
 @pytest.mark.parametrize("body", ["[]", '{"messages": [{}]}', '{"messages": 1}', '{"input": [1]}', "{}", "{"])
 def test_a_request_that_is_none_is_an_error(api: Api, body: str) -> None:
-    with api.model(SCRIPT) as model:
-        assert request(model, "POST", api.path, body)[0] == 400
+    assert refused(api.model(SCRIPT), api.path, body)[0] == 400
 
 
 def test_a_stored_conversation_is_refused() -> None:
-    with ScriptedOpenAI(SCRIPT) as model:
-        assert request(model, "POST", "/v1/responses", {"input": "Go.", "previous_response_id": "resp_1"})[0] == 400
+    assert refused(ScriptedOpenAI(SCRIPT), "/v1/responses", {"input": "Go.", "previous_response_id": "resp_1"})[0] == 400
 
 
 def test_clients_may_ask_for_models_and_tokens() -> None:
@@ -238,3 +274,81 @@ def test_a_subclass_may_have_several_scripts() -> None:
         said = [Messages().read(request(model, "POST", "/v1/messages", body)[1])[0] for body in bodies]
 
     assert said == ["The first.", "The other."]
+
+
+def open_answer(model: ScriptedModel, api: Api, *, stream: bool) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
+    connection.request("POST", api.path, json.dumps(api.body(results=False, stream=stream)))
+    return connection, connection.getresponse()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_may_answer_garbage(api: Api, stream: bool) -> None:  # noqa: FBT001 - a parameter of a test
+    with api.model([Fault("garbage")]) as model:
+        status, answer = request(model, "POST", api.path, api.body(results=False, stream=stream))
+
+    assert status == 200
+    with pytest.raises(ValueError):  # noqa: PT011 - of JSON or of Unicode
+        (events if stream else json.loads)(answer)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_may_answer_without_an_end_until_it_is_closed(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
+    with api.model([Fault("endless")]) as model:
+        connection, response = open_answer(model, api, stream=stream)
+        begun = b"".join(response.readline() if stream else response.read(1) for _ in range(30))
+    rest = response.read()
+    connection.close()
+
+    assert (begun.count(b"And then, ") > 2) is stream
+    assert stream or not (begun + rest).strip()
+    assert b"[DONE]" not in rest
+
+
+def test_a_model_may_be_silent_until_it_is_closed(api: Api) -> None:
+    with api.model([Fault("silent")]) as model:
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
+        connection.request("POST", api.path, json.dumps(api.body(results=False)))
+        connection.sock.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            connection.sock.recv(1)
+        connection.sock.settimeout(20)
+    with pytest.raises(ConnectionResetError):
+        connection.getresponse()
+    connection.close()
+
+
+@pytest.mark.parametrize("kind", ["endless", "silent"])
+def test_a_client_may_leave_a_model_that_never_ends(api: Api, kind: Any) -> None:
+    with api.model([Fault(kind), "Done."]) as model:
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
+        connection.request("POST", api.path, json.dumps(api.body(results=False, stream=True)))
+        connection.close()
+        status, _ = request(model, "POST", api.path, api.body(results=True))
+
+    assert status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_may_disconnect_in_the_middle(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
+    with api.model([Fault("disconnect")]) as model:
+        connection, response = open_answer(model, api, stream=stream)
+        with pytest.raises(http.client.IncompleteRead) as raised:
+            response.read()
+        connection.close()
+
+    assert raised.value.partial
+
+
+def test_a_model_may_answer_with_a_status(api: Api) -> None:
+    with api.model([Fault("status", status=529)]) as model:
+        status, answer = request(model, "POST", api.path, api.body(results=False))
+
+    assert (status, "error" in json.loads(answer)) == (529, True)
+
+
+def test_the_last_turn_may_be_repeated_without_an_end(api: Api) -> None:
+    with api.model([ToolUse("ping")], repeat_last=True) as model:
+        answers = [request(model, "POST", api.path, api.body(results=True))[1] for _ in range(2)]
+
+    assert [api.read(answer) for answer in answers] == [("", [("ping", {})])] * 2

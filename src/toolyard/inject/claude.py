@@ -20,7 +20,7 @@ from toolyard.wire.results import ResultEncoder, Server, tool_item
 from toolyard.wire.versions import LATEST_HANDSHAKE
 from toolyard.yard import Yard
 
-__all__ = ["SERVER_NAME", "claude_instructions", "claude_options", "claude_servers", "claude_tool_name"]
+__all__ = ["SERVER_NAME", "check_server_names", "claude_instructions", "claude_options", "claude_servers", "claude_tool_name"]
 
 SERVER_NAME: Final = "yard"
 """The server's name, which is part of the name of every tool. It, and names that begin with it and '_', are reserved."""
@@ -57,13 +57,22 @@ def claude_servers(
         ValueError: One of your servers has a reserved name.
     """
     conversation = Conversation.of(yard, _CLIENT, options)
-    for name in servers or {}:
-        safe = _UNSAFE.sub("_", name)
-        if safe == SERVER_NAME or safe.startswith(f"{SERVER_NAME}_"):
-            raise ValueError(f"The name '{name}' of an MCP server is reserved for the yard.")
+    check_server_names(servers or ())
     groups = _groups(conversation, most_tools)
     loaded = frozenset(always_load)
     return {**(servers or {}), **{name: _server(name, conversation, groups, loaded) for name in sorted(set(groups.values()))}}
+
+
+def check_server_names(names: Iterable[str]) -> None:
+    """Check that none of your servers has a name that is reserved for the yard.
+
+    Raises:
+        ValueError: One has.
+    """
+    for name in names:
+        safe = _UNSAFE.sub("_", name)
+        if safe == SERVER_NAME or safe.startswith(f"{SERVER_NAME}_"):
+            raise ValueError(f"The name '{name}' of an MCP server is reserved for the yard.")
 
 
 def claude_options(

@@ -28,8 +28,8 @@ def openai_tools(yard: Yard | Conversation, **options: Unpack[ConversationOption
 
 
 def _invoke_with(tool: PlainTool, sdk: Any) -> Callable[[Any, str], Awaitable[Any]]:
-    async def invoke(_: Any, arguments: str) -> Any:
-        answer = await tool(arguments)
+    async def invoke(context: Any, arguments: str) -> Any:
+        answer = await tool(arguments, meta={"openai/toolCallId": context.tool_call_id})
         urls = answer.image_urls
         if not urls:
             return answer.text

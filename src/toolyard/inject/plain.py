@@ -170,9 +170,9 @@ class PlainTool(msgspec.Struct, frozen=True):
     spec: ToolSpec
     conversation: Conversation
 
-    async def __call__(self, arguments: Arguments = None) -> "Answer":
-        """Call the tool."""
-        return Answer.of(await self.conversation.call(self.name, arguments))
+    async def __call__(self, arguments: Arguments = None, *, meta: Mapping[str, Any] | None = None) -> "Answer":
+        """Call the tool; `meta` is what the SDK says about the call."""
+        return Answer.of(await self.conversation.call(self.name, arguments, meta=meta))
 
 
 class Answer(msgspec.Struct, frozen=True):

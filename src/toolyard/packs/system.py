@@ -138,12 +138,12 @@ class System:
 
     @tool(operation="query", tags=("system",))
     async def get_session_count(self, call: Call) -> int:
-        """Count your live sessions."""
+        """Count your live sessions in this process. Stateless clients without credentials see none."""
         return len(self._yard.sessions.ids(call.caller.owner))
 
     @tool(operation="query", tags=("system",))
     async def list_sessions(self, call: Call) -> list[SessionFacts]:
-        """List your live sessions, oldest first."""
+        """List your live sessions in this process, oldest first. Stateless clients without credentials see none."""
         return [self._facts(session) for session in self._yard.sessions.of(call.caller.owner)]
 
     @tool(operation="query", tags=("system",), session="required")

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import pytest
 
-from toolyard import Call, Envelope, Image, Limits, ToolError, Yard, tool
+from toolyard import Call, Caller, Envelope, Image, Limits, ToolError, Yard, tool
+from toolyard.policy.approvals import Approval
 from toolyard.testing import FakeSink
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,6 +42,21 @@ class Shop:
     both: asyncio.Barrier = field(default_factory=lambda: asyncio.Barrier(2))
     started: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+    cleared: list[str] = field(default_factory=list[str])
+
+    async def next_approval(self, seen: set[str]) -> Approval:
+        """Wait for the next call that needs an approval."""
+        assert self.yard.gate is not None
+        return await self.yard.gate.approvals.watch(seen)
+
+    async def decide(self, approval: Approval, decision: Literal["approve", "deny"], *, reason: str = "") -> None:
+        """Approve or deny a call in the name of an operator."""
+        assert self.yard.gate is not None
+        await self.yard.gate.decide(approval.id, decision, caller=OPERATOR, reason=reason)
+
+
+OPERATOR = Caller(identity="boss")
 
 
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
@@ -75,6 +91,17 @@ class Tools:
             await asyncio.Event().wait()
         finally:
             self.shop.stopped.set()
+
+    @tool(operation="destroy")
+    def clear(self, shelf: str) -> str:
+        """Clear a shelf for good."""
+        self.shop.cleared.append(shelf)
+        return f"{shelf} is empty"
+
+    @tool(operation="query")
+    async def wait_for_decision(self) -> None:
+        """Wait until the operator has decided."""
+        await self.shop.decided.wait()
 
     @tool(operation="command")
     async def burn(self, call: Call) -> str:
@@ -114,9 +141,12 @@ class Tools:
 
 
 @pytest.fixture
-async def shop() -> AsyncGenerator[Shop]:
+async def shop(request: pytest.FixtureRequest) -> AsyncGenerator[Shop]:
+    """Open a yard; a parameter is how long it holds a call for an approval."""
     tools, sink = Tools(), FakeSink()
-    yard = Yard("shop", tools=[tools], packs=["system"], sinks=[sink], limits=Limits(result_characters=2000))
+    limits = Limits(result_characters=2000, approval_hold_s=getattr(request, "param", 60.0))
+    yard = Yard("shop", tools=[tools], packs=["system"], sinks=[sink], limits=limits)
+    yard.configure(origins={}, limits={}, operators=[OPERATOR.identity])
     tools.shop = Shop(yard, sink)
     async with yard:
         yield tools.shop

@@ -26,7 +26,7 @@ from toolyard.inject.google_adk import google_adk_toolset
 from toolyard.inject.langchain import langchain_tools
 from toolyard.inject.openai import openai_tools
 from toolyard.inject.pydantic_ai import pydantic_ai_toolset
-from toolyard.testing.models import OfferedTool, ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, ToolResult, ToolUse, Turn
+from toolyard.testing.models import Fault, OfferedTool, ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, ToolResult, ToolUse, Turn
 
 __all__ = ["DRIVERS", "Driver", "GeminiScript", "Transcript", "claude_query", "gemini_model", "import_module", "user_prompt"]
 
@@ -75,6 +75,7 @@ async def claude_query(options: Any, model: ScriptedModel, *, home: str, prompt:
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": "none",
         "CLAUDE_CONFIG_DIR": str(Path(home) / "config"),
+        "XDG_CACHE_HOME": str(Path(home) / "cache"),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     options.env = {**environment, **options.env}
@@ -128,6 +129,21 @@ async def _langchain(conversation: Conversation, script: Script) -> Transcript:
         agent = agents.create_agent(chat, langchain_tools(conversation))
         done = await agent.ainvoke({"messages": [{"role": "user", "content": "Go."}]})
         return _transcript(model, done["messages"][-1].content)
+
+
+async def _langgraph(conversation: Conversation, script: Script) -> Transcript:
+    graphs, prebuilt, models = (import_module(name) for name in ("langgraph.graph", "langgraph.prebuilt", "langchain_openai"))
+    tools = langchain_tools(conversation)
+    with ScriptedOpenAI(script) as model:
+        chat = models.ChatOpenAI(model="scripted", base_url=model.url, api_key="none", use_responses_api=True).bind_tools(tools)
+
+        async def ask_model(state: dict[str, Any]) -> dict[str, Any]:
+            return {"messages": [await chat.ainvoke(state["messages"])]}
+
+        graph = graphs.StateGraph(graphs.MessagesState).add_node("model", ask_model).add_node("tools", prebuilt.ToolNode(tools))
+        graph.add_edge(graphs.START, "model").add_conditional_edges("model", prebuilt.tools_condition).add_edge("tools", "model")
+        done = await graph.compile().ainvoke({"messages": [{"role": "user", "content": "Go."}]})
+        return _transcript(model, done["messages"][-1].text)
 
 
 async def _messages(conversation: Conversation, script: Script) -> Transcript:
@@ -218,6 +234,7 @@ class GeminiScript:
         answers = [part.function_response for part in parts if part.function_response]
         self.results = [ToolResult(answer.name, json.dumps(answer.response), content=answer.response) for answer in answers]
         turn = self._script[sum(content.role == "model" for content in request.contents)]
+        assert not isinstance(turn, Fault)
         said = [turn] if isinstance(turn, str | ToolUse) else turn
         return self._types.Content(role="model", parts=[self._part(part) for part in said])
 
@@ -233,6 +250,7 @@ DRIVERS = {
     "openai-chat": Driver("agents", _openai_agents("OpenAIChatCompletionsModel"), sees_images=False),
     "pydantic-ai": Driver("pydantic_ai", _pydantic_ai),
     "langchain": Driver("langchain", _langchain),
+    "langchain-langgraph": Driver("langgraph.prebuilt", _langgraph),
     "function-calling-messages": Driver("anthropic", _messages),
     "function-calling-responses": Driver("openai", _responses),
     "function-calling-chat": Driver("openai", _chat, sees_images=False),

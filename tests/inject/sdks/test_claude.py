@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from toolyard.testing.models import ScriptedAnthropic, ToolUse, Turn
 PATIENCE = 60.0
 PING = claude_tool_name("ping", f"{SERVER_NAME}_system")
 ORDER = ToolUse(claude_tool_name("order"), {"item": "tea"})
+CLEAR = ToolUse(claude_tool_name("clear"), {"shelf": "A"})
 
 
 def make_options(**fields: Any) -> Any:
@@ -26,6 +28,10 @@ def make_options(**fields: Any) -> Any:
 
 async def allow(_: str, arguments: dict[str, Any], __: Any) -> Any:
     return import_module("claude_agent_sdk").PermissionResultAllow(updated_input=arguments)
+
+
+async def refuse(_: str, __: Mapping[str, Any]) -> None:
+    return None
 
 
 async def test_a_yard_with_more_than_ten_tools_has_a_server_for_each_source(shop: Shop, tmp_path: Path) -> None:
@@ -65,12 +71,13 @@ async def test_nothing_is_approved_for_a_host_that_has_no_callback(shop: Shop, t
 async def test_bypassing_permissions_does_not_bypass_the_yard(shop: Shop, tmp_path: Path) -> None:
     options = make_options(permission_mode="bypassPermissions", env={"IS_SANDBOX": "1"})  # the CLI refuses that to root otherwise
 
-    with ScriptedAnthropic([ToolUse(claude_tool_name("burn")), "Done."]) as model:
-        await claude_query(claude_options(options, shop.yard), model, home=str(tmp_path))
+    with ScriptedAnthropic([ORDER, CLEAR, "Done."]) as model:
+        await claude_query(claude_options(options, shop.yard, elicit=refuse), model, home=str(tmp_path))
 
-    error = model.results[0].envelope.error
-    assert error is not None
-    assert error.code == "not_supported"
+    order, clear = [result.envelope for result in model.results]
+    assert order.success
+    assert clear.error is not None
+    assert (clear.error.code, shop.cleared) == ("approval_denied", [])
 
 
 async def test_the_sdk_knows_the_id_of_the_call(shop: Shop, tmp_path: Path) -> None:
@@ -171,27 +178,37 @@ async def test_a_resumed_conversation_keeps_its_session(shop: Shop, tmp_path: Pa
     assert [result.envelope.data for result in model.results] == ["cart", 1]
 
 
-async def test_a_sub_agent_sees_the_yard(shop: Shop, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "limits",
+    [{}, {"tools": [ORDER.name, CLEAR.name]}, {"tools": [f"mcp__{SERVER_NAME}"]}, {"mcpServers": [SERVER_NAME], "background": False}],
+    ids=["everything", "named tools", "a whole server", "a named server"],
+)
+async def test_a_sub_agent_uses_the_yard_of_its_conversation(shop: Shop, tmp_path: Path, limits: dict[str, Any]) -> None:
     class WithSubAgent(ScriptedAnthropic):
         def script_for(self, body: dict[str, Any]) -> list[Turn]:
             if "SUBTASK" in json.dumps(body["messages"][0]):
-                return [ORDER, "Ordered."]
+                return [ORDER, CLEAR, "Ordered."]
             launch = {"description": "Order", "prompt": "SUBTASK", "subagent_type": "helper"}
             return [ToolUse("Agent", launch), "Waiting.", "Done.", "Done."]
 
     sdk = import_module("claude_agent_sdk")
-    helper = sdk.AgentDefinition(description="Orders things.", prompt="You order things.")
+    helper = sdk.AgentDefinition(description="Orders things.", prompt="You order things.", **limits)
     options = sdk.ClaudeAgentOptions(tools=["Agent"], agents={"helper": helper}, can_use_tool=allow, env={"ENABLE_TOOL_SEARCH": "false"})
     with WithSubAgent([]) as model:
-        await claude_query(claude_options(options, shop.yard), model, home=str(tmp_path))
+        await claude_query(claude_options(options, shop.yard, scope="chat", elicit=refuse), model, home=str(tmp_path))
 
-    assert [result.envelope.data["item"] for result in model.results if result.name == ORDER.name] == ["tea"]
+    order, clear = [result.envelope for result in model.results if result.name in {ORDER.name, CLEAR.name}]
+    assert order.data["item"] == "tea"
+    assert clear.error is not None
+    assert clear.error.code == "approval_denied"
+    assert [record.scope for record in shop.sink.records] == ["chat", "chat"]
 
 
-async def test_the_clis_tool_search_finds_a_deferred_tool(shop: Shop, tmp_path: Path) -> None:
+@pytest.mark.parametrize("query", [f"select:{ORDER.name}", "order something"])
+async def test_the_clis_tool_search_finds_a_deferred_tool(shop: Shop, tmp_path: Path, query: str) -> None:
     sdk = import_module("claude_agent_sdk")
     options = sdk.ClaudeAgentOptions(tools={"type": "preset", "preset": "claude_code"}, can_use_tool=allow)
-    search = ToolUse("ToolSearch", {"query": f"select:{ORDER.name}", "max_results": 3})
+    search = ToolUse("ToolSearch", {"query": query, "max_results": 3})
 
     with ScriptedAnthropic([search, ORDER, "Done."]) as model:
         await claude_query(claude_options(options, shop.yard, always_load=["greet"]), model, home=str(tmp_path))

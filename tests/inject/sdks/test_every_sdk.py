@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -100,6 +101,82 @@ async def test_a_tool_cannot_ask_a_host_that_has_no_way_to(shop: Shop, driver: D
     assert (error.code, error.may_have_run) == ("not_supported", True)
 
 
+@pytest.mark.parametrize("is_approved", [True, False])
+async def test_the_host_asks_its_person_before_a_tool_that_destroys(
+    shop: Shop,
+    driver: Driver,
+    name_of: NameOf,
+    is_approved: bool,  # noqa: FBT001 - a parameter of a test
+) -> None:
+    asked: list[str] = []
+
+    async def elicit(text: str, _: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        asked.append(text)
+        return {} if is_approved else None
+
+    seen = await driver.converse(Conversation(shop.yard, elicit=elicit), [ToolUse(name_of("clear"), {"shelf": "A"}), "Done."])
+
+    [result] = seen.results
+    error = result.envelope.error
+    assert (len(asked), "'clear'" in asked[0], '"A"' in asked[0]) == (1, True, True)
+    if is_approved:
+        assert (result.envelope.data, shop.cleared) == ("A is empty", ["A"])
+    else:
+        assert error is not None
+        assert (error.code, error.details["reason"], error.may_have_run, shop.cleared) == ("approval_denied", "denied", False, [])
+    assert (shop.sink.codes, seen.text) == ([None if is_approved else "approval_denied"], "Done.")
+
+
+async def test_an_operator_decides_while_the_call_is_held(shop: Shop, driver: Driver, name_of: NameOf) -> None:
+    seen_approvals = set[str]()
+    uses = [ToolUse(name_of("clear"), {"shelf": shelf}) for shelf in ("A", "B")]
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        running = group.create_task(driver.converse(Conversation(shop.yard), [*uses, "Done."]))
+        await shop.decide(await shop.next_approval(seen_approvals), "approve")
+        await shop.decide(await shop.next_approval(seen_approvals), "deny", reason="B is full of eggs.")
+    approved, denied = [result.envelope for result in running.result().results]
+
+    assert approved.data == "A is empty"
+    assert denied.error is not None
+    assert (denied.error.code, "B is full of eggs." in denied.error.message) == ("approval_denied", True)
+    assert (shop.cleared, shop.sink.codes) == (["A"], [None, "approval_denied"])
+
+
+@pytest.mark.parametrize("shop", [0.0], indirect=True)
+async def test_a_call_that_is_approved_after_its_answer_runs_once_when_it_is_made_again(
+    shop: Shop, driver: Driver, name_of: NameOf
+) -> None:
+    clear = ToolUse(name_of("clear"), {"shelf": "A"})
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        script = [clear, ToolUse(name_of("wait_for_decision")), clear, clear, "Done."]
+        running = group.create_task(driver.converse(Conversation(shop.yard), script))
+        approval = await shop.next_approval(set())
+        await shop.decide(approval, "approve")
+        shop.decided.set()
+    asked, _, cleared, again = [result.envelope for result in running.result().results]
+
+    assert (asked.data["status"], asked.data["approval_id"]) == ("approval_required", approval.id)
+    assert (cleared.data, again.data["status"], shop.cleared) == ("A is empty", "approval_required", ["A"])
+
+
+async def test_an_approval_of_one_conversation_is_none_for_the_same_call_of_another(shop: Shop, driver: Driver, name_of: NameOf) -> None:
+    script = [ToolUse(name_of("clear"), {"shelf": "A"}), "Done."]
+    one, other = (Conversation(shop.yard, scope=scope) for scope in ("one", "other"))
+    seen_approvals = set[str]()
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        running = [group.create_task(driver.converse(conversation, script)) for conversation in (one, other)]
+        for approval in [await shop.next_approval(seen_approvals) for _ in running]:
+            await shop.decide(approval, "approve" if approval.binding.owner == one.caller.owner else "deny")
+    approved, denied = [task.result().results[0].envelope for task in running]
+
+    assert approved.data == "A is empty"
+    assert denied.error is not None
+    assert (denied.error.code, shop.cleared) == ("approval_denied", ["A"])
+
+
 async def test_images_follow_the_envelope_where_the_sdk_takes_them(shop: Shop, driver: Driver, name_of: NameOf) -> None:
     seen = await driver.converse(Conversation(shop.yard), [ToolUse(name_of("paint")), "Done."])
 
@@ -154,11 +231,37 @@ async def test_names_descriptions_and_schemas_are_the_same_as_over_mcp(shop: Sho
     assert offered == {name_of(tool["name"]): (tool["description"], tool["inputSchema"]) for tool in listed["tools"]}
 
 
-@pytest.mark.parametrize("arguments", [{"item": 1, "colour": "red"}, {"item": "tea", "count": "two"}, {}])
-async def test_failures_are_the_same_as_over_mcp(shop: Shop, driver: Driver, name_of: NameOf, arguments: dict[str, Any]) -> None:
-    [answered] = await over_mcp(shop.yard, {"method": "tools/call", "params": {"name": "order", "arguments": arguments}})
-    seen = await driver.converse(Conversation(shop.yard), [ToolUse(name_of("order"), arguments), "Done."])
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("order", {"item": "tea"}),
+    ("order", {"item": 1, "colour": "red"}),
+    ("order", {"item": "tea", "count": "2"}),
+    ("order", {"item": "tea", "count": "two"}),
+    ("price", {}),
+    ("archive", {}),
+    ("clear", {"shelf": "A"}),
+    ("burn", {}),
+]
 
-    told = json.loads(seen.results[0].text)
-    assert told["error"] == answered["structuredContent"]["error"]
-    assert told["data"] == answered["structuredContent"]["data"]
+
+async def test_answers_and_failures_are_the_same_as_over_mcp(shop: Shop, driver: Driver, name_of: NameOf) -> None:
+    requests = [{"method": "tools/call", "params": {"name": name, "arguments": arguments}} for name, arguments in CALLS]
+    script = [ToolUse(name_of(name), arguments) for name, arguments in CALLS]
+    seen_approvals = set[str]()
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        conversing = group.create_task(driver.converse(Conversation(shop.yard), [*script, "Done."]))
+        calling = group.create_task(over_mcp(shop.yard, *requests))
+        for _ in range(2):
+            await shop.decide(await shop.next_approval(seen_approvals), "deny")
+    told = [json.loads(result.text) for result in conversing.result().results]
+    answered = [result["structuredContent"] for result in calling.result()]
+
+    codes = [None, "invalid_input", None, "invalid_input", "state_error", None, "approval_denied", "not_supported"]
+    assert [answer["error"] and answer["error"]["code"] for answer in told] == codes
+    assert [_comparable(answer) for answer in told] == [_comparable(answer) for answer in answered]
+
+
+def _comparable(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an envelope without what differs from call to call: times, and the ids of calls, handles and approvals."""
+    facts = sorted(answer["_meta"].keys() - {"coerced"})  # the CLI of Claude repairs some arguments before they reach the yard
+    return json.loads(re.sub(r"\b[acr]_\w+", "ID", json.dumps({**answer, "_meta": facts})))

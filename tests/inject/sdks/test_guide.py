@@ -75,6 +75,7 @@ async def test_the_example_of_claude_works(yard: Yard, tmp_path: Path, monkeypat
     for name, value in {"ANTHROPIC_API_KEY": "none", "CLAUDE_CONFIG_DIR": str(tmp_path), "ENABLE_TOOL_SEARCH": "false"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with ScriptedAnthropic([ToolUse(claude_tool_name("greet"), ARGUMENTS), "Done."]) as model:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", model.url)
         await run(block_of("claude_agent_sdk"), yard=yard, can_use_tool=can_use_tool)

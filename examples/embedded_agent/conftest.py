@@ -1,0 +1,6 @@
+"""The tests of the example import its modules as the program does."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,473 @@
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolyard import Call, Limits, Rule, Yard, tool
+from toolyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
+from toolyard.agents.events import Done, Error, TextDelta, type_of
+from toolyard.agents.turn import Turn
+from toolyard.dispatch.call import Caller
+from toolyard.model.errors import ToolError
+from toolyard.policy.approvals import AuditLine
+from toolyard.state.memory import MemoryStore
+from toolyard.state.store import StoreUnavailableError
+
+PATIENCE = 20.0
+Decide = Callable[[Any], None]
+FAST = Limits(approval_hold_s=0.01)
+
+
+@tool(operation="destroy")
+def burn(what: str, count: int = 1) -> str:
+    """Burn something."""
+    return f"burnt {what} {count}"
+
+
+@tool(operation="command")
+async def paint(call: Call) -> str:
+    """Paint, in a colour that the person chooses."""
+    schema = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
+    return "painted " + (await call.ask(schema, "Which colour?"))["colour"]
+
+
+@tool(operation="command")
+async def sample(call: Call) -> str:
+    """Ask the client's model, which it has none of."""
+    from toolyard.model.elicitation import ClientRequest  # noqa: PLC0415 - only this tool needs it
+
+    return str(await call.ask_all({"a": ClientRequest.model("Hello", max_tokens=1)}))
+
+
+@tool(operation="command")
+async def prepare(call: Call) -> str:
+    """Have a call approved that is made later, as a chain does with its steps."""
+    yard: Yard = call.state
+    gate, later = yard.gate, yard.registry.get("burn")
+    assert gate is not None
+    assert later is not None
+    await gate.obtain(call, later.spec, {"what": "tea", "count": 1})
+    return "prepared"
+
+
+@asynccontextmanager
+async def lend_itself(yard: Yard) -> AsyncGenerator[Yard]:
+    yield yard
+
+
+@asynccontextmanager
+async def managed(runtime: Any, *, yard: Any = None, **options: Any) -> AsyncGenerator[AgentManager]:
+    settings: dict[str, Any] = {"store": MemoryStore(), **(yard or {})}
+    yard = Yard("shop", tools=[burn, paint, sample, prepare], lifespan=lend_itself, **settings)
+    async with asyncio.timeout(PATIENCE), yard, AgentManager(yard, runtime, AgentOptions(**options)) as manager:
+        yield manager
+
+
+async def send(
+    manager: AgentManager, content: str = "Go.", *, decide: Decide | None = None, session: str = "chat", **options: Any
+) -> list[Any]:
+    events: list[Any] = []
+    async for event in manager.send_message(session, content, **options):
+        events.append(event)
+        if type_of(event) in {"approval_required", "question"} and decide is not None:
+            decide(event)
+    return events
+
+
+def calling(name: str, arguments: dict[str, Any], *, permitted: dict[str, Any] | None = None, **found: Any) -> Any:
+    """Return a turn that asks for permission, unless there is none to ask for, and makes a call."""
+
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        if permitted is not None:
+            found["decision"] = await request.permit(name, permitted, tool_call_id="t1", source="yard")
+        envelope = await request.conversation.call(name, arguments, meta={"claudecode/toolUseId": "t1"})
+        yield TextDelta(text=str(envelope.data if envelope.error is None else envelope.error.code))
+
+    return play
+
+
+def deciding(manager: AgentManager, *, approve: bool, by: str = "local", reason: str = "") -> Decide:
+    def decide(event: Any) -> None:
+        manager.interactions.decide(event.interaction_id, approve=approve, by=by, reason=reason)
+
+    return decide
+
+
+def said(events: list[Any]) -> list[str]:
+    return [event.text for event in events if isinstance(event, TextDelta)]
+
+
+def asked(events: list[Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(event.tool, event.arguments) for event in events if type_of(event) == "approval_required"]
+
+
+async def test_a_turn_ends_with_done_and_the_session_is_kept(runtime: Any) -> None:
+    async with managed(runtime) as manager:
+        events = await send(manager, "  Hello\n world " + "x" * 100)
+        [session] = await manager.sessions.all("local")
+        await send(manager)
+
+    assert (said(events), events[-1].status) == (["Hello."], "completed")
+    assert (session.title, session.turns, session.sdk_session_id) == (("Hello world " + "x" * 100)[:80], 1, "sdk-1")
+    assert [request.resume for request in runtime.requests] == ["", "sdk-1"]
+    assert "sdk_session_id" not in session.view()
+
+
+async def wait_for_ever(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+    yield TextDelta(text="I think.")
+    await asyncio.Event().wait()
+
+
+async def test_a_second_message_is_refused_while_one_runs(runtime: Any) -> None:
+    runtime.play = wait_for_ever
+    async with managed(runtime) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        with pytest.raises(ToolError) as refused:
+            await manager.start_turn("chat", "Go.")
+        others = await manager.start_turn("chat", "Go.", caller=Caller(identity="bob"))  # the same name, and another session
+        assert turn.session is not None
+        assert manager.is_running(turn.session)
+        await manager.cancel(turn.session)
+        runtime.play = type(runtime)().play
+        again = await send(manager)
+
+    assert (refused.value.code, refused.value.details["reason"]) == ("state_error", "turn_running")
+    assert (others.session is not turn.session, again[-1].status) == (True, "completed")
+
+
+async def test_two_messages_at_once_start_one_turn(runtime: Any) -> None:
+    runtime.play = wait_for_ever
+    async with managed(runtime) as manager:
+        started = await asyncio.gather(*(manager.start_turn("chat", "Go.") for _ in range(5)), return_exceptions=True)
+
+    assert sorted(type(one).__name__ for one in started) == ["ToolError"] * 4 + ["Turn"]
+
+
+async def test_too_many_turns_are_refused(runtime: Any) -> None:
+    runtime.play = wait_for_ever
+    async with managed(runtime, turns=2) as manager:
+        for name in ("a", "b"):
+            await manager.start_turn(name, "Go.")
+        with pytest.raises(ToolError) as refused:
+            await manager.start_turn("c", "Go.")
+
+    assert (refused.value.code, refused.value.details["reason"]) == ("overloaded", "turns_full")
+
+
+async def test_finished_turns_are_kept_for_the_last_hundred_sessions(runtime: Any) -> None:
+    async with managed(runtime) as manager:
+        for number in range(105):
+            await send(manager, session=f"chat {number}")
+        sessions = await manager.sessions.all()
+        kept = [session.id for session in sessions if manager.turn_of(session) is not None]
+
+    assert (len(sessions), len(kept), "chat 104" in kept, "chat 0" in kept) == (105, 100, True, False)
+
+
+@pytest.mark.parametrize(("content", "code"), [("", "invalid_input"), (" \n", "invalid_input"), ("x" * 1_000_001, "too_large")])
+async def test_a_message_that_is_empty_or_too_long_is_refused(runtime: Any, content: str, code: str) -> None:
+    async with managed(runtime) as manager:
+        with pytest.raises(ToolError) as refused:
+            await send(manager, content)
+
+        assert await manager.sessions.all() == []
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("session_id", ["a/b", "x" * 129, "a\x00b"])
+async def test_an_id_that_the_store_cannot_have_is_refused(runtime: Any, session_id: str) -> None:
+    async with managed(runtime) as manager:
+        with pytest.raises(ToolError) as refused:
+            await send(manager, session=session_id)
+        events = await send(manager)
+
+    assert (refused.value.code, events[-1].status) == ("invalid_input", "completed")
+
+
+async def test_a_defect_of_a_runtime_is_an_error_event_and_not_a_hang(runtime: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        yield TextDelta(text="I think.")
+        raise KeyError("secret")
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(manager)
+
+    assert [type_of(event) for event in events] == ["text_delta", "error", "done"]
+    assert (events[1].code, "secret" in events[1].message, events[-1].status) == ("internal_error", False, "failed")
+    assert "turn_failed" in caplog.text
+
+
+async def test_a_store_that_fails_during_a_turn_ends_it_with_a_code(runtime: Any) -> None:
+    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        raise StoreUnavailableError("The disk is full.", reason="full")
+        yield  # what makes it a generator
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(manager)
+
+    assert (events[0].code, events[-1].status) == ("overloaded", "failed")
+
+
+async def test_a_failure_with_a_code_keeps_it(runtime: Any) -> None:
+    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        raise ToolError("upstream_error", "The model is ill.", hint="Wait.")
+        yield  # what makes it a generator
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(manager)
+
+    assert (events[0].code, events[0].message, events[0].hint) == ("upstream_error", "The model is ill.", "Wait.")
+
+
+async def test_a_turn_that_takes_too_long_is_ended(runtime: Any) -> None:
+    runtime.play = wait_for_ever
+    async with managed(runtime, turn_s=0.01) as manager:
+        events = await send(manager)
+
+    assert ([event.code for event in events if isinstance(event, Error)], events[-1].status) == (["timeout"], "failed")
+    assert runtime.ended.is_set()
+
+
+async def test_the_clock_of_a_turn_stands_still_while_a_person_is_asked() -> None:
+    turn = Turn(seconds=100.0)
+    async with asyncio.timeout(100.0) as timeout:
+        await asyncio.sleep(0)
+        with turn.limited(timeout):
+            with turn.waiting():
+                with turn.waiting():
+                    pass
+                during = timeout.when()
+            after = timeout.when()
+
+    assert (during, after is not None) == (None, True)
+
+
+async def test_closing_the_manager_ends_every_turn(runtime: Any) -> None:
+    runtime.play = wait_for_ever
+    async with managed(runtime) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        manager.cancel_all()
+        events: list[Any] = [event async for event in turn.events()]
+        with pytest.raises(ToolError) as refused:
+            await manager.start_turn("other", "Go.")
+
+    assert [type_of(event) for event in events] == ["error", "done"]
+    assert (events[0].retryable, refused.value.code) == (True, "overloaded")
+
+
+async def test_a_turn_that_is_cancelled_before_it_begins_still_ends(runtime: Any) -> None:
+    async with managed(runtime) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        turn.cancel("client")
+        events = [event async for event in turn.events()]
+
+    assert isinstance(events[-1], Done)
+    assert events[-1].status == "cancelled"
+
+
+async def test_a_deleted_session_is_gone_everywhere(runtime: Any) -> None:
+    async with managed(runtime) as manager:
+        await send(manager)
+        [session] = await manager.sessions.all()
+        await manager.delete(session)
+
+        assert (await manager.sessions.all(), runtime.forgotten, manager.turn_of(session)) == ([], ["sdk-1"], None)
+        with pytest.raises(ToolError):
+            await manager.sessions.get("local", "chat")
+
+
+async def test_what_a_person_permitted_is_not_asked_again_by_the_yard(runtime: Any) -> None:
+    runtime.play = calling("burn", {"what": "tea"}, permitted={"what": "tea"})
+    async with managed(runtime) as manager:
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert (asked(events), said(events)) == ([("burn", {"what": "tea"})], ["burnt tea 1"])
+
+
+@pytest.mark.parametrize("arguments", [{"what": "milk"}, {"what": "tea", "count": 2}, {"count": 1, "what": "Tea"}])
+async def test_other_arguments_than_the_permitted_ones_are_asked_about(runtime: Any, arguments: dict[str, Any]) -> None:
+    runtime.play = calling("burn", arguments, permitted={"what": "tea", "count": 1})
+    async with managed(runtime) as manager:
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert [shown for _, shown in asked(events)] == [{"what": "tea", "count": 1}, {"count": 1, **arguments}]
+
+
+async def test_a_permission_counts_once(runtime: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        await request.permit("burn", {"what": "tea"}, tool_call_id="t1", source="yard")
+        for _ in range(2):
+            envelope = await request.conversation.call("burn", {"what": "tea"}, meta={"claudecode/toolUseId": "t1"})
+            yield TextDelta(text=str(envelope.data))
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert (len(asked(events)), said(events)) == (2, ["burnt tea 1"] * 2)
+
+
+async def test_a_permission_does_not_count_for_a_call_that_is_made_later(runtime: Any) -> None:
+    runtime.play = calling("prepare", {}, permitted={})
+    async with managed(runtime) as manager:
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert (asked(events), said(events)) == ([("prepare", {}), ("burn", {"what": "tea", "count": 1})], ["prepared"])
+
+
+async def test_a_permission_does_not_decide_for_an_operator(runtime: Any) -> None:
+    runtime.play = calling("burn", {"what": "tea"}, permitted={"what": "tea"})
+    rule = Rule(decision="ask", tools=("burn",), by="operator")
+    async with managed(runtime, yard={"rules": [rule], "limits": FAST}) as manager:
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert len(asked(events)) == 1
+    assert "approval_required" in said(events)[0]
+
+
+async def test_an_approval_that_is_decided_elsewhere_settles_the_interaction(runtime: Any) -> None:
+    runtime.play = calling("burn", {"what": "tea"})
+    async with managed(runtime) as manager:
+
+        async def approve_elsewhere() -> None:
+            gate = manager.yard.gate
+            assert gate is not None
+            [approval] = await gate.approvals.pending()
+            await gate.approvals.decide(approval.id, "approve", by="webhook", reason="It is fine.")
+
+        tasks: list[asyncio.Task[None]] = []
+
+        def decide(_: Any) -> None:
+            tasks.append(asyncio.ensure_future(approve_elsewhere()))
+
+        events = await send(manager, decide=decide)
+
+    resolved = [event for event in events if type_of(event) == "approval_resolved"]
+    assert [(event.outcome, event.by, event.reason) for event in resolved] == [("approved", "webhook", "It is fine.")]
+    assert said(events) == ["burnt tea 1"]
+
+
+@pytest.mark.parametrize("mode", ["default", "plan", "dontAsk", "acceptEdits", "auto", "bypassPermissions"])
+async def test_only_bypassing_permits_without_asking(runtime: Any, mode: str) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        decision = await request.permit("look", {}, tool_call_id="t1", source="agent")
+        yield TextDelta(text=decision.outcome)
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(
+            manager,
+            permission_mode=mode,
+            decide=deciding(manager, approve=False),
+        )
+
+    assert (len(asked(events)), said(events)) == ((0, ["approved"]) if mode == "bypassPermissions" else (1, ["denied"]))
+
+
+async def test_permissions_are_written_to_the_audit_log(runtime: Any) -> None:
+    lines: list[AuditLine] = []
+    runtime.play = calling("burn", {"what": "tea"}, permitted={"what": "tea"})
+    async with managed(runtime) as manager:
+        manager.yard.audit = lines.append
+        await send(manager, decide=deciding(manager, approve=False, by="ada", reason="No."))
+
+    assert [(line.event, line.tool, line.by, line.reason) for line in lines[:1]] == [("permission_denied", "burn", "ada", "No.")]
+
+
+@pytest.mark.parametrize(("approve", "expected"), [(None, "painted red"), (False, "approval_denied")])
+async def test_a_question_of_a_tool_reaches_the_person(runtime: Any, approve: bool | None, expected: str) -> None:  # noqa: FBT001 - a parameter of the test
+    runtime.play = calling("paint", {})
+
+    def decide(event: Any) -> None:
+        if approve is None:
+            manager.interactions.answer(event.interaction_id, {"colour": "red"}, by="local")
+        else:
+            manager.interactions.decide(event.interaction_id, approve=approve, by="local")
+
+    async with managed(runtime) as manager:
+        assert said(await send(manager, decide=decide)) == [expected]
+
+
+async def test_what_only_a_model_can_answer_is_not_asked_of_a_person(runtime: Any) -> None:
+    runtime.play = calling("sample", {})
+    async with managed(runtime) as manager:
+        assert said(await send(manager)) == ["not_supported"]
+
+
+async def test_an_answer_that_nobody_gives_dismisses_the_question(runtime: Any) -> None:
+    runtime.play = calling("paint", {})
+    async with managed(runtime, countdown_s=0.01) as manager:
+        assert said(await send(manager, attended=False)) == ["cancelled"]
+
+
+async def test_an_approval_that_nobody_gives_is_expired_and_not_denied_by_a_person(runtime: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        envelope = await request.conversation.call("burn", {"what": "tea"})
+        assert envelope.error is not None
+        yield TextDelta(text=f"{envelope.error.code} {envelope.error.details['reason']}")
+
+    runtime.play = play
+    async with managed(runtime, countdown_s=0.01) as manager:
+        assert said(await send(manager, attended=False)) == ["approval_denied expired"]
+
+
+async def test_the_end_of_a_turn_refuses_what_a_task_of_its_sdk_still_asks(runtime: Any) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        tasks.append(asyncio.ensure_future(request.permit("burn", {}, tool_call_id="t1", source="yard")))
+        yield TextDelta(text="I ask.")
+        await asyncio.sleep(0)
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(manager)
+
+        assert [type_of(event) for event in events] == ["text_delta", "approval_required", "approval_resolved", "done"]
+        assert ((await tasks[0]).outcome, manager.interactions.pending()) == ("cancelled", [])
+
+
+async def test_a_reader_that_falls_behind_is_told_that_events_are_missing() -> None:
+    turn = Turn(seconds=0)
+    for number in range(50_001):
+        turn.emit(TextDelta(text=str(number)))
+    turn.emit(Done(status="completed"))
+
+    late, rest = turn.after(0), turn.after(50_000)
+
+    assert isinstance(late[0][1], Error)
+    assert (late[1][0], len(late), [place for place, _ in rest]) == (5001, 45_003, [50_001, 50_002])
+
+
+async def test_nothing_follows_the_last_event() -> None:
+    turn = Turn(seconds=0)
+    turn.emit(Done(status="completed"))
+    turn.emit(TextDelta(text="Late."))
+
+    assert [type_of(event) async for event in turn.events()] == ["done"]
+
+
+async def test_a_reader_misses_nothing_that_comes_while_it_reads() -> None:
+    turn = Turn(seconds=0)
+    turn.emit(TextDelta(text="First."))
+    kinds: list[str] = []
+    async for event in turn.events():
+        kinds.append(type_of(event))
+        if len(kinds) == 1:
+            turn.emit(TextDelta(text="Second."))
+            turn.emit(Done(status="completed"))
+
+    assert kinds == ["text_delta", "text_delta", "done"]
+
+
+def test_only_one_file_calls_the_sdks_query() -> None:
+    source = Path(__file__).parents[2] / "src" / "toolyard"
+    callers = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if "sdk.query(" in path.read_text(encoding="utf-8")]
+
+    assert callers == ["agents/claude.py"]
