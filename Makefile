@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 # Slow tests, which start programs, real clients and real servers. 'make check' leaves them out, 'make test' runs them.
-WHOLE := cli conformance inject/test_sdks.py interop interaction jobs/test_kills.py launch runtimes test_attacks.py transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py launch runtimes test_attacks.py transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
 
 .PHONY: help run demo test soak check lint types house unit generate lock clean
 
@@ -22,9 +22,8 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: $(READY) ## Serve the example yard over HTTP, at http://127.0.0.1:8321/mcp
-	@echo "'make demo' shows what an agent sees of a yard with hundreds of tools." >&2
-	@$(BIN)/toolyard serve examples/bank.py --transport http || [ $$? -eq 130 ]
+run: $(READY) ## Serve the example yard at http://127.0.0.1:8321/mcp, with a console to look at
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/toolyard serve examples/bank.toml || [ $$? -eq 130 ]
 
 demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 	@$(BIN)/toolyard demo

@@ -54,7 +54,7 @@ PEERS: Final = {
         Peer("toolyard-plain", "Toolyard, plain tools", "toolyard", "toolyard_server.py", ("--shape", "plain")),
         Peer(
             "toolyard-monitor",
-            "Toolyard, metrics and audit log",
+            "Toolyard, metrics, audit and access log, a console",
             "toolyard",
             "toolyard_server.py",
             ("--shape", "envelope", "--monitor"),

@@ -1,4 +1,4 @@
-"""A small bank as a yard: queries, commands, a session, reasons, progress and a result that is too large for an answer."""
+"""A small bank as a yard: queries, commands, a session, a job, reasons, progress, and a result that is too large for an answer."""
 
 import asyncio
 from collections.abc import Iterator
@@ -131,6 +131,15 @@ class Bank:
             await asyncio.sleep(0.01)  # as a real look at the books would take
         call.progress(years, years, "done")
         return {"years": years, "bookings": checked}
+
+    @tool(operation="command", tags=("statements",), job="always", timeout=120)
+    async def archive_statements(self, call: Call, seconds: Annotated[int, Field(ge=1, le=60)] = 20) -> dict[str, int]:
+        """Archive all statements, which takes so long that it becomes a job."""
+        for second in range(seconds):
+            await call.progress(second, seconds, f"archiving {TODAY.year - second}")
+            await call.log("info", f"The statements of {TODAY.year - second} are archived.")
+            await asyncio.sleep(1)
+        return {"years": seconds}
 
     @tool(operation="command", tags=("batches",))
     async def start_batch(self, call: Call) -> str:

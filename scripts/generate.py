@@ -1,6 +1,5 @@
 """Generates pages of docs/reference from the code; `--check` only reports which of them are stale."""
 
-import ast
 import contextlib
 import inspect
 import io
@@ -8,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +18,7 @@ from toolyard.cli.parser import make_parsers
 from toolyard.cli.reference import reference
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
 from toolyard.config.profiles import ProfileTable
-from toolyard.config.settings import Approving, Deciding, Monitoring, Serving
+from toolyard.config.settings import AgentSettings, Approving, Deciding, Monitoring, Serving, meanings
 from toolyard.model.profile import Toolset
 from toolyard.model.rule import Predicate, Rule
 from toolyard.providers.upstream.scan import ALL_RULES
@@ -38,6 +36,7 @@ SECTIONS: Final[dict[str, type]] = {
     "runtime": RuntimeSettings,
     "auth": Authentication,
     "monitor": Monitoring,
+    "agents": AgentSettings,
     "approvals": Approving,
     "policy": Deciding,
 }
@@ -127,6 +126,13 @@ def settings() -> str:
         "`name` and `digest`.",
         "",
         *_table("monitor"),
+        "",
+        "## `[agents]`",
+        "",
+        "Agents that the server runs with its tools: see [Run agents](../guides/agents.md). The flags of `toolyard serve` for them begin",
+        "with `--agents-`; `--agents` alone is `enabled`.",
+        "",
+        *_table("agents"),
         "",
         "## `[approvals]`",
         "",
@@ -232,19 +238,6 @@ def tools() -> str:
         "",
         manifest("examples/bank.py"),
     )
-
-
-def meanings(struct: type) -> dict[str, str]:
-    """Return the docstring of each field of a struct."""
-    body = next(node.body for node in ast.walk(ast.parse(inspect.getsource(struct))) if isinstance(node, ast.ClassDef))
-    found: dict[str, str] = {}
-    for field, text in pairwise(body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                found[name] = meaning
-            case _:
-                continue
-    return found
 
 
 def manifest(target: str) -> str:

@@ -1,12 +1,17 @@
 """What every test shares: how many examples hypothesis tries, and a state directory that is nobody's."""
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("shared_fixtures",)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background ignores SIGINT, and programs that tests interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "toolyard",

@@ -35,7 +35,7 @@ ALL = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / 
 _FENCE = re.compile(r"^(?P<marks>```+)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=marks)[ ]*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _WORD = re.compile(r"^\| \*\*(.+?)\*\* \|", re.MULTILINE)
-_EVENT = re.compile(r'_(?:log|audit)\.\w+\(\s*"(\w+)')
+_EVENT = re.compile(r'(?:_(?:log|audit)\.\w+\(|log_exception\(\s*_log,)\s*"(\w+)')
 _RUN = ("toolyard ", "python examples/")
 _VOLATILE = (
     (re.compile(r"\bc_[0-9a-f]{4,}\b"), "c_0"),

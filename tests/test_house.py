@@ -223,5 +223,18 @@ def test_no_call_passes_more_than_five_positional_arguments(path: Path) -> None:
     assert not places
 
 
+@pytest.mark.parametrize("path", MODULES)
+def test_exceptions_are_logged_without_their_messages_except_at_debug(path: Path) -> None:
+    """A message may hold the contents of a call: `log_exception` decides what is logged of it."""
+    logged = [
+        node.func
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and any(word.arg == "exc_info" for word in node.keywords)
+    ]
+    handed = [node for node in logged if isinstance(node, ast.Attribute) and node.attr not in {"debug", "makeRecord"}]
+    called = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute) and ast.unparse(node) == "_log.exception"]
+    assert not [f"{path.name}:{node.lineno}" for node in (*handed, *called)]
+
+
 def test_type_checkers_are_told_that_the_package_has_types() -> None:
     assert (ROOT / "src" / "toolyard" / "py.typed").is_file()

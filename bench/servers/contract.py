@@ -38,7 +38,7 @@ def parse() -> Start:
     parser.add_argument("--shape", choices=["envelope", "plain"], default="plain", help="how Toolyard answers: plain is as the peers do")
     parser.add_argument("--page", type=int, default=0, help="tools in a page of Toolyard's list; 0 is all of them")
     parser.add_argument("--reply", default="", help="a file with what a limit answers to tools/list")
-    parser.add_argument("--monitor", action="store_true", help="let Toolyard keep metrics and an audit log")
+    parser.add_argument("--monitor", action="store_true", help="let Toolyard keep metrics, audit and access log, with an open console")
     given = parser.parse_args()
     return Start(
         stdio=given.stdio,

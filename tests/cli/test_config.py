@@ -179,3 +179,25 @@ def test_a_name_is_one_word(name: str, toolyard: Run) -> None:
 
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
+
+
+def test_the_urls_of_services_are_told_without_what_may_be_secret(toolyard: Run, write: Write) -> None:
+    text = """
+[approvals]
+webhook = "https://hooks.example.com/services/hunter2?a=hunter2"
+webhook_secret = "hunter2"
+[policy]
+url = "https://ada:hunter2@decide.example.com/hunter2"
+[upstreams.files]
+command = "files"
+args = ["--root", "/srv", "--api-key", "hunter2", "--token=hunter2"]
+"""
+    write(f"{FILE}{text}", "toolyard.toml")
+
+    status, out, _ = toolyard("config")
+
+    assert status == 0
+    assert "hunter2" not in out
+    assert "approvals.webhook\thttps://hooks.example.com/***\t" in out
+    assert "policy.url\thttps://decide.example.com/***\t" in out
+    assert '["--root","/srv","--api-key","…","--token=…"]' in out

@@ -21,6 +21,11 @@ from toolyard.config import read_config
 from toolyard.launch.errors import LaunchError
 from toolyard.launch.monitor import Monitor
 from toolyard.launch.serve import serve_forever
+from toolyard.model.limits import Limits
+from toolyard.model.rule import Rule
+from toolyard.monitor import Label
+from toolyard.policy.approvals import Approvals
+from toolyard.state.memory import MemoryStore
 from toolyard.transports import Transport
 from toolyard.transports.auth import ApiKey, ApiKeys, Authenticator, digest_of
 from toolyard.transports.http.app import Mount
@@ -169,6 +174,41 @@ async def test_each_request_is_a_line_of_the_access_log_and_each_call_one_of_the
     assert [(line["tool"], line["identity"], line["channel"], line["decision"]) for line in audit] == [("echo", "key:ada", "http", "allow")]
 
 
+async def test_approvals_are_counted_by_tool_whoever_decides_and_their_lines_name_the_call(tmp_path: Path) -> None:
+    @tool(operation="destroy")
+    async def wipe(disk: str) -> str:
+        """Wipe a disk."""
+        return disk
+
+    store = MemoryStore()
+    limits = Limits(approval_hold_s=0.0, approval_ttl_s=60.0)
+    yard = Yard("shop", tools=[wipe], rules=[Rule(decision="ask", tools=("wipe",))], store=store, limits=limits)
+    monitor, _ = monitor_of(yard, tmp_path, '[monitor]\naudit_log = "audit.jsonl"\n')
+    async with monitor.open(), yard:
+        assert yard.gate is not None
+        ids = [(await yard.call("wipe", {"disk": str(number)})).data["approval_id"] for number in range(4)]
+        await yard.gate.approvals.decide(ids[0], "approve", by="ada")
+        ran = await yard.call("wipe", {"disk": "0"})
+        await yard.gate.approvals.decide(ids[1], "deny", by="ada")
+        of_a_command = Approvals(store)
+        await of_a_command.decide(ids[2], "approve", by="user:eve")
+        await monitor.settle_approvals()
+        await monitor.settle_approvals()
+        assert monitor.metrics is not None
+        counted = {**monitor.metrics.tools[Label("shop", "wipe")].approvals}
+        await store.delete(f"approval/{ids[3]}")  # as when it has expired
+        await monitor.settle_approvals()
+
+    assert counted == {"asked": 4, "approved": 2, "denied": 1}
+    assert monitor.metrics.tools[Label("shop", "wipe")].approvals == {**counted, "expired": 1}
+    assert not monitor.metrics.open_approvals
+    lines = lines_of(tmp_path / "audit.jsonl")
+    spent = [line for line in lines if line.get("event") == "approval_spent"]
+    assert [(line["approval_id"], line["call_id"], line["source"]) for line in spent] == [(ids[0], ran.meta.call_id, "shop")]
+    asked = [line["call_id"] for line in lines if line.get("event") == "approval_asked"]
+    assert asked == [line["call_id"] for line in lines if line.get("decision") == "ask"]
+
+
 async def test_a_response_is_the_same_with_an_access_log(tmp_path: Path) -> None:
     answers: list[Any] = []
     for text in ("", '[monitor]\naccess_log = "access.jsonl"\n'):
@@ -286,29 +326,6 @@ async def test_a_mount_gets_the_whole_request_decides_who_calls_and_streams_unti
     ]
 
 
-SECRET = "s3cr3t-hunter2"  # noqa: S105 - planted to be looked for
-UPSTREAM = '''
-import os, sys
-from toolyard import ToolError, serve, tool, Yard
-
-@tool(operation="query")
-async def fail(text: str) -> str:
-    """Fail with what was given."""
-    raise ToolError("state_error", f"{text} {os.environ['TOKEN']} is refused.", secret=text)
-
-@tool(operation="query")
-async def reveal(text: str) -> dict:
-    """Answer with what was given and what is known."""
-    return {"text": text, "token": os.environ["TOKEN"]}
-
-@tool
-async def die(text: str) -> str:
-    """End with last words."""
-    print(text, file=sys.stderr, flush=True)
-    os._exit(3)
-
-serve(Yard("up", tools=[fail, reveal, die]), transport="stdio")
-'''
 YARD = '''
 from toolyard import Call, ToolError, Yard, tool
 
@@ -321,28 +338,6 @@ async def own(text: str, call: Call) -> dict:
 
 yard = Yard("shop", tools=[own])
 '''
-CONFIG = """
-target = "yard.py"
-state_dir = "state"
-
-[serve]
-transport = "http"
-port = 0
-request_headers = ["x-secret"]
-
-[auth]
-api_keys = [{{ name = "ada", digest = "{digest}" }}]
-
-[monitor]
-{keys}audit_log = "audit.jsonl"
-access_log = "access.jsonl"
-
-[upstreams.up]
-command = "{python}"
-args = ["up.py"]
-cwd = "{folder}"
-env = {{ TOKEN = "{secret}-env" }}
-"""
 
 
 @contextmanager
@@ -363,56 +358,6 @@ def address_in(path: Path) -> str:
             return text.partition("address=")[2].split()[0].removesuffix("/mcp")
         pause.wait(0.05)  # the file of another process tells of no change
     raise AssertionError(path.read_text())
-
-
-async def test_a_secret_in_arguments_results_headers_environment_and_errors_is_in_no_log_record_or_metric(tmp_path: Path) -> None:
-    (tmp_path / "up.py").write_text(UPSTREAM)
-    (tmp_path / "yard.py").write_text(YARD)
-    text = CONFIG.format(digest=digest_of(CALLERS_KEY), keys=KEYS, python=sys.executable, folder=tmp_path, secret=SECRET)
-    (tmp_path / "toolyard.toml").write_text(text)
-    headers = {"Authorization": f"Bearer {CALLERS_KEY}", "X-Secret": f"{SECRET}-header", "Cookie": f"a={SECRET}-cookie"}
-    asked: list[tuple[str, dict[str, Any]]] = [
-        ("own", {"text": SECRET}),
-        ("own", {"text": f"fail {SECRET}"}),
-        ("own", {"text": [SECRET]}),
-        ("own", {SECRET: SECRET}),
-        ("up__reveal", {"text": SECRET}),
-        ("up__fail", {"text": SECRET}),
-        ("run_tool", {"tool_id": "up__reveal", "args": {"text": SECRET}}),
-        ("run_tool", {"tool_id": f"{SECRET} is no tool", "args": {}}),
-        ("up__die", {"text": SECRET}),
-    ]
-    answers: list[str] = []
-    with started(tmp_path, "-vv") as process:
-        base_url = await asyncio.to_thread(address_in, tmp_path / "stderr")
-        async with httpx2.AsyncClient(base_url=base_url, trust_env=False, timeout=60) as client:
-            async with asyncio.timeout(60):
-                while f"{SECRET}-env" not in (await call(client, "up__reveal", {"text": "x"}, **headers)).text:
-                    pass  # the upstream starts
-            for name, arguments in asked:
-                answers.append((await call(client, name, arguments, **headers)).text)
-            await client.get(f"/mcp?token={SECRET}", headers={"Authorization": f"Bearer {SECRET}"})
-            metrics = (await client.get("/metrics", headers={"Authorization": f"Bearer {METRICS_KEY}"})).text
-        process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(process.wait, 30)
-
-    audit, access = (tmp_path / "audit.jsonl").read_text(), (tmp_path / "access.jsonl").read_text()
-    written = (tmp_path / "stderr").read_text().splitlines(keepends=True)
-    log = "".join(line for line in written if "'up' ended with exit code 3." not in line)  # its last words are for the operator
-    assert log != "".join(written)
-    assert sum(SECRET in answer for answer in answers) >= 5, "the secret went through the yard"
-    assert any(f"{SECRET}-env" in answer for answer in answers)
-    assert sum(f"{SECRET}-header" in answer for answer in answers) == 1
-    assert calls_in(metrics)["up__reveal"] == 3
-    assert {"own", "up__reveal", "up__fail", "up__die", "run_tool", "?"} <= {line["tool"] for line in lines_of(tmp_path / "audit.jsonl")}
-    assert len(access.splitlines()) >= len(asked) + 2
-    assert "call tool=up__fail code=state_error" in log
-    for name, written in {"audit": audit, "access": access, "metrics": metrics, "log": log}.items():
-        assert SECRET not in written, name
-        assert CALLERS_KEY not in written, name
-        assert METRICS_KEY not in written, name
-    for path in (path for path in (tmp_path / "state").rglob("*") if path.is_file() and path.name not in {"stderr.log", "status.json"}):
-        assert SECRET.encode() not in path.read_bytes(), path  # what a program writes to stderr itself is kept as it is
 
 
 def test_the_last_lines_are_written_when_a_signal_ends_the_server(tmp_path: Path, write: Callable[..., Path]) -> None:

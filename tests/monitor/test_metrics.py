@@ -181,7 +181,7 @@ def _ring_bytes() -> int:
     tracemalloc.start()
     try:
         metrics = Metrics()
-        for second in range(700):
+        for second in range(1000):
             metrics(record(started=float(second), code="timeout", blame="tool"))
         return tracemalloc.get_traced_memory()[0]
     finally:
@@ -209,13 +209,74 @@ def test_rates_are_by_second_and_only_of_calls_from_outside() -> None:
     assert [second.p95_ms > 100 for second in seconds] == [False, False, False, True]
 
 
-def test_rates_are_kept_for_ten_minutes() -> None:
+def test_rates_are_kept_for_15_minutes() -> None:
     metrics = Metrics()
     for second in range(2000):
         metrics(record(started=float(second), elapsed_ms=0.0))
 
     seconds = metrics.rates.last(10_000, now=1999)
 
-    assert [second.second for second in seconds] == list(range(1400, 2000))
+    assert [second.second for second in seconds] == list(range(1100, 2000))
     assert all(second.calls == 1 for second in seconds)
     assert sum(second.calls for second in metrics.rates.last(600, now=2300)) == 299
+
+
+def test_rates_can_be_added_up_to_spans_whose_borders_stay_while_time_passes() -> None:
+    metrics = Metrics()
+    for second in range(900):
+        metrics(record(started=float(second), elapsed_ms=0.0, code="timeout" if second % 10 == 0 else None))
+
+    spans = metrics.rates.last(900, now=899.5, step=15)
+    later = metrics.rates.last(900, now=901.0, step=15)
+
+    assert [(span.second, span.calls) for span in spans] == [(second, 15) for second in range(0, 900, 15)]
+    assert [span.errors["timeout"] for span in spans[:2]] == [2, 1]
+    assert spans[0].p95_ms > 0
+    assert [span.second for span in later] == list(range(15, 915, 15))
+    assert later[:-1] == spans[1:]
+
+
+def test_each_tool_has_a_trend_of_15_minutes_which_sources_add_up() -> None:
+    metrics = Metrics()
+    for second in range(1995):
+        code = "timeout" if second % 15 == 0 else None
+        metrics(record(started=float(second), elapsed_ms=0.0, code=code, blame="tool"))
+        metrics(record(tool="slow", started=float(second), elapsed_ms=200.0) if second % 2 else record(source="other_shop"))
+
+    steps = metrics.tools[Label("shop", "add")].trend.last(now=1994.0)
+    merged = metrics.sources()["shop"].trend.last(now=1994.0)
+
+    assert [step.second for step in steps] == list(range(1095, 1995, 15))
+    assert {(step.calls, step.errors) for step in steps} == {(15, 1)}
+    assert all(0 < step.p95_ms < 1 for step in steps)
+    assert {step.calls for step in merged} == {22, 23}
+    assert all(step.p95_ms > 100 for step in merged)
+    assert {step.calls for step in metrics.tools[Label("shop", "add")].trend.last(now=9999.0)} == {0}
+    assert metrics.tools[Label("shop", "add")].trend.last(now=1994.0) == steps, "merging changes nothing"
+
+
+def test_the_counters_of_a_source_are_those_of_its_tools_together() -> None:
+    metrics = Metrics()
+    for fields in ({}, {"tool": "list", "code": "timeout", "blame": "tool"}, {"tool": "list", "code": "timeout", "blame": "tool"}):
+        metrics(record(elapsed_ms=10.0, bytes=5, estimated_tokens=2, waited_ms=1.0, coerced=1, decision="ask", **fields))
+    metrics(record(source="mail"))
+    metrics.count_approval("asked", "a_1", source="shop", tool="add")
+    metrics.count_approval("asked", "a_2", source="shop", tool="list")
+
+    shop = metrics.sources()["shop"]
+
+    assert (shop.calls, shop.elapsed_ms, shop.bytes, shop.estimated_tokens, shop.waited_ms) == (3, 30.0, 15, 6, 3.0)
+    assert (shop.coerced, shop.held, shop.errors, shop.approvals) == (3, 3, {("timeout", "tool"): 2}, {"asked": 2})
+    assert 5 < shop.quantile_ms(0.5) <= 10
+    assert metrics.sources()["mail"].calls == 1
+
+
+def test_approvals_without_end_leave_its_memory_bounded() -> None:
+    metrics = Metrics()
+    for number in range(5000):
+        metrics.count_approval("asked", f"a_{number}", source="shop", tool="wipe")
+    metrics.count_approval("denied", "a_4999")
+    metrics.count_approval("approved", "a_of_another_process", source="shop", tool="wipe")
+
+    assert metrics.tools[Label("shop", "wipe")].approvals == {"asked": 5000, "denied": 1, "approved": 1}
+    assert len(metrics.open_approvals) == 999

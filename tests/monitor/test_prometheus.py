@@ -24,6 +24,8 @@ def test_the_page_has_every_counter_in_the_format_that_was_asked_for(accept: str
     metrics = Metrics()
     metrics(record(bytes=10, estimated_tokens=4, waited_ms=500.0))
     metrics(record(code="timeout", blame="tool", elapsed_ms=200.0, coerced=2, decision="ask"))
+    metrics.count_approval("asked", "a_1", source="shop", tool="add")
+    metrics.count_approval("denied", "a_1")
     upstreams = [UpstreamState("files", "backing_off", is_open=True), UpstreamState("mail", "ready", is_open=False)]
 
     page, media_type = render(snapshot_of(metrics, upstreams=upstreams), accept)
@@ -45,6 +47,7 @@ def test_the_page_has_every_counter_in_the_format_that_was_asked_for(accept: str
         "toolyard_result_estimated_tokens_total": {add: 4},
         "toolyard_repaired_arguments_total": {add: 2},
         "toolyard_held_calls_total": {add: 1},
+        "toolyard_approvals_total": {add | {"asked"}: 1, add | {"denied"}: 1},
         "toolyard_caller_calls_total": {frozenset({"ada"}): 2},
         "toolyard_caller_errors_total": {frozenset({"ada"}): 1},
         "toolyard_upstream_breaker_open": {frozenset({"files"}): 1, frozenset({"mail"}): 0},

@@ -21,6 +21,7 @@ __all__ = ["run_approvals"]
 
 _STYLES: Final[dict[str, Style]] = {"pending": "bold", "approved": "good", "denied": "bad"}
 _MINUTE: Final = 60
+_LISTED: Final = 500
 
 
 def run_approvals(options: Options, terminal: Terminal) -> int:
@@ -75,8 +76,11 @@ async def _stored_approvals(options: Options, terminal: Terminal) -> AsyncGenera
 
 def _audit_log(options: Options, terminal: Terminal) -> "AbstractContextManager[Audit | None]":
     """Return the audit log of the project's server, so that decisions of this command are in it, too."""
-    path = config_from(options, terminal).settings.monitor.audit_log
-    return nullcontext() if path is None else cast("AbstractContextManager[Audit]", AuditLog(Path(path).expanduser()))
+    settings = config_from(options, terminal).settings.monitor
+    if settings.audit_log is None:
+        return nullcontext()
+    log = AuditLog(Path(settings.audit_log).expanduser(), max_bytes=settings.log_bytes, backups=settings.log_backups)
+    return cast("AbstractContextManager[Audit]", log)
 
 
 async def _watch(approvals: Approvals, options: Options, terminal: Terminal) -> None:
@@ -99,10 +103,10 @@ def _write_all(found: "list[Approval] | list[Grant]", options: Options, terminal
         terminal.inform("There are none.")
     for one in found:
         if isinstance(one, Approval):
-            terminal.write(Painted(one.id, "bold"), f"  {one.card.tool} {one.card.arguments}  by {one.card.identity}, {_left(one)}")
+            terminal.write(Painted(one.id, "bold"), f"  {one.card.tool} {_short(one.card.arguments)}  by {one.card.identity}, {_left(one)}")
         else:
             view = one.view()
-            terminal.write(Painted(one.id, "bold"), f"  {view['tool']} {view['arguments']}  by {one.identity}, {_left(one)}")
+            terminal.write(Painted(one.id, "bold"), f"  {view['tool']} {_short(view['arguments'])}  by {one.identity}, {_left(one)}")
 
 
 def _write(approval: Approval, options: Options, terminal: Terminal) -> None:
@@ -117,6 +121,10 @@ def _write(approval: Approval, options: Options, terminal: Terminal) -> None:
     if approval.decided_by:
         reason = f": {approval.reason}" if approval.reason else ""
         terminal.write(f"  Decided by {approval.decided_by}{reason}")
+
+
+def _short(arguments: str) -> str:
+    return arguments if len(arguments) <= _LISTED else f"{arguments[:_LISTED]}…"
 
 
 def _left(one: Approval | Grant) -> str:

@@ -1,14 +1,12 @@
 """`toolyard config` and `toolyard key`: settings with their origins, and new API keys. Secrets are masked."""
 
 import json
-from typing import Any, Final, cast
-
-import msgspec
+from typing import Any, Final
 
 from toolyard.cli.parser import Options
 from toolyard.cli.targets import config_from
 from toolyard.cli.terminal import Painted, Terminal, pad, width_of
-from toolyard.config import Config, Key, Origin, known_settings
+from toolyard.config import Config, Origin, known_settings
 from toolyard.launch.errors import as_launch_error
 from toolyard.model.envelope import encode
 from toolyard.transports.auth import ApiKey, digest_of, new_key
@@ -23,7 +21,7 @@ def run_config(options: Options, terminal: Terminal) -> int:
     """Print the settings that `toolyard serve` would use with the same flags."""
     config = config_from(options, terminal)
     keys = (*known_settings(), *config.tables)
-    rows = {key: (_masked(config.value(key), is_secret=key.endswith("_secret")), config.origin(key)) for key in keys}
+    rows = {key: (config.shown(key), config.origin(key)) for key in keys}
     if options.json:
         settings = {key: {"value": value, "from": origin.kind, "name": origin.name} for key, (value, origin) in rows.items()}
         terminal.write_json(encode(settings))
@@ -43,14 +41,6 @@ def _write_table(terminal: Terminal, config: Config, rows: dict[str, tuple[Any, 
         facts = f"  {pad(_text(value), values)}  {origin}"
         is_set = key in config.origins
         terminal.write(Painted(f"{key:<{width}}", "bold" if is_set else "faint"), facts if is_set else Painted(facts, "faint"))
-
-
-def _masked(value: Any, *, is_secret: bool = False) -> Any:
-    if is_secret and value is not None:
-        return "…"
-    if isinstance(value, Key):
-        return msgspec.structs.asdict(msgspec.structs.replace(value, digest="…"))
-    return [_masked(item) for item in cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value
 
 
 def _text(value: Any) -> str:

@@ -17,7 +17,7 @@ from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error
 from toolyard.launch.signals import run
 from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.oauth.credentials import load_signin
+from toolyard.providers.upstream.oauth.credentials import load_signin, sign_in_and_store
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 from toolyard.providers.upstream.oauth.vault import Vault, is_known, stored_url
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
@@ -84,18 +84,7 @@ async def _sign_in(upstream: _Upstream, options: Options, terminal: Terminal) ->
             # in a daemon thread, because some browsers block until they are closed
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    vault = Vault(upstream.folder, upstream.settings.url or "")
-
-    async def save(login: StoredLogin) -> None:
-        async with vault.locked():
-            await asyncio.to_thread(vault.write, login)
-
-    before = await asyncio.to_thread(vault.read)
-    signed_in: StoredLogin = await load_signin().sign_in(
-        upstream.name, upstream.settings, before, show=show, seconds=options.timeout, save=save
-    )
-    await save(signed_in)
-    return signed_in
+    return await sign_in_and_store(upstream.name, upstream.settings, upstream.folder, show=show, seconds=options.timeout)
 
 
 def _describe(upstream: _Upstream, login: StoredLogin) -> list[str]:

@@ -111,10 +111,16 @@ _SETTINGS: Final = (
     ("serve.tls_key", "FILE", "the private key of the certificate"),
     ("serve.workers", "NUMBER", "the number of processes (default: 1); more than one needs '--stateless'"),
     ("serve.reload", "", "restart when a '.py' or '.toml' file in the folder of the yard changes"),
+    ("serve.console", "", "show the yard in a browser at '/console' (default: over 'http' with one worker)"),
     ("store", "STORE", "where state is kept: 'memory', 'sqlite' or 'sqlite:PATH' (default: 'sqlite', in a file for each project)"),
     ("monitor.metrics", "", "show counters for Prometheus at '/metrics' (default: over 'http' with one worker)"),
     ("monitor.audit_log", "FILE", "write a line for each call to this file"),
     ("monitor.access_log", "FILE", "write a line for each HTTP request to this file"),
+    ("agents.enabled", "", "run agents with the yard's tools, at '/api/sessions'"),
+    ("agents.runtime", "NAME", "the SDK of agents: 'claude' (default) or 'openai'"),
+    ("agents.model", "NAME", "the model of messages that name none (default: that of the SDK)"),
+    ("agents.permission_mode", "MODE", "when a person is asked about a tool call (default: 'default', which is always)"),
+    ("agents.roots", "FOLDERS", "the folders that agents may work in, separated by commas (default: this one)"),
     ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code"),
     ("runtime.enabled", "", "let agents run programs with 'execute_code'"),
@@ -279,7 +285,8 @@ def _add_settings(parser: Parser) -> None:
     _add_target(parser)
     _add_config_file(parser)
     for key, value, text in _SETTINGS:
-        option = f"--{key.removeprefix('serve.').removeprefix('monitor.').replace('.', '-').replace('_', '-')}"
+        name = "agents" if key == "agents.enabled" else key.removeprefix("serve.").removeprefix("monitor.")
+        option = f"--{name.replace('.', '-').replace('_', '-')}"
         if value:
             parser.add_argument(option, dest=key, action=_SetText, default=SUPPRESS, metavar=value, help=text)
         else:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Part, Style, Terminal
 from toolyard.cli.upstreams import StoredDefinitions, read_definitions
@@ -12,8 +10,8 @@ from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.model.envelope import encode
 from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.diff import Difference, FieldChange, diff_hash, differences
-from toolyard.providers.upstream.pins import Definitions, Key, LockError, accept, read_accepted, store_accepted
+from toolyard.providers.upstream.diff import Comparison, Difference, FieldChange, accept_definitions, compare
+from toolyard.providers.upstream.pins import Definitions, Key, LockError
 from toolyard.providers.upstream.scan import Finding, scan, visible
 
 __all__ = ["run_accept", "run_diff", "run_scan"]
@@ -24,9 +22,9 @@ def run_accept(options: Options, terminal: Terminal) -> int:
     stored = read_definitions(options, terminal)
     name = options.name
     definitions = stored.of(name)
-    folder = folder_of(stored.state, name)
-    found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder))
-    if options.seen is not None and options.seen != diff_hash(found, definitions):
+    compared = _compare(stored, name, definitions)
+    found = compared.differences
+    if options.seen is not None and options.seen != compared.seen:
         raise LaunchError(f"'{name}' has changed since that digest. Look again with 'toolyard diff {name}'.")
     accepted = found if options.all else _select(options.arguments, found, definitions, upstream=name)
     _accept(stored, name, definitions=definitions, keys=[difference.key for difference in accepted])
@@ -41,8 +39,7 @@ def run_accept(options: Options, terminal: Terminal) -> int:
 
 def _accept(stored: StoredDefinitions, name: str, *, definitions: Definitions, keys: Sequence[Key]) -> None:
     try:
-        accept(stored.lock, name, definitions=definitions, keys=keys)
-        store_accepted(folder_of(stored.state, name), [definitions[key] for key in keys if key in definitions])
+        accept_definitions(stored.lock, name, definitions=definitions, keys=keys, folder=folder_of(stored.state, name))
     except (LockError, OSError) as error:
         raise LaunchError(f"'{stored.lock}' cannot be written: {error}", status=DEFECT) from error
 
@@ -67,14 +64,6 @@ def _name(key: Key) -> str:
 _SIGNS: Final[dict[str, Style]] = {"+": "good", "-": "bad"}
 
 
-class _Comparison(msgspec.Struct, frozen=True):
-    """The differences of an upstream; `seen` is the digest for `toolyard accept --seen`."""
-
-    upstream: str
-    seen: str
-    differences: list[Difference]
-
-
 def run_diff(options: Options, terminal: Terminal) -> int:
     """Print the differences, and exit with 1 if there are any."""
     stored = read_definitions(options, terminal)
@@ -93,12 +82,11 @@ def run_diff(options: Options, terminal: Terminal) -> int:
     return DIFFERENT if any(comparison.differences for comparison in comparisons) else 0
 
 
-def _compare(stored: StoredDefinitions, name: str, definitions: Definitions) -> _Comparison:
-    found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder_of(stored.state, name)))
-    return _Comparison(name, diff_hash(found, definitions), found)
+def _compare(stored: StoredDefinitions, name: str, definitions: Definitions) -> Comparison:
+    return compare(name, definitions, stored.locked.get(name, {}), folder=folder_of(stored.state, name))
 
 
-def _write_names(terminal: Terminal, comparison: _Comparison) -> None:
+def _write_names(terminal: Terminal, comparison: Comparison) -> None:
     """Print only the names of an upstream without accepted definitions, because everything differs."""
     name = comparison.upstream
     for difference in comparison.differences:
@@ -106,7 +94,7 @@ def _write_names(terminal: Terminal, comparison: _Comparison) -> None:
     terminal.inform(f"Nothing of '{name}' was accepted yet. 'toolyard diff {name}' shows all of it.")
 
 
-def _write_differences(terminal: Terminal, comparison: _Comparison) -> None:
+def _write_differences(terminal: Terminal, comparison: Comparison) -> None:
     name = comparison.upstream
     if not comparison.differences:
         terminal.inform(f"Nothing of '{name}' differs from what was accepted.")

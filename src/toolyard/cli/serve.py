@@ -24,7 +24,8 @@ __all__ = ["run_serve"]
 _HTTP_ONLY: Final = ("stateless", "json_response", "session_timeout", "workers")
 _IGNORED: Final = {"stdio": ("host", "port", "socket", "tls", "tls_cert", "tls_key", *_HTTP_ONLY), "sse": _HTTP_ONLY}
 """The settings that a transport ignores."""
-_MONITOR_HTTP_ONLY: Final = ("monitor.metrics", "monitor.access_log")
+_MOUNTED: Final = ("monitor.metrics", "monitor.access_log", "agents.enabled")
+"""The settings of what only 'http' mounts or logs."""
 
 
 def run_serve(options: "Options", terminal: Terminal) -> int:
@@ -47,7 +48,7 @@ def _check_flags(options: "Options", config: Config) -> None:
     """Refuse flags that the transport ignores, because their user expects another transport."""
     transport = config.settings.serve.transport
     ignored = [f"serve.{name}" for name in _IGNORED.get(transport, ())]
-    for key in (*ignored, *(_MONITOR_HTTP_ONLY if transport != "http" else ())):
+    for key in (*ignored, *(_MOUNTED if transport != "http" else ())):
         if options.settings.get(key, False) is not False:
             flag = known_settings()[key].flag
             raise LaunchError(f"'{flag}' needs '--transport http': '{transport}' ignores it.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from toolyard._internal.files import write_once
+from toolyard._internal.mask import FORMS, is_secret_name
 from toolyard.config.convert import Table
 
 __all__ = ["MASK", "REFERENCE", "Extracted", "SecretStorage", "extract_secrets", "is_secret", "mask_table", "mask_text", "store_secrets"]
@@ -21,14 +22,6 @@ REFERENCE: Final = re.compile(r"\$\{[^{}]*\}|secretref:\S+")
 SecretStorage = Literal["file", "env", "keep"]
 """Where secrets go: into files of their own, into environment variables, or nowhere else."""
 
-_NAMES: Final = re.compile(
-    r"token|secret|passw|api[_-]?key|apikey|access[_-]?key|private[_-]?key|credential|auth|cookie|(?:^|[_-])(?:key|pat|pwd|pass|dsn)(?:$|[_-])",
-    re.IGNORECASE,
-)
-_FORMS: Final = re.compile(
-    r"(?:sk|pk|rk)[-_]\w|gh[opsur]_\w|github_pat_|glpat-|xox[a-z]-|ya29\.|AKIA[0-9A-Z]|AIza\w|eyJ[\w-]{8,}\.|hf_\w|npm_\w|pypi-|ntn_|lin_api_|figd_|tvly-"
-    r"|(?:Bearer|Basic)\s+\S"
-)
 _LONG: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_+/=-]{32,}")
 _IN_ADDRESS: Final = re.compile(r"(?<=://)[^/?#@\s]+(?=@)")
 _IN_QUERY: Final = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
@@ -55,7 +48,7 @@ def is_secret(name: str, text: str) -> bool:
     """Return whether a text is probably a secret, by its name and form; a reference to one is not."""
     if not text or REFERENCE.search(text):
         return False
-    return bool(_NAMES.search(name) or _FORMS.match(text) or _LONG.fullmatch(text))
+    return bool(is_secret_name(name) or re.match(FORMS, text) or _LONG.fullmatch(text))
 
 
 def mask_table(table: Table) -> Table:

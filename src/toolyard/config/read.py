@@ -14,10 +14,11 @@ from unicodedata import normalize
 
 import msgspec
 
+from toolyard._internal.mask import mask_url
 from toolyard._internal.project import find_project
 from toolyard.config.convert import ConfigError, Location, Table, convert, parse_text, unknown_key
 from toolyard.config.profiles import PROFILES, RULES, TOOLSETS, read_profiles, read_rules
-from toolyard.config.settings import PACKS, PREFIX, Setting, Settings, known_settings
+from toolyard.config.settings import PACKS, PREFIX, Key, Setting, Settings, known_settings
 from toolyard.model.names import closest_name
 from toolyard.model.profile import METATOOLS, Profile
 from toolyard.model.rule import Rule
@@ -147,7 +148,10 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _FORMER_PREFIX: Final = "METATOOLS_"
 """Prefix of the variables of metatools-mcp, whose users come here."""
 _OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because settings are shown and this must not be
-_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key", "monitor.audit_log", "monitor.access_log"})
+_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key", "monitor.audit_log", "monitor.access_log"}) | {
+    "agents.cli_path",
+    "agents.roots",
+}
 Kind = Literal["flag", "code", "environment", "file", "default"]
 
 
@@ -211,10 +215,31 @@ class Config(NamedTuple):
         section, _, name = key.rpartition(".")
         return getattr(getattr(self.settings, section) if section else self.settings, name)
 
+    def shown(self, key: str) -> Any:
+        """Return the value of a setting as people may read it: without secrets, also those in URLs."""
+        value = self.value(key)
+        if key in self.tables:
+            return value
+        if value is not None and key.endswith("_secret"):
+            return _HIDDEN
+        if isinstance(value, str) and "://" in value:
+            return mask_url(value, keeps_path=key not in _SECRET_PATHS)
+        return _without_digests(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+
     def explicit(self, section: str) -> dict[str, Any]:
         """Return the values of a section that are no defaults, by name."""
         known = known_settings().values()
         return {setting.name: self.value(setting.key) for setting in known if setting.section == section and setting.key in self.origins}
+
+
+_HIDDEN: Final = "…"
+_SECRET_PATHS: Final = frozenset({"approvals.webhook", "policy.url"})
+"""Settings whose URLs may have a secret as their path."""
+
+
+def _without_digests(values: tuple[Any, ...]) -> list[Any]:
+    replace, as_dict = msgspec.structs.replace, msgspec.structs.asdict
+    return [as_dict(replace(value, digest=_HIDDEN)) if isinstance(value, Key) else value for value in values]
 
 
 def read_config(
@@ -321,6 +346,8 @@ def _flat(document: Table, path: Path) -> Iterator[tuple[str, Any]]:
 
 def _relative_to_file(path: Path, key: str, value: Any) -> Any:
     """Return the value; a path is resolved against the folder of the file that has it."""
+    if isinstance(value, tuple):
+        return tuple(_relative_to_file(path, key, item) for item in cast("tuple[Any, ...]", value))
     if key == "store":
         kind, _, file = value.partition(":")
         return f"{kind}:{path.parent / file}" if file and not file.startswith("~") else value

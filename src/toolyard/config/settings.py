@@ -5,7 +5,7 @@ Keys, environment variables, checks and the reference pages are derived from the
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -18,15 +18,18 @@ from toolyard.search.settings import SearchSettings
 __all__ = [
     "PACKS",
     "PREFIX",
+    "AgentSettings",
     "Approving",
     "Authentication",
     "Deciding",
     "Key",
     "Monitoring",
+    "PermissionMode",
     "Serving",
     "Setting",
     "Settings",
     "known_settings",
+    "meanings",
 ]
 
 
@@ -105,6 +108,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether lists of tools include output schemas, which cost an agent tokens."""
     notify_changes: bool = True
     """Whether clients are notified when their lists change."""
+    console: bool = True
+    """Whether '/console' shows the yard in a browser, over 'http' with one worker."""
     ask_before_destroy: bool = True
     """Whether a person must approve calls of tools that destroy something, unless a rule decides about them."""
     ask_seconds: float = 600.0
@@ -246,6 +251,51 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("The keys in 'metrics_keys' have no 'profile': all of them see every tool.")
 
 
+PermissionMode = Literal["default", "plan", "dontAsk", "acceptEdits", "auto", "bypassPermissions"]
+"""When an agent SDK asks its person; the yard's own rules hold in every mode."""
+
+
+_SETTING_SOURCES: Final = ("user", "project", "local")
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Agents that the server runs with its tools."""
+
+    enabled: bool = False
+    """Whether the server runs agents, at '/api/sessions'."""
+    runtime: Literal["claude", "openai"] = "claude"
+    """The agent SDK: 'claude' (Claude Agent SDK) or 'openai' (OpenAI Agents SDK)."""
+    model: str | None = None
+    """The model of messages that name none (default: that of the SDK)."""
+    permission_mode: PermissionMode = "default"
+    """When a person is asked about a tool call; callers may choose this mode or a stricter one."""
+    roots: tuple[str, ...] = ()
+    """Folders that agents may work in; the first one is the default (default: the folder that the server starts in)."""
+    tools: tuple[str, ...] = ("AskUserQuestion",)
+    """Tools of the SDK itself that agents have besides the yard's, such as 'Read'; only 'claude' has any."""
+    setting_sources: tuple[str, ...] = ()
+    """Files of Claude Code that are read: 'user', 'project' and 'local'; they may allow tools without asking."""
+    cli_path: str | None = None
+    """The program of Claude Code (default: the one in the SDK)."""
+    countdown_seconds: float = 600.0
+    """Seconds that a person has at first; in an unattended turn a call is refused then."""
+    park_seconds: float = 14_400.0
+    """Seconds after which a call that waits for a person is refused."""
+    turn_seconds: float = 3600.0
+    """Seconds that a turn may take, apart from the time that a person is asked; 0 is for ever."""
+    turns: int = 8
+    """Turns that run at one time; further messages are refused."""
+
+    def __post_init__(self) -> None:
+        if self.countdown_seconds <= 0 or self.park_seconds < self.countdown_seconds:
+            raise ValueError("The setting 'countdown_seconds' must be more than 0, and 'park_seconds' at least as much.")
+        unknown = [source for source in self.setting_sources if source not in _SETTING_SOURCES]
+        if unknown:
+            raise ValueError(f"The setting 'setting_sources' knows {', '.join(_SETTING_SOURCES)}, not '{unknown[0]}'.")
+        if self.turn_seconds < 0 or self.turns < 1:
+            raise ValueError("The setting 'turn_seconds' must not be negative, and 'turns' must be at least 1.")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of 'toolyard.toml'."""
 
@@ -287,6 +337,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A service that decides about calls."""
     monitor: Monitoring = msgspec.field(default_factory=Monitoring)
     """Metrics and log files of a server."""
+    agents: AgentSettings = msgspec.field(default_factory=AgentSettings)
+    """Agents that the server runs with its tools."""
 
 
 class Setting(NamedTuple):
@@ -309,7 +361,9 @@ class Setting(NamedTuple):
     @property
     def flag(self) -> str:
         """Return the flag of `toolyard serve` for it, which not every setting has."""
-        prefix = f"{self.section}-" if self.section == "runtime" else ""
+        if self.key == "agents.enabled":
+            return "--agents"
+        prefix = f"{self.section}-" if self.section in {"runtime", "agents"} else ""
         return f"--{prefix}{self.name.replace('_', '-')}"
 
     @property
@@ -318,6 +372,23 @@ class Setting(NamedTuple):
         section = self.section
         prefix = _SECTION_PREFIXES.get(section, f"{section.upper()}_") if section else ""
         return f"{PREFIX}{prefix}{self.name.upper()}"
+
+
+def meanings(struct: type) -> dict[str, str]:
+    """Return the docstring of each field of a struct, from its source."""
+    import ast  # noqa: PLC0415 - only for people who read about settings
+    import inspect  # noqa: PLC0415 - the same
+    from itertools import pairwise  # noqa: PLC0415 - the same
+
+    body = next(node.body for node in ast.walk(ast.parse(inspect.getsource(struct))) if isinstance(node, ast.ClassDef))
+    found: dict[str, str] = {}
+    for field, text in pairwise(body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                found[name] = meaning
+            case _:
+                continue
+    return found
 
 
 @cache

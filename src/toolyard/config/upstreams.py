@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from toolyard._internal.mask import MASK, mask_arguments
 from toolyard.config.convert import ConfigError, Location, References, Table, build_struct, check_keys, convert_fields, require_table
 from toolyard.config.read import RESERVED, colliding_name, is_upstream_name, to_upstream_name
 from toolyard.providers.upstream.settings import Identity, Login, UpstreamSettings
@@ -289,6 +290,8 @@ def mask(name: str, value: Any) -> Any:
             tool: {**_set_fields(change), **({"fixed": dict.fromkeys(change.fixed, _HIDDEN)} if change.fixed else {})}
             for tool, change in value.items()
         }
+    if name == "args":
+        return [argument.replace(MASK, _HIDDEN) for argument in mask_arguments(value)]
     return _without_credentials(value) if name == "url" else value
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 from toolyard.launch.notices import Line, Painted
@@ -11,8 +11,20 @@ from toolyard.launch.notices import Line, Painted
 __all__ = ["hint"]
 
 
-def hint(name: str, address: str, *, transport: str, command: Sequence[str], keyed: bool, public_url: str | None = None) -> Iterator[Line]:
-    """Return the lines of the hint; `command` starts the server, `keyed` says that clients need an API key."""
+def hint(
+    name: str,
+    address: str,
+    *,
+    transport: str,
+    command: Sequence[str],
+    keyed: bool,
+    public_url: str | None = None,
+    console: Callable[[str], str] | None = None,
+) -> Iterator[Line]:
+    """Return the lines of the hint; `command` starts the server, `keyed` says that clients need an API key.
+
+    `console` returns the address of the console, with its token, for the server at a URL.
+    """
     client_name = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "yard"
     if transport == "stdio":
         yield (Painted(f"Serving '{name}' over stdio.", "bold"), " It waits for a client on stdin; Ctrl-C ends it.")
@@ -20,8 +32,11 @@ def hint(name: str, address: str, *, transport: str, command: Sequence[str], key
         yield from _entries(_over_stdio(client_name, command))
     elif address.startswith(("http://", "https://")):
         yield (Painted(f"Serving '{name}' at ", "bold"), Painted(address, "good"), " until Ctrl-C.")
+        url = _client_url(address, public_url)
+        if console is not None:
+            yield (Painted("The console is at ", "bold"), Painted(console(url.removesuffix(urlsplit(address).path)), "good"))
         yield ("",)
-        yield from _entries(_over_http(client_name, _client_url(address, public_url), transport=transport, keyed=keyed))
+        yield from _entries(_over_http(client_name, url, transport=transport, keyed=keyed))
     else:
         yield (Painted(f"Serving '{name}' at ", "bold"), Painted(address, "good"), " until Ctrl-C.")
         if address.startswith("unix:"):

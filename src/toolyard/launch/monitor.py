@@ -1,27 +1,46 @@
-"""The monitor of a served yard: its metrics, its log files, and the mount '/metrics'.
+"""The monitor of a served yard: its metrics, its log files, and the mounts '/metrics' and '/console'.
 
 The HTTP transport does not know what is mounted; it gets the mounts from here.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolyard.config import Config, Key
 from toolyard.launch.errors import LaunchError, as_launch_error
+from toolyard.model.errors import ToolError
+from toolyard.state.store import StoreUnavailableError
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
-    from toolyard.dispatch.call import Caller  # stdio starts sooner without these
-    from toolyard.monitor import Metrics, UpstreamState
-    from toolyard.transports.auth import ApiKeys
+    from toolyard.console import Console  # stdio starts sooner without these
+    from toolyard.console.page import Handle
+    from toolyard.dispatch.call import Caller
+    from toolyard.monitor import Metrics, Ring, UpstreamState
+    from toolyard.policy.approvals import AuditLine
+    from toolyard.transports import Transport
+    from toolyard.transports.auth import ApiKeys, Authenticator
     from toolyard.transports.http.app import Mount
     from toolyard.transports.http.request import Request
     from toolyard.transports.http.response import ResponseWriter
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "Mounted"]
+
+
+class Mounted(Protocol):
+    """A part of a server that has paths of its own beside '/mcp'."""
+
+    @property
+    def mounts(self) -> "Mapping[str, Mount]":
+        """Return its mounts by path."""
+        ...
+
+    def open(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that is entered while the yard is open."""
+        ...
 
 
 class Monitor:
@@ -37,9 +56,32 @@ class Monitor:
             raise LaunchError("'metrics' needs one worker, because each worker would show only its own calls.")
         has_metrics = over_http and serving.workers == 1 and settings.metrics is not False
         self.metrics = _make_metrics() if has_metrics else None
+        self._records: Ring | None = None
         self._keys = _make_keys(settings.metrics_keys) if has_metrics and settings.metrics_keys else None
         self._audit_log: Any = self._log_file("AuditLog", settings.audit_log)
         self._access_log: Any = self._log_file("AccessLog", settings.access_log if over_http else None)
+        self._shows_metrics = has_metrics
+        self.console: Console | None = None
+
+    def add_console(self, config: Config, authenticator: "Authenticator | None", agents: "Handle | None" = None) -> None:
+        """Show the yard in a browser, if the settings say so; each of several workers would show only its own calls.
+
+        `agents` is the HTTP API of agents, for the chat.
+        """
+        serving = config.settings.serve
+        if not serving.console or serving.transport != "http" or serving.workers > 1:
+            return
+        from toolyard.console import Console  # noqa: PLC0415 - stdio starts sooner without
+        from toolyard.monitor import Ring  # noqa: PLC0415 - the same
+
+        self.metrics = self.metrics or _make_metrics()
+        self._records = Ring()
+        self.console = Console(self._yard, config, self.metrics, records=self._records, authenticator=authenticator, agents=agents)
+
+    def attach(self, transport: "Transport") -> None:
+        """Let the console show and end the sessions of the transport's clients."""
+        if self.console is not None:
+            self.console.find_sessions = lambda: getattr(getattr(transport, "app", None), "sessions", None)
 
     @property
     def transport_options(self) -> dict[str, Any]:
@@ -56,14 +98,37 @@ class Monitor:
         with ExitStack() as files:
             for file in filter(None, (self._audit_log, self._access_log)):
                 files.enter_context(file)
-            self._yard.audit = self._audit_log
-            removals = [self._yard.add_sink(sink) for sink in (self.metrics, self._audit_log) if sink is not None]
+            self._yard.audit = self._note_approval
+            removals = [self._yard.add_sink(sink) for sink in (self.metrics, self._records, self._audit_log) if sink is not None]
             try:
                 yield
             finally:
                 for remove in removals:
                     remove()
                 await asyncio.to_thread(files.close)  # waits for the disk
+
+    def _note_approval(self, line: "AuditLine") -> None:
+        """Write what happens to an approval to the audit log, and count it."""
+        if self._audit_log is not None:
+            self._audit_log(line)
+        event: Any = line.event.removeprefix("approval_")
+        if self.metrics is not None and event in {"asked", "approved", "denied"}:
+            self.metrics.count_approval(event, line.approval_id, source=line.source, tool=line.tool)
+
+    async def settle_approvals(self) -> None:
+        """Count the approvals that ended without this process: they expired, or a command decided."""
+        gate, metrics = self._yard.gate, self.metrics
+        if gate is None or metrics is None:
+            return
+        for approval_id in [*metrics.open_approvals]:
+            try:
+                status = (await gate.approvals.get(approval_id)).status
+            except ToolError:  # it expired long ago
+                status = "expired"
+            except StoreUnavailableError:
+                return
+            if status != "pending" and approval_id in metrics.open_approvals:
+                metrics.count_approval("approved" if status == "spent" else status, approval_id)
 
     def _log_file(self, kind: str, path: str | None) -> Any:
         if path is None:
@@ -74,11 +139,12 @@ class Monitor:
         return getattr(log_files, kind)(Path(path).expanduser(), max_bytes=settings.log_bytes, backups=settings.log_backups)
 
     def _mounts(self) -> "Mapping[str, Mount]":
-        if self.metrics is None:
-            return {}
+        pages = {} if self.console is None else self.console.mounts
+        if not self._shows_metrics:
+            return pages
         from toolyard.transports.http.app import Mount  # noqa: PLC0415 - stdio starts sooner without
 
-        return {"/metrics": Mount(handle=self._serve_metrics, authenticate=self._authenticate)}
+        return {**pages, "/metrics": Mount(handle=self._serve_metrics, authenticate=self._authenticate)}
 
     async def _authenticate(self, request: "Request") -> "Caller":
         """Admit a key for metrics; without such keys, only a server without authentication shows them.
@@ -107,6 +173,7 @@ class Monitor:
         if request.method not in {"GET", "HEAD"}:
             raise RefusedError(405, "Only GET is allowed here.", ((b"allow", b"GET, HEAD"),))
         assert self.metrics is not None  # noqa: S101 - mounted only with metrics
+        await self.settle_approvals()
         snapshot = snapshot_of(self.metrics, self._yard.dispatcher.in_flight.values(), self._upstreams())
         # in a thread, because a page about a thousand tools takes a while
         page, media_type = await asyncio.to_thread(render, snapshot, request.text(b"accept"))

@@ -9,11 +9,16 @@ import re
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple, TextIO
+from typing import Any, Final, Literal, NamedTuple, TextIO
+
+from toolyard._internal.logfmt import traceback_of
+from toolyard._internal.mask import mask_text
 
 __all__ = [
     "CONTROL",
+    "UNMASKED",
     "Line",
     "Notices",
     "Painted",
@@ -78,10 +83,14 @@ class Notices:
             discard(self._err)
 
 
+UNMASKED: Final = {"unmasked": True}
+"""The `extra` of a line whose secret is meant for its reader, such as the address of the console."""
+
+
 @contextmanager
 def logging_to(notices: Notices, *, verbose: int, quiet: bool) -> Generator[None]:
     """Log to stderr while the context is open: warnings; with `verbose` 1 information, with 2 everything; with `quiet` only errors."""
-    handler = _NoticeHandler(notices)
+    handler = _NoticeHandler(notices, with_messages=verbose > 1)
     root = logging.getLogger()
     before = root.level
     root.addHandler(handler)
@@ -96,10 +105,10 @@ def logging_to(notices: Notices, *, verbose: int, quiet: bool) -> Generator[None
 class _NoticeHandler(logging.Handler):
     """Writes records as notices, which clear the progress line first."""
 
-    def __init__(self, notices: Notices) -> None:
+    def __init__(self, notices: Notices, *, with_messages: bool) -> None:
         super().__init__()
         self._notices = notices
-        self.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        self.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", with_messages=with_messages))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""
@@ -110,7 +119,18 @@ class _NoticeHandler(logging.Handler):
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats a record as one line; a traceback follows on lines of its own."""
+    """Formats a record as one line, whoever logs it, with secrets masked; a traceback follows on lines of its own."""
+
+    def __init__(self, form: str, *, with_messages: bool) -> None:
+        super().__init__(form)
+        self._with_messages = with_messages
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a traceback that another handler has formatted is made again, because it may not be masked."""
+        if record.exc_info:
+            record = copy(record)
+            record.exc_text = None
+        return super().format(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - logging's own name
         """Return the time in UTC."""
@@ -118,7 +138,12 @@ class _LineFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """Return the line without line breaks."""
-        return super().formatMessage(record).replace("\n", "\\n")
+        line = super().formatMessage(record).replace("\n", "\\n")
+        return line if getattr(record, "unmasked", False) else mask_text(line)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
+        """Return a traceback, whose messages may hold contents of calls and are shown only with `-vv`."""
+        return traceback_of(ei[1], with_messages=self._with_messages)
 
 
 def painted(parts: Iterable[Part], *, colours: bool) -> str:

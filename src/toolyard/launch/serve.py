@@ -11,9 +11,10 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -34,15 +35,16 @@ from toolyard.launch.errors import (
     innermost,
     is_own,
 )
-from toolyard.launch.monitor import Monitor
-from toolyard.launch.notices import Notices, logging_to
+from toolyard.launch.monitor import Monitor, Mounted
+from toolyard.launch.notices import UNMASKED, Notices, logging_to
 from toolyard.launch.reload import LiveSettings, ReadSettings, Start, read_port, read_start, supervise
 from toolyard.launch.signals import Terminated, run, terminate_on_close
 from toolyard.model.names import did_you_mean
-from toolyard.transports import Transport, fastest_loop
+from toolyard.transports import Address, Transport, fastest_loop
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
+    from toolyard.launch.agents import Agents  # most servers run none
     from toolyard.transports.auth import Authenticator  # stdio needs none and starts sooner without
 
 __all__ = ["is_supervisor", "make_transport", "run_server", "run_supervisor", "serve", "serve_configured", "serve_forever"]
@@ -89,6 +91,9 @@ def serve_configured(
     if start and not serving.port:
         serving = replace(serving, port=read_port())
     monitor = Monitor(yard, config, is_authenticated=authenticator is not None)
+    agents = _make_agents(yard, config)
+    monitor.add_console(config, authenticator, None if agents is None else agents.serve)
+    mounted = () if agents is None else (agents,)
     listening: list[str] = []
 
     def announce(transport: Transport) -> None:
@@ -97,14 +102,11 @@ def serve_configured(
         description = transport.info()
         listening.append(description.address)
         _log.info("serving yard=%s transport=%s address=%s", log_value(yard.name), log_value(description.name), description.address)
+        console = None if monitor.console is None else monitor.console.address
         if notices.stderr_is_terminal and not notices.quiet:
-            from toolyard.launch.hint import hint  # noqa: PLC0415 - only a person reads it
-
-            keyed = bool(config.settings.auth.api_keys)
-            url = serving.public_url
-            lines = hint(yard.name, description.address, transport=description.name, command=command(), keyed=keyed, public_url=url)
-            for line in [next(lines)] if start == "again" else lines:
-                notices.say(*line)
+            _write_hint(notices, yard, config, description, command=command(), console=console, again=start == "again")
+        elif console is not None and not notices.quiet and monitor.console is not None and monitor.console.access.is_open:
+            _log.info("console address=%s", console(description.address.removesuffix("/mcp")), extra=UNMASKED)
 
     def watch() -> AbstractAsyncContextManager[None]:
         return LiveSettings(yard, config, notices, read=read).watch()
@@ -115,9 +117,43 @@ def serve_configured(
     background = watch if config.files and not start else None  # a supervisor restarts the server when a file changes
     try:
         with redirect_stdout(sys.stderr), _success_on_sigterm(), _address_logged(enabled=not (notices.stderr_is_terminal or notices.quiet)):
-            run_server(yard, serving, authenticator, monitor=monitor, ready=announce, background=background, explain=explain)
+            run_server(
+                yard, serving, authenticator, monitor=monitor, mounted=mounted, ready=announce, background=background, explain=explain
+            )
     except Exception as error:
         raise _refusal(error, yard, serving, listening=bool(listening)) from error
+
+
+def _write_hint(
+    notices: Notices,
+    yard: Yard,
+    config: Config,
+    address: Address,
+    *,
+    command: Sequence[str],
+    console: Callable[[str], str] | None,
+    again: bool,
+) -> None:
+    """Tell the person at the terminal where the server is; after a restart only that."""
+    from toolyard.launch.hint import hint  # noqa: PLC0415 - only a person reads it
+
+    keyed, url = bool(config.settings.auth.api_keys), config.settings.serve.public_url
+    lines = hint(yard.name, address.address, transport=address.name, command=command, keyed=keyed, public_url=url, console=console)
+    for line in islice(lines, 1 if console is None else 2) if again else lines:
+        notices.say(*line)
+
+
+def _make_agents(yard: Yard, config: Config) -> "Agents | None":
+    """Return the agents of the server, if the settings say that it runs any.
+
+    Raises:
+        LaunchError: It cannot be.
+    """
+    if not config.settings.agents.enabled:
+        return None
+    from toolyard.launch.agents import Agents  # noqa: PLC0415 - most servers run none
+
+    return Agents(yard, config)
 
 
 def _check_runtime(yard: Yard, serving: Serving) -> None:
@@ -221,6 +257,7 @@ async def serve_forever(
     authenticator: "Authenticator | None" = None,
     *,
     monitor: Monitor | None = None,
+    mounted: Sequence[Mounted] = (),
     ready: Ready | None = None,
     background: Background = nullcontext,
     listener: socket.socket | None = None,
@@ -232,14 +269,21 @@ async def serve_forever(
         OSError: The address cannot be listened on.
     """
     http_options = {} if monitor is None else monitor.transport_options
+    if mounted:
+        paths = {path: mount for part in mounted for path, mount in part.mounts.items()}
+        http_options["mounts"] = {**http_options.get("mounts", {}), **paths}
     transport = make_transport(serving, authenticator, listener=listener, http_options=http_options)
     if serving.ask_before_destroy:
         yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
     try:
-        async with nullcontext() if monitor is None else monitor.open(), yard, background():
+        async with nullcontext() if monitor is None else monitor.open(), yard, background(), AsyncExitStack() as stack:
+            for part in mounted:
+                await stack.enter_async_context(part.open())
             gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
             _keep_freed_memory()
             yard.address = transport.info().address
+            if monitor is not None:
+                monitor.attach(transport)
             if ready is not None:
                 ready(transport)
             await transport.serve(yard)
@@ -264,6 +308,7 @@ def run_server(
     authenticator: "Authenticator | None" = None,
     *,
     monitor: Monitor | None = None,
+    mounted: Sequence[Mounted] = (),
     ready: Ready = lambda _: None,
     background: Background | None = None,
     explain: Callable[[Exception], str] = str,
@@ -279,7 +324,9 @@ def run_server(
         OSError: The address cannot be listened on.
     """
     _open_standard_streams()
-    serve_here = partial(serve_forever, yard, serving, authenticator, monitor=monitor, background=background or nullcontext)
+    serve_here = partial(
+        serve_forever, yard, serving, authenticator, monitor=monitor, mounted=mounted, background=background or nullcontext
+    )
     if serving.workers == 1:
         run(serve_here(ready=ready), loop=fastest_loop())
         return

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from toolyard._internal.logfmt import log_fields
+from toolyard._internal.logfmt import log_exception, log_fields
 from toolyard.launch.errors import NotOpenedError
 from toolyard.launch.signals import Terminated, terminate_on_close
 
@@ -213,6 +213,6 @@ def _fork(work: Callable[[Parent], None], pipe: tuple[int, int], reports: int, *
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:  # noqa: BLE001 - the process ends here, with a status for its parent
-        _log.exception("worker_failed")
+        log_exception(_log, "worker_failed")
     finally:
         os._exit(status)

@@ -6,7 +6,7 @@ from toolyard._internal.lazy import load_names
 
 if TYPE_CHECKING:
     from toolyard.monitor.log_files import AccessLine, AccessLog, AuditLog
-    from toolyard.monitor.metrics import CallStats, Label, Metrics, Rates, Second
+    from toolyard.monitor.metrics import CallStats, Label, Metrics, Rates, Second, Step, Trend
     from toolyard.monitor.prometheus import UpstreamState, render, snapshot_of
     from toolyard.monitor.sinks import Ring, log_sink
 
@@ -20,6 +20,8 @@ __all__ = [
     "Rates",
     "Ring",
     "Second",
+    "Step",
+    "Trend",
     "UpstreamState",
     "log_sink",
     "render",
@@ -30,7 +32,7 @@ __getattr__ = load_names(
     "toolyard.monitor",
     {
         "log_files": ("AccessLine", "AccessLog", "AuditLog"),
-        "metrics": ("CallStats", "Label", "Metrics", "Rates", "Second"),
+        "metrics": ("CallStats", "Label", "Metrics", "Rates", "Second", "Step", "Trend"),
         "prometheus": ("UpstreamState", "render", "snapshot_of"),
         "sinks": ("Ring", "log_sink"),
     },

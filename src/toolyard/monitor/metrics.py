@@ -1,13 +1,15 @@
-"""Metrics: counters of calls by tool, source and caller, and rates of the last ten minutes.
+"""Metrics: counters of calls by tool, source and caller, and rates of the last 15 minutes.
 
 Memory is bounded: names beyond a maximum are counted as 'other'. The counters are our own; nothing here knows how they are shown.
 """
 
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Final, NamedTuple
+from operator import add
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -15,7 +17,21 @@ from toolyard.dispatch.call import Call
 from toolyard.dispatch.outcome import Record
 from toolyard.model.errors import Blame, CodeName
 
-__all__ = ["BOUNDS_MS", "OTHER", "UNKNOWN", "CallStats", "CallerStats", "Label", "Metrics", "Rates", "Second", "quantile"]
+__all__ = [
+    "BOUNDS_MS",
+    "OTHER",
+    "UNKNOWN",
+    "ApprovalEvent",
+    "CallStats",
+    "CallerStats",
+    "Label",
+    "Metrics",
+    "Rates",
+    "Second",
+    "Step",
+    "Trend",
+    "quantile",
+]
 
 
 BOUNDS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4, 1.2e5)
@@ -28,7 +44,15 @@ UNKNOWN: Final = "?"
 _MAX_TOOLS: Final = 1000
 _MAX_SOURCES: Final = 200
 _MAX_CALLERS: Final = 1000
-_RATE_SECONDS: Final = 600
+_MAX_OPEN: Final = 1000
+"""The most approvals whose end is waited for; the store holds no more pending ones."""
+_RATE_SECONDS: Final = 900
+_TREND_STEP_S: Final = 15
+_TREND_STEPS: Final = _RATE_SECONDS // _TREND_STEP_S
+_TREND_CELLS: Final = _BUCKETS + 1
+"""The numbers of one step: calls by duration, and failed calls."""
+_NO_CALLS: Final = array("I", [0] * _TREND_CELLS)
+ApprovalEvent = Literal["asked", "approved", "denied", "expired"]
 
 
 class Label(NamedTuple):
@@ -36,6 +60,59 @@ class Label(NamedTuple):
 
     source: str
     tool: str
+
+
+class Step(NamedTuple):
+    """The calls of one tool that ended in 15 seconds."""
+
+    second: int
+    """Seconds since the epoch."""
+    calls: int
+    errors: int
+    p95_ms: float
+
+
+class Trend:
+    """The calls of one tool in the last 15 minutes, by 15 seconds. It takes 5 KB, because a yard may have a thousand."""
+
+    __slots__ = ("cells", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers = array("q", bytes(8 * _TREND_STEPS))
+        self.cells = array("I", _NO_CALLS * _TREND_STEPS)
+
+    def add(self, record: Record, bucket: int) -> None:
+        """Count a call, whose duration belongs to this bucket."""
+        number = int(record.started + record.elapsed_ms / 1000) // _TREND_STEP_S
+        slot = number % _TREND_STEPS
+        first = slot * _TREND_CELLS
+        if self.numbers[slot] != number:
+            self.numbers[slot] = number
+            self.cells[first : first + _TREND_CELLS] = _NO_CALLS
+        self.cells[first + bucket] += 1
+        if record.code is not None:
+            self.cells[first + _BUCKETS] += 1
+
+    def merge(self, other: "Trend") -> None:
+        """Add the calls of another tool."""
+        for slot, number in enumerate(other.numbers):
+            cells = slice(slot * _TREND_CELLS, (slot + 1) * _TREND_CELLS)
+            if number > self.numbers[slot]:
+                self.numbers[slot], self.cells[cells] = number, other.cells[cells]
+            elif number and number == self.numbers[slot]:
+                self.cells[cells] = array("I", map(add, self.cells[cells], other.cells[cells]))
+
+    def last(self, *, now: float) -> list[Step]:
+        """Return the last 15 minutes up to now, the oldest first."""
+        last = int(now) // _TREND_STEP_S
+        return [self._step(number) for number in range(last - _TREND_STEPS + 1, last + 1)]
+
+    def _step(self, number: int) -> Step:
+        slot = number % _TREND_STEPS
+        if self.numbers[slot] != number:
+            return Step(number * _TREND_STEP_S, 0, 0, 0.0)
+        *buckets, errors = self.cells[slot * _TREND_CELLS : (slot + 1) * _TREND_CELLS]
+        return Step(number * _TREND_STEP_S, sum(buckets), errors, quantile(buckets, 0.95))
 
 
 class CallStats(msgspec.Struct, kw_only=True):
@@ -57,6 +134,10 @@ class CallStats(msgspec.Struct, kw_only=True):
     """Calls by duration, as `BOUNDS_MS` says."""
     errors: dict[tuple[CodeName, Blame], int] = {}
     """Failed calls by code and blame."""
+    approvals: dict[ApprovalEvent, int] = {}
+    """Approvals that were asked for, and how they ended."""
+    trend: Trend = msgspec.field(default_factory=Trend)
+    """The last 15 minutes."""
 
     def quantile_ms(self, share: float) -> float:
         """Return the duration that this share of the calls did not exceed, such as 0.95 for p95; 0 without calls."""
@@ -69,6 +150,7 @@ class CallStats(msgspec.Struct, kw_only=True):
         self.bytes += record.bytes
         self.estimated_tokens += record.estimated_tokens
         self.buckets[bucket] += 1
+        self.trend.add(record, bucket)
         if record.waited_ms:
             self.waited_ms += record.waited_ms
         if record.coerced:
@@ -81,7 +163,16 @@ class CallStats(msgspec.Struct, kw_only=True):
 
     def copy(self) -> "CallStats":
         """Return the counters as they are now."""
-        return msgspec.structs.replace(self, buckets=self.buckets.copy(), errors=self.errors.copy())
+        return msgspec.structs.replace(self, buckets=self.buckets.copy(), errors=self.errors.copy(), approvals=self.approvals.copy())
+
+    def merge(self, other: "CallStats") -> None:
+        """Add the counters of another tool."""
+        for name in ("calls", "elapsed_ms", "waited_ms", "bytes", "estimated_tokens", "coerced", "held"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.buckets = [*map(add, self.buckets, other.buckets)]
+        self.errors = {**(Counter(self.errors) + Counter(other.errors))}
+        self.approvals = {**(Counter(self.approvals) + Counter(other.approvals))}
+        self.trend.merge(other.trend)
 
 
 class CallerStats(msgspec.Struct):
@@ -98,12 +189,15 @@ class Metrics:
         self.tools: dict[Label, CallStats] = {}
         self.callers: dict[str, CallerStats] = {}
         self.rates = Rates()
+        self.open_approvals: dict[str, Label] = {}
+        """Approvals that were asked for, and whose end was not counted yet: another process may decide."""
         self._sources: set[str] = set()
 
     def __call__(self, record: Record) -> None:
         """Count a call."""
         # a plain tuple finds a label and costs a third of one
-        stats = self.tools.get((record.source, record.tool)) or self._stats_of(record)  # pyright: ignore[reportArgumentType, reportCallIssue] - a label is a tuple
+        key: Any = (record.source, record.tool)
+        stats = self.tools.get(key) or self._stats_of(self.label_of(*key))
         bucket = bisect_left(BOUNDS_MS, record.elapsed_ms)
         stats.add(record, bucket)
         caller = self.callers.get(record.identity) or self._caller_of(record.identity)
@@ -132,10 +226,28 @@ class Metrics:
             queued[label] += not call.may_have_run
         return running, queued
 
-    def _stats_of(self, record: Record) -> CallStats:
-        label = self.label_of(record.source, record.tool)
+    def sources(self) -> dict[str, CallStats]:
+        """Return the counters of each source: upstream, pack or yard; '' has the calls of tools that do not exist."""
+        found: dict[str, CallStats] = {}
+        for label, stats in self.tools.items():
+            found.setdefault(label.source, CallStats()).merge(stats)
+        return found
+
+    def count_approval(self, event: ApprovalEvent, approval_id: str, *, source: str = "", tool: str = "") -> None:
+        """Count that an approval was asked for, or how it ended, which is counted once for each decision."""
+        label = self.open_approvals.pop(approval_id, None) or self.label_of(source, tool)
+        approvals = (self.tools.get(label) or self._stats_of(label)).approvals
+        approvals[event] = approvals.get(event, 0) + 1
+        if event == "asked":
+            while len(self.open_approvals) >= _MAX_OPEN:
+                del self.open_approvals[next(iter(self.open_approvals))]
+            self.open_approvals[approval_id] = label
+
+    def _stats_of(self, label: Label) -> CallStats:
         self._sources.add(label.source)
-        return self.tools.setdefault(label, CallStats())
+        if label not in self.tools:
+            self.tools[label] = CallStats()
+        return self.tools[label]
 
     def _caller_of(self, identity: str) -> CallerStats:
         known = len(self.callers) < _MAX_CALLERS
@@ -154,11 +266,11 @@ class Second(msgspec.Struct):
     @property
     def p95_ms(self) -> float:
         """Return the duration that 95 of 100 calls did not exceed."""
-        return quantile(self.buckets, 0.95)
+        return quantile(self.buckets, 0.95) if self.calls else 0.0  # a chart asks for many seconds without calls
 
 
 class Rates:
-    """Calls from outside by the second in which they ended, for the last ten minutes."""
+    """Calls from outside by the second in which they ended, for the last 15 minutes."""
 
     def __init__(self) -> None:
         self._seconds: list[Second | None] = [None] * _RATE_SECONDS
@@ -174,11 +286,25 @@ class Rates:
         if record.code is not None:
             second.errors[record.code] = second.errors.get(record.code, 0) + 1
 
-    def last(self, seconds: int, *, now: float) -> list[Second]:
-        """Return the last seconds up to now, the oldest first; a second without calls is empty."""
-        wanted = range(int(now) - min(seconds, _RATE_SECONDS) + 1, int(now) + 1)
+    def last(self, seconds: int, *, now: float, step: int = 1) -> list[Second]:
+        """Return the last seconds up to now, the oldest first, or spans of several seconds; one without calls is empty."""
+        last = int(now) // step * step + step - 1  # spans keep their borders while time passes
+        wanted = range(last - min(seconds, _RATE_SECONDS) + 1, last + 1, step)
+        if step > 1:
+            return [self._span(number, step) for number in wanted]
         found = ((number, self._seconds[number % _RATE_SECONDS]) for number in wanted)
         return [second if second is not None and second.second == number else Second(number) for number, second in found]
+
+    def _span(self, number: int, step: int) -> Second:
+        found = (self._seconds[one % _RATE_SECONDS] for one in range(number, number + step))
+        counted = [second for second in found if second is not None and number <= second.second < number + step]
+        span = Second(number)
+        for second in counted:
+            span.calls += second.calls
+            span.buckets = [*map(add, span.buckets, second.buckets)]
+            for code, count in second.errors.items():
+                span.errors[code] = span.errors.get(code, 0) + count
+        return span
 
 
 def quantile(buckets: list[int], share: float) -> float:

@@ -81,6 +81,8 @@ def _families(snapshot: Snapshot) -> Iterator["Metric"]:
     yield _durations(snapshot)
     errors = {(*label, code, blame): count for label, stats in snapshot.tools.items() for (code, blame), count in stats.errors.items()}
     yield _family(CounterMetricFamily, "toolyard_errors", "Failed calls by code and blame.", (*_TOOL, "code", "blame"), errors)
+    approvals = {(*label, event): count for label, stats in snapshot.tools.items() for event, count in stats.approvals.items()}
+    yield _family(CounterMetricFamily, "toolyard_approvals", "Approvals by what happened to them.", (*_TOOL, "event"), approvals)
     yield _family(GaugeMetricFamily, "toolyard_calls_in_flight", "Calls that run or wait.", _TOOL, snapshot.running)
     yield _family(GaugeMetricFamily, "toolyard_calls_queued", "Calls that wait for policies and limiters.", _TOOL, snapshot.queued)
     callers = {(name,): stats.calls for name, stats in snapshot.callers.items()}

@@ -1,0 +1,176 @@
+"""Who may use the console: people who read it, and people who may act in it.
+
+On a loopback address without authentication everybody may read. To run, approve or change something, a person needs the cookie that
+the printed address sets. Elsewhere only operators get in: with that address, or with the credentials of an operator.
+"""
+
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+import msgspec
+
+from toolyard._internal.logfmt import log_value
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import Caller
+from toolyard.policy.approvals import local_user
+from toolyard.transports.auth import Authenticator, IssuerUnreachableError, Refusal
+from toolyard.transports.auth.authenticator import is_loopback
+from toolyard.transports.http.request import RefusedError, Request
+from toolyard.transports.http.response import Header
+
+__all__ = ["CSRF_HEADER", "Access", "Person", "is_local"]
+
+CSRF_HEADER: Final = b"x-csrf-token"
+_LIFETIME_S: Final = 12 * 3600.0
+_MAX_LOGINS: Final = 1000
+_log = logging.getLogger(__name__)
+
+
+class Person(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who looks at the console."""
+
+    identity: str = ""
+    """Who decides and calls; empty for somebody who only reads."""
+    login: str = ""
+    """The id of the login, which is in the cookie."""
+    csrf_token: str = ""
+    """What every change must repeat; another site cannot read it."""
+    operator: Caller | None = None
+    """Whose credentials were given; nothing for somebody with the printed address, who may do what the commands can."""
+
+    @property
+    def can_act(self) -> bool:
+        """Return whether the person may run, approve and change."""
+        return bool(self.login)
+
+    @property
+    def caller(self) -> Caller:
+        """Return the caller of tools that the person runs."""
+        return Caller(identity=self.identity, scope=f"console:{self.login[:8]}", client="console")
+
+
+_READER: Final = Person()
+
+
+class _Login(msgspec.Struct, frozen=True):
+    person: Person
+    expires_at: float
+
+
+class Access:
+    """The logins of one server."""
+
+    def __init__(self, serving: Serving, authenticator: Authenticator | None, *, is_operator: Callable[[Caller], bool]) -> None:
+        self.token = secrets.token_urlsafe(24)
+        """The token in the address that is printed at the start."""
+        self.is_open = is_local(serving) and authenticator is None
+        """Whether everybody who reaches the server may read."""
+        self.takes_credentials = authenticator is not None
+        self._authenticator = authenticator
+        self._is_operator = is_operator
+        self._logins: dict[str, _Login] = {}
+
+    def person_of(self, request: Request) -> Person | None:
+        """Return who sent a request, or None if they may not even read."""
+        login = self._logins.get(_cookie(request))
+        if login is not None and time.monotonic() < login.expires_at:
+            return login.person
+        return _READER if self.is_open else None
+
+    def is_current(self, request: Request | None, person: Person) -> bool:
+        """Return whether a person is still who they were when a long response began."""
+        return request is not None and self.person_of(request) == person
+
+    def check_change(self, request: Request, person: Person | None, token: str) -> Person:
+        """Return the person who may change something with this request.
+
+        Raises:
+            RefusedError: 403. The request has no login, or it may come from a page of another site.
+        """
+        if person is None or not person.can_act:
+            raise RefusedError(403, "This needs a login. Open the address that the server printed when it started.")
+        origin = request.headers.get(b"origin")
+        own = f"{request.scheme}://{request.text(b'host')}".encode("latin-1")
+        if origin is not None and origin != own:
+            raise RefusedError(403, "A page of another site cannot change anything here.")
+        if request.headers.get(b"sec-fetch-site", b"same-origin") != b"same-origin":
+            raise RefusedError(403, "A page of another site cannot change anything here.")
+        if not hmac.compare_digest(token.encode(), person.csrf_token.encode()):
+            raise RefusedError(403, "The page is too old for this. Reload it and try again.")
+        return person
+
+    def log_in_with_token(self, request: Request, token: str) -> tuple[Header, ...] | None:
+        """Return the headers that set the cookie, or None if the token is wrong."""
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
+            _log.warning("console_login_refused how=token")
+            return None
+        return self._log_in(request, local_user())
+
+    async def log_in_with_credentials(self, request: Request, credentials: str) -> tuple[Header, ...] | None:
+        """Return the headers that set the cookie, or None if these are not the credentials of an operator.
+
+        Raises:
+            RefusedError: 503 if they cannot be checked now.
+        """
+        if self._authenticator is None or not credentials.isascii() or not credentials.isprintable():
+            return None
+        try:
+            admitted = await self._authenticator.admit(f"Bearer {credentials}", None)
+        except Refusal:
+            _log.warning("console_login_refused how=credentials")
+            return None
+        except IssuerUnreachableError as error:
+            raise RefusedError(503, error.message) from None
+        operator = Caller(identity=admitted.identity, claims=admitted.claims)
+        if not self._is_operator(operator):
+            _log.warning("console_login_refused how=credentials identity=%s reason=no_operator", log_value(admitted.identity))
+            return None
+        return self._log_in(request, admitted.identity, operator)
+
+    def log_out(self, request: Request) -> tuple[Header, ...]:
+        """End the login of a request, and return the headers that remove its cookie."""
+        self._logins.pop(_cookie(request), None)
+        return (_set_cookie(request, "", 0),)
+
+    def _log_in(self, request: Request, identity: str, operator: Caller | None = None) -> tuple[Header, ...]:
+        now = time.monotonic()
+        for login_id, login in tuple(self._logins.items()):
+            if now >= login.expires_at or len(self._logins) >= _MAX_LOGINS:
+                del self._logins[login_id]
+        login_id = secrets.token_urlsafe(32)
+        person = Person(identity=identity, login=login_id, csrf_token=secrets.token_urlsafe(24), operator=operator)
+        self._logins[login_id] = _Login(person, now + _LIFETIME_S)
+        _log.info("console_login identity=%s", log_value(identity))
+        return (_set_cookie(request, login_id, int(_LIFETIME_S)),)
+
+
+def is_local(serving: Serving) -> bool:
+    """Return whether only browsers of this machine reach the server."""
+    return serving.socket is None and is_loopback(serving.host) and serving.public_url is None
+
+
+def _cookie_name(request: Request) -> str:
+    """Return the name of the cookie, with the port: browsers send cookies to every port of a host."""
+    port = request.text(b"host").rpartition(":")[2]
+    return f"toolyard-{port if port.isdecimal() else 'console'}"
+
+
+def _cookie(request: Request) -> str:
+    cookies = SimpleCookie()
+    try:
+        cookies.load(request.text(b"cookie"))
+    except CookieError:
+        return ""
+    found = cookies.get(_cookie_name(request))
+    return "" if found is None else found.value
+
+
+def _set_cookie(request: Request, value: str, seconds: int) -> Header:
+    secure = "; Secure" if request.scheme == "https" else ""
+    text = f"{_cookie_name(request)}={value}; Path={request.root}/console; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    return (b"set-cookie", text.encode("latin-1"))

@@ -1,0 +1,211 @@
+"""The page 'Jobs': calls that go on in the background, their questions, and what came of them.
+
+Everybody who may read sees that a job is there and how far it is. Its log lines, texts and questions are for people with a login, and
+its result only for the identity that started it.
+"""
+
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from toolyard._internal.mask import mask_text
+from toolyard.console.access import Person
+from toolyard.console.page import Done, Page, View, page_of, url
+from toolyard.jobs import keys
+from toolyard.jobs.job import Job, JobStatus
+from toolyard.jobs.stored import all_keys
+from toolyard.model.elicitation import ClientRequest, form_content
+from toolyard.model.envelope import Envelope
+from toolyard.model.errors import ToolError, not_found
+from toolyard.state.store import StoreUnavailableError
+
+__all__ = ["JobsPage"]
+
+_WORDS: Final[dict[JobStatus, tuple[str, str]]] = {
+    "working": ("accent", "Working"),
+    "input_required": ("warn", "Asks something"),
+    "completed": ("ok", "Completed"),
+    "failed": ("bad", "Failed"),
+    "cancelled": ("", "Cancelled"),
+    "interrupted": ("bad", "Interrupted"),
+}
+_FORM: Final = "elicitation/create"
+_APPROVAL: Final = "approval-"
+"""What the names of questions about approvals begin with, which are decided on their own page."""
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of a question."""
+
+    name: str
+    title: str
+    text: str = ""
+    kind: str
+    """'choice', 'choices', 'boolean', 'number', 'integer' or 'text'."""
+    choices: tuple[tuple[str, str], ...] = ()
+    default: Any = None
+    is_required: bool = False
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A question of a job."""
+
+    key: str
+    text: str
+    fields: tuple[Field, ...] = ()
+    is_form: bool = False
+    is_approval: bool = False
+
+
+class JobsPage(Page):
+    """Calls in the background."""
+
+    name: ClassVar[str] = "jobs"
+    title: ClassVar[str] = "Jobs"
+    template: ClassVar[str] = "jobs"
+
+    def __init__(self, parts: Any) -> None:
+        super().__init__(parts)
+        self._ended: dict[str, Job] = {}
+        """Jobs that have ended, which do not change any more."""
+        self._codes: dict[str, str] = {}
+        """The codes of their failures, of those that were shown; empty for a success."""
+
+    async def context(self, view: View) -> dict[str, Any]:
+        """Return the jobs, the newest first, and the one that is open."""
+        found = await self._all()
+        status, words = view.query.get("status", ""), view.query.get("q", "").lower()
+        shown = [job for job in found if status in {"", job.status} and words in f"{job.tool} {job.owner}".lower()]
+        jobs, number, pages = page_of(shown, view.query.get("page", ""))
+        facts: dict[str, Any] = {
+            "jobs": jobs,
+            "total": len(found),
+            "page_number": number,
+            "page_count": pages,
+            "words": _WORDS,
+            "open": None,
+            "mask": mask_text,
+        }
+        facts["codes"] = {job.id: await self._code_of(job) for job in jobs}
+        facts["endpoint"] = self.yard.address or "URL"
+        opened = view.query.get("open", "")
+        if opened and view.person.can_act:  # whoever knows the id of a job can read its result, so readers see none
+            facts["open"] = next((job for job in found if job.id == opened), None)
+            facts |= await self._details(facts["open"], view.person)
+        return facts
+
+    async def count(self) -> int:
+        """Return how many jobs have not ended; 0 if the store cannot be read."""
+        try:
+            return len(await self.yard.store.keys(keys.running()))
+        except StoreUnavailableError:
+            return 0
+
+    async def act(self, view: View) -> Done:
+        """Cancel a job, or answer one of its questions."""
+        match view.path:
+            case ("cancel", job_id):
+                job = await self.yard.jobs.cancel(job_id, None)
+                notice = f"The job had ended: {_WORDS[job.status][1].lower()}." if job.ended else "The job is being cancelled."
+                return Done(to=url(self.name, open=job_id), notice=notice)
+            case ("answer", job_id):
+                return await self._answer(job_id, view)
+            case _:
+                raise LookupError
+
+    async def _answer(self, job_id: str, view: View) -> Done:
+        job, key = await self.yard.jobs.get(job_id, None), view.form.get("key", "")
+        ask = job.asks.get(key)
+        if ask is None or ask.method != _FORM or key.startswith(_APPROVAL):
+            raise not_found("question", key, may_have_run=False)
+        decision = view.form.get("answer", "")
+        answer: dict[str, Any] = {"action": "accept" if decision == "accept" else "decline"}
+        if decision == "accept":
+            answer["content"] = _content(_fields(ask), view.form)
+            form_content(ask, answer)  # refuses what does not fit
+        await self.yard.jobs.answer(job_id, None, {key: answer})
+        return Done(to=url(self.name, open=job_id), notice="Answered." if decision == "accept" else "Declined.")
+
+    async def _all(self) -> list[Job]:
+        """Return every job, the newest first; those that have ended are read once."""
+        jobs, store = self.yard.jobs, self.yard.store
+        ids = [key.removeprefix(keys.job()) async for key in all_keys(store, keys.job())]
+        found = [job for job_id in ids if (job := self._ended.get(job_id) or await jobs.known(job_id)) is not None]
+        self._ended = {job.id: job for job in found if job.ended}
+        self._codes = {job_id: code for job_id, code in self._codes.items() if job_id in self._ended}
+        return sorted(found, key=lambda job: -job.created_at)
+
+    async def _code_of(self, job: Job) -> str:
+        """Return the code with which a job failed; its result is read once."""
+        if job.status != "completed":
+            return ""
+        if job.id not in self._codes:
+            result = await self.yard.jobs.result(job)
+            self._codes[job.id] = "" if result is None or result.error is None else result.error.code
+        return self._codes[job.id]
+
+    async def _details(self, job: Job | None, person: Person) -> dict[str, Any]:
+        result: Envelope | None = None if job is None else await self.yard.jobs.result(job)
+        is_own = job is not None and job.owner == person.identity
+        return {
+            "questions": () if job is None else tuple(_question(key, ask) for key, ask in job.asks.items()),
+            "is_own": is_own,
+            "has_result": result is not None,
+            "code": "" if result is None or result.error is None else result.error.code,
+            "envelope": msgspec.json.decode(result.to_json()) if result is not None and is_own else None,
+        }
+
+
+def _question(key: str, ask: ClientRequest) -> Question:
+    if ask.method != _FORM or ask.params.get("mode", "form") != "form":
+        return Question(key=key, text="It asks its client for something that only a program can answer.")
+    text = str(ask.params.get("message", ""))
+    return Question(key=key, text=text, fields=_fields(ask), is_form=True, is_approval=key.startswith(_APPROVAL))
+
+
+def _fields(ask: ClientRequest) -> tuple[Field, ...]:
+    """Return the fields of a form, the required ones first."""
+    schema: dict[str, Any] = ask.params.get("requestedSchema", {})
+    required = schema.get("required", ())
+    found = [_field(name, part, is_required=name in required) for name, part in schema.get("properties", {}).items()]
+    return tuple(sorted(found, key=lambda field: not field.is_required))
+
+
+def _field(name: str, schema: dict[str, Any], *, is_required: bool) -> Field:
+    kind, source = str(schema.get("type", "")), schema.get("items", {}) if schema.get("type") == "array" else schema
+    titled = source.get("oneOf") or source.get("anyOf") or ()
+    names = source.get("enumNames") or source.get("enum") or ()
+    choices = tuple((str(one["const"]), str(one.get("title", one["const"]))) for one in titled)
+    choices = choices or tuple((str(value), str(text)) for value, text in zip(source.get("enum") or (), names, strict=False))
+    return Field(
+        name=name,
+        title=str(schema.get("title") or name.replace("_", " ")),
+        text=str(schema.get("description", "")),
+        kind="choices" if kind == "array" else "choice" if choices else kind if kind in {"boolean", "number", "integer"} else "text",
+        choices=choices,
+        default=schema.get("default"),
+        is_required=is_required,
+    )
+
+
+def _content(fields: tuple[Field, ...], form: Any) -> dict[str, Any]:
+    """Return what a person filled in; an empty field that may be left out is left out."""
+    content: dict[str, Any] = {}
+    for field in fields:
+        name = f"field:{field.name}"
+        text: str = form.get(name, "")
+        if field.kind == "choices":
+            chosen = [value for index, (value, _) in enumerate(field.choices) if f"{name}:{index}" in form]
+            content |= {field.name: chosen} if chosen or field.is_required else {}
+        elif field.kind == "boolean":
+            content[field.name] = bool(text)
+        elif text or (field.is_required and field.kind == "text"):
+            content[field.name] = _number(field, text) if field.kind in {"number", "integer"} else text
+    return content
+
+
+def _number(field: Field, text: str) -> float:
+    try:
+        return int(text) if field.kind == "integer" else float(text)
+    except ValueError:
+        raise ToolError("invalid_input", f"'{field.title}' must be a number.", may_have_run=False) from None

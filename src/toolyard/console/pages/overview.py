@@ -1,0 +1,121 @@
+"""The page 'Overview': how the yard does now, and what needs attention."""
+
+import time
+from collections import Counter
+from typing import Any, ClassVar, Final, NamedTuple
+
+from toolyard.console.page import Page, View, url
+from toolyard.model.profile import METATOOLS
+from toolyard.monitor.metrics import CallStats, Label, Second, quantile
+from toolyard.state.store import StoreUnavailableError
+
+__all__ = ["Overview"]
+
+_CHART_S: Final = 900
+_NOW_S: Final = 60
+_SPAN_S: Final = 15
+"""Seconds of one point of a chart: single seconds of a quiet server are noise."""
+_TOP: Final = 8
+_MIN_CALLS: Final = 5
+_BAD_SHARE: Final = 0.2
+_GATED: Final = frozenset({"degraded", "backing_off", "auth_needed"})
+
+
+class Attention(NamedTuple):
+    """Something that a person should look at, and where."""
+
+    kind: str
+    text: str
+    action: str
+    to: str
+
+
+class Overview(Page):
+    """How the yard does now."""
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = "Overview"
+    template: ClassVar[str] = "overview"
+
+    async def context(self, view: View) -> dict[str, Any]:  # noqa: ARG002 - the page is the same for everybody
+        """Return the charts, the busiest tools and what needs attention."""
+        now, rates = time.time(), self.parts.metrics.rates
+        spans = rates.last(_CHART_S, now=now, step=_SPAN_S)
+        is_first_run = not self.parts.metrics.tools
+        return {
+            "is_first_run": is_first_run,
+            "numbers": self._numbers(spans, rates.last(_NOW_S, now=now)),
+            "errors": _errors(spans).most_common(),
+            "attention": await self._attention(),
+            "tools": self._busiest(),
+            "endpoint": self.yard.address or "",
+            "first_tool": self._link_to("query") if is_first_run else "",
+            "destroy_tool": self._link_to("destroy") if is_first_run else "",
+        }
+
+    def _link_to(self, operation: str) -> str:
+        """Return the link to a tool of an operation, for the first steps; empty if there is none."""
+        specs = [spec for spec in self.yard.registry.visible(self.yard.profile) if spec.source != METATOOLS]
+        found = [spec.name for spec in specs if spec.operation == operation]
+        return url("tools", open=found[0]) if found else ""
+
+    def _numbers(self, spans: list[Second], recent: list[Second]) -> dict[str, Any]:
+        calls, errors = sum(second.calls for second in recent), _errors(recent).total()
+        buckets = [sum(counts) for counts in zip(*(second.buckets for second in recent if second.calls), strict=True)]
+        return {
+            "rate": calls / _NOW_S,
+            "rates": [span.calls / _SPAN_S for span in spans],
+            "p95": quantile(buckets, 0.95) if buckets else 0.0,
+            "p50": quantile(buckets, 0.5) if buckets else 0.0,
+            "p95s": [span.p95_ms if span.calls else 0.0 for span in spans],
+            "errors": errors,
+            "error_share": errors / calls if calls else 0.0,
+            "error_rates": [sum(span.errors.values()) / _SPAN_S for span in spans],
+            "running": self.yard.calls_in_flight,
+            "calls": sum(stats.calls for stats in self.parts.metrics.tools.values()),
+        }
+
+    async def _attention(self) -> list[Attention]:
+        """Return what needs a person now, the most urgent first."""
+        found: list[Attention] = []
+        gate = self.yard.gate
+        try:
+            pending = [] if gate is None else await gate.approvals.pending()
+        except StoreUnavailableError as error:
+            pending = []
+            found.append(Attention("bad", f"The store cannot be used: {error}", "Settings", url("settings", q="store")))
+        if pending:
+            text = f"{len(pending)} {'call waits' if len(pending) == 1 else 'calls wait'} for approval."
+            found.append(Attention("warn", text, "Decide", url("approvals")))
+        upstreams: list[Any] = [provider for provider in self.yard.providers if hasattr(provider, "supervisor")]
+        for status in (upstream.status() for upstream in upstreams):
+            if status.state in _GATED:
+                reason = status.reason or status.last_error or status.state
+                found.append(
+                    Attention("bad", f"The upstream '{status.name}' does not work: {reason}", "Look", url("upstreams", open=status.name))
+                )
+            elif status.withheld:
+                text = f"{status.withheld} changed definitions of '{status.name}' are withheld."
+                found.append(Attention("warn", text, "Review", url("upstreams", open=status.name)))
+        found += [
+            Attention("bad", f"{share:.0%} of the calls of '{label.tool}' fail.", "Look", url("calls", tool=label.tool))
+            for label, stats in self.parts.metrics.tools.items()
+            if stats.calls >= _MIN_CALLS and (share := _own_failures(stats) / stats.calls) >= _BAD_SHARE
+        ]
+        return found[:_TOP]
+
+    def _busiest(self) -> list[tuple[Label, CallStats, int]]:
+        busiest = sorted(self.parts.metrics.tools.items(), key=lambda item: -item[1].calls)[:_TOP]
+        return [(label, stats, sum(stats.errors.values())) for label, stats in busiest]
+
+
+def _own_failures(stats: CallStats) -> int:
+    """Return how many calls failed by a fault of the tool, its upstream or the yard, not of the caller."""
+    return sum(count for (_, blame), count in stats.errors.items() if blame in {"tool", "upstream", "yard"})
+
+
+def _errors(seconds: list[Second]) -> Counter[str]:
+    counts = Counter[str]()
+    for second in seconds:
+        counts.update(second.errors)
+    return counts

@@ -1,0 +1,357 @@
+"""The page 'Tools': finds tools as an agent does, describes one, and runs it from a form."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, cast, get_args
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from toolyard.console.form import make_form
+from toolyard.console.page import Done, Page, Parts, View, page_of, pretty, url
+from toolyard.console.runs import Action, Run
+from toolyard.metatools.catalogue import Catalogue
+from toolyard.metatools.describe import full_description
+from toolyard.model.envelope import encode
+from toolyard.model.errors import ToolError
+from toolyard.model.profile import METATOOLS, cost
+from toolyard.model.signature import one_line
+from toolyard.model.spec import Operation, ToolSpec
+from toolyard.model.stub import stub
+from toolyard.monitor.metrics import CallStats, Label
+from toolyard.policy.gate import APPROVAL_REQUIRED
+from toolyard.transports.http.response import JSON, ResponseWriter
+
+__all__ = ["Tools", "next_step", "shown", "shown_envelope"]
+
+_ROWS: Final = 50
+_SUMMARY: Final = 160
+_QUERY: Final = 500
+_LISTINGS: Final = 64
+_ORDER_S: Final = 10.0
+"""How long a list in the order of calls stays as it is."""
+_AT_ONCE: Final = 200
+_TEXT_CHARACTERS: Final = 6000
+_JSON_CHARACTERS: Final = 20_000
+_SHOWN_CHARACTERS: Final = 40_000
+_EXAMPLE_CHARACTERS: Final = 8000
+_NO_CALLS: Final = CallStats()
+_FRESH: Final = (b"cache-control", b"no-store")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One tool in the list."""
+
+    spec: ToolSpec
+    summary: str
+    tokens: int
+    why: str = ""
+    """Why search found it."""
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of the list."""
+
+    rows: Sequence[Row]
+    number: int
+    pages: int
+    total: int | None
+    """How many tools there are in all; None if search does not say."""
+    closest: Sequence[str] = ()
+
+
+class Tools(Page):
+    """Every tool, and the form that runs it."""
+
+    name: ClassVar[str] = "tools"
+    title: ClassVar[str] = "Tools"
+    template: ClassVar[str] = "tools"
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._catalogue: Catalogue | None = None
+        self._listings: dict[tuple[Any, ...], Listing] = {}
+        self._costs: dict[str, tuple[ToolSpec, int]] = {}
+        self._totals: tuple[int, dict[str, Any]] = (-1, {})
+
+    def live_pause(self, view: View) -> float:
+        """Return a short pause while a run is shown that is not over."""
+        run = self._run_of(view)
+        return 0.25 if run is not None and not run.is_over else self.live_seconds
+
+    async def context(self, view: View) -> dict[str, Any]:
+        """Return the list, the opened tool and its run."""
+        query = {key: value[:_QUERY] for key, value in view.query.items()}
+        spec = self._opened(query.get("open", ""))
+        run = self._run_of(view)
+        return {
+            "listing": await self._listing(query),
+            "totals": await self._count_all(),
+            "operations": [str(operation) for operation in Operation],
+            "chosen": {key: query.get(key, "") for key in ("q", "source", "operation", "sort")},
+            "stats": self._stats,
+            "cost": self._cost,
+            "failed": _failed,
+            "recent": _recent,
+            "missing": query.get("open", "") if spec is None else "",
+            "opened": spec,
+            "describe": lambda: self._describe(cast("ToolSpec", spec), view),
+            "form": lambda: make_form(cast("ToolSpec", spec).input_schema),
+            "run": run,
+            "arguments": "{}" if run is None else run.arguments,
+            "approval": None if run is None else await self._approval_of(run),
+            "shown_envelope": shown_envelope,
+            "next_step": next_step,
+            "back": url("tools", {key: value for key, value in query.items() if key not in {"run", "notice", "bad"}}),
+        }
+
+    async def answer(self, view: View, writer: ResponseWriter) -> bool:
+        """Answer with JSON: a whole definition, a whole answer, or what came of a script's request."""
+        request = view.request
+        if request is None:
+            return False
+        if request.method == "POST":
+            if b"application/json" not in request.headers.get(b"accept", b""):
+                return False
+            try:
+                done = await self.act(view)
+            except ToolError as error:
+                await writer.respond(409, encode({"message": error.message}), (JSON, _FRESH))
+            else:
+                await writer.respond(200, encode({"to": done.to}), (JSON, _FRESH))
+            return True
+        if not view.path:
+            return False
+        body = self._document(view)
+        await writer.respond(200, body, (JSON, _FRESH))
+        return True
+
+    async def act(self, view: View) -> Done:
+        """Run a tool, cancel a run, or answer its question."""
+        form, back = view.form, _own(view.form.get("back", ""))
+        if view.path == ("run",):
+            run = await self.parts.runs.start(view.person, form.get("tool", ""), form.get("arguments", "").strip())
+            return Done(to=_with(back, run=run.id, open=run.tool))
+        match view.path:
+            case ("runs", run_id, "cancel"):
+                run = self.parts.runs.get(run_id, view.person)
+                run.cancel()
+            case ("runs", run_id, "answer"):
+                run = self.parts.runs.get(run_id, view.person)
+                run.answer(form.get("question", ""), _action(form), _content(form.get("content", "")))
+            case _:
+                raise LookupError
+        await asyncio.sleep(0)
+        return Done(to=_with(back, run=run.id, open=run.tool))
+
+    def _document(self, view: View) -> bytes:
+        match view.path:
+            case ("describe", name):
+                spec = self._opened(name)
+                if spec is None:
+                    raise LookupError(name)
+                return pretty(full_description(spec)).encode()
+            case ("runs", run_id, "envelope"):
+                return pretty(msgspec.Raw(self.parts.runs.get(run_id, view.person).text or "null")).encode()
+            case ("runs", run_id, "arguments"):
+                return self.parts.runs.get(run_id, view.person).arguments.encode() or b"{}"
+            case _:
+                raise LookupError
+
+    def _opened(self, name: str) -> ToolSpec | None:
+        if not name:
+            return None
+        try:
+            return self.yard.registry.find(name, self.yard.profile).spec
+        except ToolError:
+            return None
+
+    def _run_of(self, view: View) -> Run | None:
+        """Return the run that the URL names; nothing if it is gone or of another login."""
+        try:
+            return self.parts.runs.get(view.query.get("run", ""), view.person)
+        except LookupError:
+            return None
+
+    async def _approval_of(self, run: Run) -> Any:
+        """Return the approval that a run waits for, if others must decide."""
+        gate = self.yard.gate
+        if gate is None or run.is_over or run.questions or not run.is_waiting:
+            return None
+        owner = run.caller.owner
+        return next((one for one in await gate.approvals.pending() if one.binding.owner == owner and one.card.tool == run.tool), None)
+
+    def _stats(self, spec: ToolSpec) -> CallStats:
+        return self.parts.metrics.tools.get(Label(spec.source, spec.name)) or _NO_CALLS
+
+    def _find_catalogue(self) -> Catalogue:
+        """Return the catalogue that agents search, or one of our own in a yard without metatools."""
+        found: list[Catalogue] = [one for provider in self.yard.providers if (one := getattr(provider, "catalogue", None)) is not None]
+        if found:
+            return found[0]
+        if self._catalogue is None:
+            self._catalogue = Catalogue(self.yard.registry, self.yard.search)
+        return self._catalogue
+
+    async def _listing(self, query: Mapping[str, str]) -> Listing:
+        """Return one page of the list; it is kept, because an open page asks for it every second."""
+        chosen = tuple(query.get(key, "") for key in ("q", "source", "operation", "sort", "page"))
+        order = int(time.monotonic() / _ORDER_S) if query.get("sort") == "calls" else 0
+        key = (*chosen, self.yard.registry.versions["tool"], self.yard.profile, order)
+        found = self._listings.get(key)
+        if found is None:
+            found = await self._search(query) if query.get("q", "").strip() else await self._list(query)
+            if len(self._listings) >= _LISTINGS:
+                self._listings.clear()
+            self._listings[key] = found
+        return found
+
+    async def _search(self, query: Mapping[str, str]) -> Listing:
+        number = int(query["page"]) if query.get("page", "").isdecimal() else 1
+        found = await self._find_catalogue().search(
+            query["q"],
+            self.yard.profile,
+            namespace=query.get("source") or None,
+            operation=_operation(query.get("operation", "")),
+            offset=(number - 1) * _ROWS,
+            limit=_ROWS,
+        )
+        rows = [self._row(hit.spec, hit.why) for hit in found.hits]
+        closest = [source for source in found.closest if source != METATOOLS]
+        return Listing(rows=rows, number=number, pages=number + found.more, total=found.total, closest=closest)
+
+    async def _list(self, query: Mapping[str, str]) -> Listing:
+        operation = _operation(query.get("operation", ""))
+        specs = self._find_catalogue().tools(self.yard.profile, namespace=query.get("source") or None, operation=operation)
+        if query.get("sort") == "tokens":
+            await self._count_all()
+            specs = sorted(specs, key=lambda spec: (-self._cost(spec), spec.name))
+        elif query.get("sort") == "calls":
+            specs = sorted(specs, key=lambda spec: (-self._stats(spec).calls, spec.name))
+        shown, number, pages = page_of(specs, query.get("page", ""), _ROWS)
+        return Listing(rows=[self._row(spec) for spec in shown], number=number, pages=pages, total=len(specs))
+
+    def _row(self, spec: ToolSpec, why: str = "") -> Row:
+        return Row(spec, one_line(spec.description, _SUMMARY), self._cost(spec), why)
+
+    def _cost(self, spec: ToolSpec) -> int:
+        found = self._costs.get(spec.name)
+        if found is None or found[0] is not spec:
+            found = self._costs[spec.name] = (spec, cost([spec]))
+        return found[1]
+
+    async def _count_all(self) -> dict[str, Any]:
+        """Return how many tools there are, what they would cost in a list, and what agents see instead; counted once a version."""
+        version = self.yard.registry.versions["tool"]
+        if self._totals[0] == version:
+            return self._totals[1]
+        specs = self.yard.registry.visible(self.yard.profile)
+        if len(self._costs) > 2 * len(specs):
+            self._costs.clear()
+        sources: dict[str, int] = {}
+        tokens = 0
+        for number, spec in enumerate(specs):
+            sources[spec.source] = sources.get(spec.source, 0) + 1
+            tokens += 0 if spec.source == METATOOLS else self._cost(spec)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # other calls run in between
+        own = len(specs) - sources.get(METATOOLS, 0)
+        listed = self.yard.list()
+        totals = {
+            "tools": own,
+            "tokens": tokens,
+            "sources": dict(sorted(sources.items())),
+            "listed": len(listed),
+            "listed_tokens": cost(listed),
+        }
+        self._totals = (version, totals)
+        return totals
+
+    def _describe(self, spec: ToolSpec, view: View) -> dict[str, Any]:
+        """Return what the drawer shows of a tool."""
+        gate = self.yard.gate
+        needs = False if gate is None else gate.needs_approval(spec, self.yard.profile.name, view.person.caller)
+        described = full_description(spec)
+        examples = [example for example in spec.examples if len(encode(example)) <= _EXAMPLE_CHARACTERS]
+        return {
+            **described,
+            "description": spec.description[:_TEXT_CHARACTERS],
+            "stub": stub(spec)[:_TEXT_CHARACTERS],
+            "is_cut": len(spec.description) > _TEXT_CHARACTERS or len(examples) < len(spec.examples),
+            "schemas": [(title, shown(schema)) for title, schema in _schemas(spec)],
+            "examples": [(example.title, encode(example.arguments).decode(), example.result) for example in examples],
+            "needs_approval": needs,
+            "runs": self.parts.runs.of_person(view.person, spec.name)[:5],
+        }
+
+
+def shown_envelope(run: Run) -> dict[str, Any]:
+    """Return the answer of a run as a page shows it: whole, or its beginning as text if it is too long."""
+    assert run.envelope is not None  # noqa: S101 - the run is over
+    return {"value": shown(msgspec.Raw(run.text)), "tokens": run.envelope.meta.estimated_tokens, "blocks": run.envelope.content}
+
+
+def next_step(run: Run) -> dict[str, str] | None:
+    """Return where a call goes on that was answered before its tool ran to its end: at an approval, or as a job."""
+    data: object = None if run.envelope is None else run.envelope.data
+    facts = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    if facts.get("status") == APPROVAL_REQUIRED:
+        to = url("approvals", open=str(facts.get("approval_id", "")))
+        return {"text": "Another person must approve this call. Run it again afterwards.", "to": to, "label": "Approvals"}
+    if facts.get("status") == "working" and facts.get("job_id"):
+        return {"text": "The call goes on in the background.", "to": url("jobs", open=str(facts["job_id"])), "label": "The job"}
+    return None
+
+
+def _schemas(spec: ToolSpec) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = [("Input schema", spec.input_schema), ("Output schema", spec.output_schema)]
+    return [(title, schema) for title, schema in found if schema is not None]
+
+
+def shown(value: Any) -> dict[str, Any]:
+    """Return a value as indented JSON, or a text as it is, cut where it would make the page heavy."""
+    text = value if isinstance(value, str) else pretty(value)
+    most = _SHOWN_CHARACTERS if isinstance(value, msgspec.Raw) else _JSON_CHARACTERS
+    return {"text": text[:most], "is_cut": len(text) > most, "characters": len(text)}
+
+
+def _failed(stats: CallStats) -> int:
+    return sum(stats.errors.values())
+
+
+def _recent(stats: CallStats) -> list[float]:
+    """Return the calls of the last 15 minutes, by 15 seconds."""
+    return [float(step.calls) for step in stats.trend.last(now=time.time())]
+
+
+def _operation(name: str) -> Operation | None:
+    return Operation(name) if name in frozenset(map(str, Operation)) else None
+
+
+def _action(form: Mapping[str, str]) -> Action:
+    action = form.get("action", "")
+    if action not in get_args(Action):
+        raise ToolError("invalid_input", "Choose an answer.", may_have_run=False)
+    return cast("Action", action)
+
+
+def _content(text: str) -> Any:
+    """Return the content of an answered question.
+
+    Raises:
+        ToolError: `invalid_input` if it is no JSON.
+    """
+    try:
+        return msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        raise ToolError("invalid_input", f"The answer is no JSON: {error}", may_have_run=False) from None
+
+
+def _own(back: str) -> str:
+    return back if back == url("tools") or back.startswith(f"{url('tools')}?") else url("tools")
+
+
+def _with(target: str, **changes: str) -> str:
+    path, _, query = target.partition("?")
+    return url(path.removeprefix("/console/"), dict(parse_qsl(query)), **changes)

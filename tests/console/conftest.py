@@ -1,0 +1,119 @@
+"""A served yard with its console, and a real browser that looks at it."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+import pytest
+from playwright.async_api import Page, async_playwright
+
+from toolyard import Yard
+from toolyard.config import read_config
+from toolyard.launch.build import apply_settings, make_authenticator
+from toolyard.launch.monitor import Monitor
+from toolyard.launch.notices import Notices
+from toolyard.launch.serve import serve_forever
+from toolyard.transports import Transport
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Without these flags Chromium calls its maker, and needs a sandbox that root has not.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+META = "io.modelcontextprotocol/"
+VERSION = "2026-07-28"
+
+
+class Served(NamedTuple):
+    """A yard that is served, as a reader without a login sees it."""
+
+    client: httpx2.AsyncClient
+    base: str
+    """The address of the server, without a path."""
+    login: str
+    """The address that logs a person in."""
+    yard: Yard
+
+    async def call(self, name: str, arguments: object = None, **headers: str) -> Any:
+        """Call a tool as an agent does, and return its envelope."""
+        said = {f"{META}protocolVersion": VERSION, f"{META}clientCapabilities": {}, f"{META}clientInfo": {"name": "agent", "version": "1"}}
+        params = {"name": name, "arguments": arguments or {}, "_meta": said}
+        usual = {"MCP-Protocol-Version": VERSION, "Mcp-Method": "tools/call", "Mcp-Name": name, "Accept": "application/json"}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        response = await self.client.post("/mcp", json=message, headers={**usual, **headers}, timeout=30)
+        return response.json()["result"]["structuredContent"]
+
+    async def person(self) -> tuple[dict[str, str], str]:
+        """Log in, and return the cookie as headers, and the CSRF token."""
+        response = await self.client.get(self.login)
+        cookie = response.headers["set-cookie"].partition(";")[0]
+        self.client.cookies.clear()
+        page = await self.client.get("/console", headers={"Cookie": cookie})
+        return {"Cookie": cookie}, page.text.partition('data-csrf="')[2].partition('"')[0]
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+Look = Callable[..., Awaitable[Page]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """Return a function that serves a yard with a 'toolyard.toml' of this text."""
+
+    @asynccontextmanager
+    async def run(yard: Yard, text: str = "", **settings: str) -> AsyncGenerator[Served]:
+        path = tmp_path / "toolyard.toml"
+        path.write_text(text)
+        config = read_config({"serve.transport": "http", "serve.port": "0", **settings}, path=str(path), environment={})
+        apply_settings(yard, config, Notices(), serves=True)
+        authenticator = make_authenticator(config)
+        monitor = Monitor(yard, config, is_authenticated=authenticator is not None)
+        monitor.add_console(config, authenticator)
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def ready(transport: Transport) -> None:
+            listening.set_result(transport.info().address.removesuffix("/mcp"))
+
+        server = asyncio.ensure_future(serve_forever(yard, config.settings.serve, authenticator, monitor=monitor, ready=ready))
+        server.add_done_callback(lambda task: None if listening.done() else listening.set_exception(task.exception() or RuntimeError()))
+        try:
+            base = await listening
+            async with httpx2.AsyncClient(base_url=base, trust_env=False) as client:
+                yield Served(client, base, "" if monitor.console is None else monitor.console.address(base), yard)
+        finally:
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+
+    return run
+
+
+@pytest.fixture
+async def look() -> AsyncGenerator[Look]:
+    """Return a function that opens a URL in a real Chromium; a script that fails, or that the policy blocks, fails the test."""
+    if CHROMIUM is None:
+        pytest.skip("There is no Chromium. Install Debian's package 'chromium'.")
+    faults: list[str] = []
+    async with async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+
+        async def open_page(url: str, *, width: int = 1280, scheme: Any = "light") -> Page:
+            page = await browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("console", lambda message: faults.append(message.text) if "Content Security Policy" in message.text else None)
+            await page.goto(url)
+            return page
+
+        yield open_page
+        await browser.close()
+    assert not faults

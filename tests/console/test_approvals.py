@@ -1,0 +1,352 @@
+"""Approvals in the console: what people see of a call that waits, and what comes of their decision."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from mcp import Client
+from playwright.async_api import Page, expect
+
+from toolyard import Caller, Yard, tool
+from toolyard.policy.approvals import Approval, Approvals
+from toolyard.state.memory import MemoryStore
+from toolyard.state.sqlite import SqliteStore
+from toolyard.state.store import StoreUnavailableError
+from toolyard.transports.auth import digest_of
+
+MARKUP = "<img src=x onerror=alert(1)>"
+OPERATOR, OTHER, CALLER = "ty_operator", "ty_other", "ty_caller"
+KEYS = f"""
+[auth]
+api_keys = [
+  {{ name = "ada", digest = "{digest_of(OPERATOR)}", operator = true }},
+  {{ name = "bob", digest = "{digest_of(OTHER)}", operator = true }},
+  {{ name = "bot", digest = "{digest_of(CALLER)}" }},
+]
+"""
+HELD = "[limits]\napproval_hold_s = 30\n"
+NOT_HELD = "[limits]\napproval_hold_s = 0\n"
+
+
+@tool(operation="destroy")
+async def close_account(account: str, note: str = "", password: str = "", amounts: tuple[int, ...] = ()) -> str:
+    """Close an account for good."""
+    del note, password, amounts
+    return f"{account} is closed"
+
+
+def bank() -> Yard:
+    return Yard("bank", tools=[close_account])
+
+
+async def waiting(yard: Yard) -> Approval:
+    """Return the approval that waits, once there is one."""
+    assert yard.gate is not None
+    return await yard.gate.approvals.watch(set())
+
+
+async def decide(served: Any, person: Any, approval_id: str, **fields: str) -> Any:
+    cookie, csrf = person
+    return await served.client.post(f"/console/approvals/decide/{approval_id}", data={"csrf": csrf, **fields}, headers=cookie)
+
+
+def login_to(served: Any, page: str) -> str:
+    return served.login.replace("/console?", f"/console/{page}?")
+
+
+async def log_in_with(served: Any, key: str) -> tuple[dict[str, str], str]:
+    """Log in with an API key, and return the cookie and the CSRF token."""
+    response = await served.client.post("/console/login", data={"credentials": key})
+    cookie = {"Cookie": response.headers["set-cookie"].partition(";")[0]}
+    served.client.cookies.clear()
+    page = await served.client.get("/console", headers=cookie)
+    return cookie, page.text.partition('data-csrf="')[2].partition('"')[0]
+
+
+async def test_a_click_on_approve_releases_a_held_call_of_the_official_client(serve: Any, look: Any) -> None:
+    async with serve(bank(), HELD) as served:
+        page: Page = await look(login_to(served, "approvals"))
+        await expect(page.get_by_text("Nothing waits")).to_be_visible()
+        async with Client(f"{served.base}/mcp") as client:
+            call = asyncio.ensure_future(client.call_tool("close_account", {"account": "savings", "note": MARKUP}))
+            card = page.get_by_role("article")
+            await expect(card.get_by_role("heading")).to_contain_text("wants to close account savings")
+            await expect(card).to_contain_text(MARKUP)
+            await expect(page.locator("#nav .count")).to_have_text("1")
+            await card.get_by_role("button", name="Approve").click()
+            answer = await call
+        await expect(page.get_by_role("article")).to_contain_text("Approved, and ran in")
+        await expect(page.locator("#nav .count")).to_have_count(0)
+
+    assert answer.structured_content is not None
+    assert answer.structured_content["data"] == "savings is closed"
+
+
+async def test_the_key_d_denies_and_the_reason_reaches_the_client(serve: Any, look: Any) -> None:
+    async with serve(bank(), HELD) as served:
+        async with Client(f"{served.base}/mcp") as client:
+            call = asyncio.ensure_future(client.call_tool("close_account", {"account": "savings"}))
+            await waiting(served.yard)
+            page: Page = await look(login_to(served, "approvals"))
+            await page.get_by_label("Reason").fill("Ask Ada first.")
+            await page.get_by_label("Reason").blur()
+            await page.keyboard.press("d")
+            answer = await call
+        await expect(page.get_by_role("article")).to_contain_text("Denied")
+        await expect(page.get_by_role("article")).to_contain_text("Ask Ada first.")
+
+    assert answer.is_error
+    assert answer.structured_content is not None
+    assert answer.structured_content["error"]["code"] == "approval_denied"
+    assert "Ask Ada first." in answer.structured_content["error"]["message"]
+
+
+async def test_what_a_person_typed_survives_a_live_update_and_a_new_card_appears_under_the_mouse(serve: Any, look: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings"})
+        page: Page = await look(login_to(served, "approvals"))
+        reason = page.get_by_label("Reason").first
+        await reason.fill("Because")
+        await page.get_by_label("Allow again").first.select_option("3600")
+        await page.get_by_role("article").first.hover()
+        await served.call("close_account", {"account": "holiday"})
+        await expect(page.get_by_role("article")).to_have_count(2)
+        await page.mouse.move(1, 1)
+        await page.get_by_role("heading", name="Approvals").click()
+        await page.wait_for_function("() => document.querySelector('article time').textContent > '2'")
+
+        assert await reason.input_value() == "Because"
+        assert await page.get_by_label("Allow again").first.input_value() == "3600"
+        assert "Closed" not in await page.content()
+
+
+async def test_a_key_does_nothing_at_the_moment_when_another_call_gets_under_it(serve: Any, look: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        first = await served.call("close_account", {"account": "savings"})
+        await served.call("close_account", {"account": "holiday"})
+        page: Page = await look(login_to(served, "approvals"))
+        await expect(page.get_by_role("article")).to_have_count(2)
+        await page.evaluate("""() => {
+            window.clicks = 0;
+            document.addEventListener("click", () => { window.clicks += 1; }, true);
+            new MutationObserver(() => {
+                if (document.querySelectorAll("article").length !== 1 || window.pressed) return;
+                window.pressed = true;
+                document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "a", bubbles: true }));
+            }).observe(document.getElementById("cards"), { childList: true });
+        }""")
+        await served.yard.gate.approvals.decide(first["data"]["approval_id"], "deny", by="user:elsewhere")
+        await page.wait_for_function("() => window.pressed")
+
+        assert await page.evaluate("window.clicks") == 0
+
+
+async def test_an_approved_call_can_be_allowed_again_and_the_grant_be_revoked(serve: Any, look: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings"})
+        page: Page = await look(login_to(served, "approvals"))
+        await page.get_by_label("Allow again").select_option("3600")
+        await page.get_by_label("With which arguments").select_option("any")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_role("heading", name="Standing grants")).to_be_visible()
+        granted = await served.call("close_account", {"account": "holiday"})
+        await page.get_by_role("button", name="Revoke").click()
+        await expect(page.get_by_role("heading", name="Standing grants")).to_have_count(0)
+        after = await served.call("close_account", {"account": "current"})
+
+    assert granted["data"] == "holiday is closed"
+    assert after["data"]["status"] == "approval_required"
+
+
+async def test_a_reader_sees_that_a_call_waits_and_not_its_arguments(serve: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "planted-name", "password": "planted-secret"})
+        cookie, _ = await served.person()
+        read = (await served.client.get("/console/approvals")).text
+        live = await _first_event(served, "/console/live/approvals")
+        seen = (await served.client.get("/console/approvals", headers=cookie)).text
+
+    assert "close account" in read
+    assert "planted" not in read + live
+    assert "Approve" not in read.partition("<main")[2].replace("Approvals", "")
+    assert "planted-name" in seen
+    assert "planted-secret" not in seen
+
+
+async def _first_event(served: Any, path: str) -> str:
+    async with served.client.stream("GET", path, timeout=20) as response:
+        async for line in response.aiter_lines():
+            if line.startswith("data:"):
+                return line
+    raise AssertionError
+
+
+async def test_arguments_are_in_plain_words_and_nothing_in_them_is_invisible(serve: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        arguments = {"account": "sav\u202eings", "note": "x" * 3000, "amounts": [1, 2]}
+        await served.call("close_account", arguments)
+        cookie, _ = await served.person()
+        page = (await served.client.get("/console/approvals", headers=cookie)).text
+
+    assert "\u202e" not in page
+    assert "\\u202e" in page
+    assert "1, 2" in page
+    assert re.search(r"<details[^>]*><summary>x+…</summary><pre>x{3000}</pre>", page)
+
+
+async def test_a_title_and_every_kind_of_argument_become_plain_words(serve: Any) -> None:
+    @tool(operation="destroy", title="Delete rows")
+    async def delete_rows(*, where: dict[str, Any], tags: tuple[str, ...] = (), dry_run: bool = False, limit: int | None = None) -> int:
+        """Delete rows of a table."""
+        del where, tags, dry_run, limit
+        return 0
+
+    async with serve(Yard("shop", tools=[delete_rows]), NOT_HELD) as served:
+        await served.call("delete_rows", {"where": {"age": 30, "names": ["a"]}, "dry_run": True})
+        await served.call("delete_rows", {"where": {str(number): "x" * 4000 for number in range(6)}})
+        person = await served.person()
+        page = (await served.client.get("/console/approvals", headers=person[0])).text
+        [first, _] = await served.yard.gate.approvals.pending()
+        await decide(served, person, first.id, decision="approve", again="900", reason="Fine.")
+        granted = (await served.client.get("/console/approvals")).text
+
+    assert "wants to <em>delete rows</em>" in page
+    assert re.search(r"dry run</th>\s*<td>yes<", page)
+    assert re.search(r"limit</th>\s*<td>nothing<", page)
+    assert re.search(r"tags</th>\s*<td>none<", page)
+    assert "&#34;age&#34;: 30" in page
+    assert "All arguments, as text" in page
+    assert "the same" in granted
+
+
+async def test_while_the_store_cannot_be_read_pages_say_so_and_others_work(serve: Any) -> None:
+    class Failing(MemoryStore):
+        fails = False
+
+        async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+            if self.fails:
+                raise StoreUnavailableError("There is no room.", reason="full")
+            return await super().keys(prefix, after=after, limit=limit)
+
+    store = Failing()
+    async with serve(Yard("bank", tools=[close_account], store=store)) as served:
+        store.fails = True
+        failed = await served.client.get("/console/approvals")
+        settings = await served.client.get("/console/settings")
+        overview = await served.client.get("/console")
+
+    assert (failed.status_code, settings.status_code, overview.status_code) == (503, 200, 200)
+    assert "There is no room." in failed.text
+    assert "There is no room." in overview.text
+
+
+async def test_a_yard_that_asks_nobody_has_an_empty_page(serve: Any) -> None:
+    async with serve(bank(), "[serve]\nask_before_destroy = false\n") as served:
+        page = await served.client.get("/console/approvals")
+        refused = await decide(served, await served.person(), "a_x", decision="approve")
+
+    assert "Nothing waits" in page.text
+    assert refused.status_code == 404
+
+
+async def test_nobody_decides_without_a_login_or_with_the_key_of_a_caller(serve: Any) -> None:
+    async with serve(bank(), KEYS + NOT_HELD) as served:
+        held = await served.call("close_account", {"account": "savings"}, Authorization=f"Bearer {CALLER}")
+        path = f"/console/approvals/decide/{held['data']['approval_id']}"
+        bare = await served.client.post(path, data={"decision": "approve"}, headers={"Authorization": f"Bearer {CALLER}"})
+        caller = await served.client.post("/console/login", data={"credentials": CALLER})
+        ada = await log_in_with(served, OPERATOR)
+        no_token = await served.client.post(path, data={"decision": "approve"}, headers=ada[0])
+        approval = await served.yard.gate.approvals.get(held["data"]["approval_id"])
+
+    assert (bare.status_code, caller.status_code, no_token.status_code) == (403, 403, 403)
+    assert approval.status == "pending"
+
+
+async def test_an_operator_decides_about_calls_of_others_and_not_of_their_own(serve: Any) -> None:
+    async with serve(bank(), KEYS + NOT_HELD) as served:
+        own = await served.call("close_account", {"account": "savings"}, Authorization=f"Bearer {OPERATOR}")
+        approval_id = own["data"]["approval_id"]
+        ada, bob = await log_in_with(served, OPERATOR), await log_in_with(served, OTHER)
+        page = (await served.client.get("/console/approvals", headers=ada[0])).text
+        refused = await decide(served, ada, approval_id, decision="approve")
+        before = await served.yard.gate.approvals.get(approval_id)
+        await decide(served, bob, approval_id, decision="approve", reason="Fine.")
+        after = await served.yard.gate.approvals.get(approval_id)
+
+    assert "data-key" not in page
+    assert "bad=1" in refused.headers["location"]
+    assert before.status == "pending"
+    assert (after.status, after.decided_by, after.reason) == ("approved", "key:bob", "Fine.")
+
+
+async def test_the_person_with_the_printed_address_decides_also_about_calls_of_the_console(serve: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        person = await served.person()
+        held = await served.yard.call("close_account", {"account": "savings"}, caller=Caller(identity="user:me"))
+        await decide(served, person, held.data["approval_id"], decision="approve")
+        approval = await served.yard.gate.approvals.get(held.data["approval_id"])
+        twice = await decide(served, person, held.data["approval_id"], decision="approve")
+        taken_back = await decide(served, person, held.data["approval_id"], decision="deny")
+
+    assert approval.status == "approved"
+    assert approval.decided_by.startswith("user:")
+    assert "bad=1" in twice.headers["location"]
+    assert "bad=1" not in taken_back.headers["location"]
+
+
+async def test_an_approval_of_another_process_is_decided_here_and_seen_there(serve: Any, tmp_path: Any) -> None:
+    file = tmp_path / "shared.sqlite3"
+    async with (
+        serve(bank(), f'store = "sqlite:{file}"\n{NOT_HELD}') as served,
+        Yard("other", tools=[close_account], store=SqliteStore(file)) as other,
+    ):
+        other.ask_before_destroy()
+        assert other.gate is not None
+        held = asyncio.ensure_future(other.call("close_account", {"account": "elsewhere"}))
+        approval = await waiting(other)
+        person = await served.person()
+        page = (await served.client.get("/console/approvals", headers=person[0])).text
+        await decide(served, person, approval.id, decision="approve")
+        answer = await held
+
+    assert "elsewhere" in page
+    assert answer.data == "elsewhere is closed"
+
+
+@pytest.mark.parametrize("fields", [{"decision": "maybe"}, {}, {"decision": "approve", "again": "5"}])
+async def test_a_form_that_the_page_does_not_have_decides_nothing(serve: Any, fields: dict[str, str]) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        held = await served.call("close_account", {"account": "savings"})
+        person = await served.person()
+        await decide(served, person, held["data"]["approval_id"], **fields)
+        unknown = await decide(served, person, "a_unknown", decision="approve")
+        approval = await served.yard.gate.approvals.get(held["data"]["approval_id"])
+
+    assert approval.status == "pending"
+    assert "bad=1" in unknown.headers["location"]
+
+
+async def test_decisions_of_the_last_hour_are_listed_with_the_call_that_used_them() -> None:
+    async with Yard("bank", tools=[close_account]) as yard:
+        yard.ask_before_destroy()
+        assert yard.gate is not None
+        approvals: Approvals = yard.gate.approvals
+        call = asyncio.ensure_future(yard.call("close_account", {"account": "savings"}))
+        approval = await waiting(yard)
+        await approvals.decide(approval.id, "approve", by="user:test")
+        answer = await call
+        [decided] = await approvals.decided()
+
+    assert (decided.id, decided.status, decided.call_id) == (approval.id, "spent", answer.meta.call_id)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
+async def test_a_card_fits_a_phone_and_a_dark_page(serve: Any, look: Any, width: int, scheme: str) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings", "note": "word " * 30 + "x" * 180})
+        page: Page = await look(login_to(served, "approvals"), width=width, scheme=scheme)
+        await expect(page.get_by_role("button", name="Approve")).to_be_visible()
+
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
