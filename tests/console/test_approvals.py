@@ -83,6 +83,18 @@ async def test_a_click_on_approve_releases_a_held_call_of_the_official_client(se
     assert answer.structured_content["data"] == "savings is closed"
 
 
+async def test_the_result_of_an_approved_call_appears_while_the_mouse_rests_on_its_card(serve: Any, look: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings"})
+        page: Page = await look(login_to(served, "approvals"))
+        card = page.get_by_role("article")
+        await card.get_by_role("button", name="Approve").click()
+        await card.get_by_role("button", name="Take back").hover()
+        await served.call("close_account", {"account": "savings"})
+
+        await expect(card).to_contain_text("Approved, and ran in")
+
+
 async def test_the_key_d_denies_and_the_reason_reaches_the_client(serve: Any, look: Any) -> None:
     async with serve(bank(), HELD) as served:
         async with Client(f"{served.base}/mcp") as client:

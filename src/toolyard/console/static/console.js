@@ -19,7 +19,8 @@ function swap(id, html) {
   if (keyTarget() !== key) keysPausedUntil = performance.now() + 800;
   prepare(block);
 }
-// A block that grows shows new items at once, at its end, where they move no button under the mouse, and updates those without buttons.
+// A block that grows shows new items at once, at its end, where they move no button under the mouse. It updates items without buttons,
+// and decided ones that lose theirs: the result of a decision appears while the mouse still rests on the card.
 function grow(block, html) {
   const fresh = document.createElement("template");
   fresh.innerHTML = html;
@@ -29,7 +30,10 @@ function grow(block, html) {
   if (now.every((id, index) => next[index] === id)) {
     const items = [...fresh.content.children].filter((child) => child.id);
     block.append(...items.slice(now.length));
-    for (const item of items.slice(0, now.length)) if (!document.getElementById(item.id).querySelector("button")) document.getElementById(item.id).replaceWith(item);
+    for (const item of items.slice(0, now.length)) {
+      const old = document.getElementById(item.id);
+      if (!old.querySelector("button") || (!old.querySelector(".decide") && !item.querySelector("button"))) old.replaceWith(item);
+    }
   }
   return false;
 }
