@@ -231,6 +231,16 @@ async def test_a_response_is_the_same_with_an_access_log(tmp_path: Path) -> None
     ]
 
 
+async def test_one_identity_has_only_so_many_connections_with_an_access_log_too(tmp_path: Path) -> None:
+    text = '[serve]\nconnections_per_identity = 1\n[monitor]\naccess_log = "access.jsonl"\n'
+    keys = ApiKeys([ApiKey("ada", digest_of(CALLERS_KEY))])
+    async with served(tmp_path, text, keys) as client, httpx2.AsyncClient(base_url=client.base_url, trust_env=False) as other:
+        answers = [await call(one, "echo", {"text": "x"}, Authorization=f"Bearer {CALLERS_KEY}") for one in (client, other)]
+
+    assert [answer.status_code for answer in answers] == [200, 503]
+    assert [line["status"] for line in lines_of(tmp_path / "access.jsonl")] == [200, 503]
+
+
 async def test_a_client_that_goes_away_has_the_status_499_in_the_access_log_and_its_call_is_cancelled(tmp_path: Path) -> None:
     text = '[monitor]\naudit_log = "audit.jsonl"\naccess_log = "access.jsonl"\n'
     async with served(tmp_path, text) as client:

@@ -58,7 +58,6 @@ from toolyard.transports.http.response import (
     JSON,
     PREFLIGHT,
     AsgiWriter,
-    CountingWriter,
     Response,
     ResponseWriter,
     cors_headers,
@@ -166,9 +165,9 @@ class App:
 
     async def _respond_logged(self, request: Request, writer: ResponseWriter, log: Callable[[AccessLine], None]) -> None:
         """Serve one request and log it; one whose client disconnects before the response has the status 499."""
-        counting, started, status = CountingWriter(writer), time.perf_counter(), 499
+        started, status = time.perf_counter(), 499
         try:
-            await self._respond(request, counting)
+            await self._respond(request, writer)
         except Exception:
             status = 500
             raise
@@ -181,8 +180,8 @@ class App:
                     elapsed_ms=elapsed * 1000,
                     method=request.method,
                     path=request.path[:_LOGGED_CHARACTERS],
-                    status=counting.status or status,
-                    bytes=0 if request.method == "HEAD" else counting.size,
+                    status=writer.status or status,
+                    bytes=0 if request.method == "HEAD" else writer.size,
                     caller=None if is_unknown else request.caller.identity,
                 )
             )

@@ -44,7 +44,6 @@ class ConnectionWriter(ResponseWriter):
 
     # Defaults are on the class, because setting each for every request takes measurable time.
     _on_disconnect: Callable[[], object] | None = None
-    _started = False
     _chunked = False
     _is_over = False
     _gone: "asyncio.Future[None] | None" = None
@@ -76,9 +75,10 @@ class ConnectionWriter(ResponseWriter):
         """Write a whole response in one piece."""
         if self._connection.is_lost or self._is_over:
             return
-        self._started = True
+        self.status = status
         if self.extra_headers or self.requires_stream:
             body, headers = self.adapt(status, body, headers)
+        self.size = len(body)
         head = self._encode_head(status, headers)
         length = b"content-length: %d\r\n\r\n" % len(body)
         if self.request.method == "HEAD":
@@ -94,7 +94,7 @@ class ConnectionWriter(ResponseWriter):
         """Write the head of an event stream, ahead of the first event, which may take long."""
         if self._connection.is_lost or self._is_over:
             return
-        self._started = True
+        self.status = OK
         self._chunked = not self._is_http_1_0
         self.keep_alive = self.keep_alive and self._chunked
         head = self._encode_head(OK, (*STREAM_HEADERS, *self.extra_headers))
@@ -104,6 +104,7 @@ class ConnectionWriter(ResponseWriter):
         """Write a part of the stream, and wait while the client reads too slowly."""
         if self._connection.is_lost or self._is_over:
             return
+        self.size += len(data)
         if self.request.method != "HEAD":
             self._connection.write(self._encode_chunk(data, last=last))
         if last:
@@ -142,13 +143,13 @@ class ConnectionWriter(ResponseWriter):
         """Answer for an application that did not."""
         if not self._is_over and not self._connection.is_lost:
             self.keep_alive = False
-            if not self._started:
+            if not self.status:
                 self._connection.write(_encode_refusal(500, "The server could not answer; the reason is in its log."))
             self.end()
 
     async def give_up(self, answer: bytes) -> None:
         """Answer for a call that does not end; its outcome is dropped later."""
-        await (self.write(encode_event(answer), last=True) if self._started else self.respond(OK, answer))
+        await (self.write(encode_event(answer), last=True) if self.status else self.respond(OK, answer))
 
     def disconnect(self) -> None:
         """Report that the client is gone, or needs nothing more."""

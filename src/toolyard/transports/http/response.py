@@ -25,7 +25,6 @@ __all__ = [
     "PREFLIGHT",
     "STREAM_HEADERS",
     "AsgiWriter",
-    "CountingWriter",
     "Header",
     "Response",
     "ResponseWriter",
@@ -66,6 +65,10 @@ class ResponseWriter(ABC):
     """Whether the client takes event streams only, so that a JSON response becomes a stream of one event."""
     task: "asyncio.Task[Any] | None" = None
     """The task that serves the request."""
+    status = 0
+    """The status of the response; 0 until it begins."""
+    size = 0
+    """The bytes of the body so far."""
 
     @abstractmethod
     async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
@@ -118,18 +121,21 @@ class AsgiWriter(ResponseWriter):
         """Write a whole response."""
         self.unwatch()
         body, pairs = self.adapt(status, body, headers)
+        self.status, self.size = status, len(body)
         length = () if STREAM_HEADERS[0] in pairs else ((b"content-length", b"%d" % len(body)),)
         await self._send({"type": "http.response.start", "status": status, "headers": [*pairs, *length]})
         await self._send({"type": "http.response.body", "body": body})
 
     async def start_stream(self) -> None:
         """Write the head of an event stream."""
+        self.status = OK
         await self._send({"type": "http.response.start", "status": OK, "headers": [*STREAM_HEADERS, *self.extra_headers]})
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Write a part of the stream."""
         if last:
             self.unwatch()
+        self.size += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     def watch(self, on_disconnect: Callable[[], object]) -> None:
@@ -155,48 +161,6 @@ class AsgiWriter(ResponseWriter):
         """Wait until the client disconnects, or has the whole response."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
-
-
-class CountingWriter(ResponseWriter):
-    """Writes through another writer and remembers the status and the size, for the access log."""
-
-    status = 0
-    """The status of the response; 0 until it begins."""
-    size = 0
-    """The bytes of the body so far."""
-
-    def __init__(self, writer: ResponseWriter) -> None:
-        self._writer = writer
-        self.task = writer.task
-
-    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
-        """Write a whole response."""
-        self.status, self.size = status, len(body)
-        self._writer.extra_headers, self._writer.requires_stream = self.extra_headers, self.requires_stream
-        await self._writer.respond(status, body, headers)
-
-    async def start_stream(self) -> None:
-        """Write the head of an event stream."""
-        self.status = OK
-        self._writer.extra_headers = self.extra_headers
-        await self._writer.start_stream()
-
-    async def write(self, data: bytes, *, last: bool = False) -> None:
-        """Write a part of the stream, and wait while the client reads too slowly."""
-        self.size += len(data)
-        await self._writer.write(data, last=last)
-
-    def watch(self, on_disconnect: Callable[[], object]) -> None:
-        """Call a function if the client disconnects before the end of the response."""
-        self._writer.watch(on_disconnect)
-
-    def unwatch(self) -> None:
-        """Call it no longer."""
-        self._writer.unwatch()
-
-    async def wait_for_disconnect(self) -> None:
-        """Wait until the client disconnects, or has the whole response."""
-        await self._writer.wait_for_disconnect()
 
 
 def cors_headers(origin: bytes) -> tuple[Header, ...]:
