@@ -134,6 +134,54 @@ async def test_a_guest_of_every_backend_waits_longer_than_its_program_may_run(na
     assert (job["result"]["data"]["value"], job["result"]["data"]["runtime"]["backend"]) == ("wiped a", name)
 
 
+@pytest.mark.parametrize("name", ["bubblewrap", "subprocess", "container", "wasm"])
+async def test_a_program_neither_computes_nor_calls_while_one_of_its_calls_waits(name: str) -> None:
+    await require(name)
+    code = "import asyncio\ntask = asyncio.create_task(tools.shop.wipe(name='a'))\nwhile True: await tools.shop.note(text='x')"
+    shop = Shop(runtime=SETTINGS.get(name, SANDBOX), state_dir=str(CACHE), allow_eval=True)
+    async with shop.open() as yard:
+        await run(yard, "1")  # the runtime is selected before the clock matters
+        answer = await run(yard, code, timeout_ms=1000)
+        assert answer.success, answer.error
+        await asyncio.sleep(0.2)  # until its guest is frozen, and the calls before that have ended
+        before = len(shop.ran)
+        await asyncio.sleep(1.2)  # longer than the program may run
+        assert len(shop.ran) == before
+        await decide(yard, "deny", answer.data["approval_id"])
+        job = await result_of(yard, answer.data["job_id"])
+    assert job["result"]["error"]["code"] == "limit_exceeded", job
+    assert len(shop.ran) > before
+
+
+async def test_an_approved_program_that_waits_for_its_place_does_not_run_out_of_time() -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        started.set()
+        await release.wait()
+
+    @tool(operation="destroy")
+    async def wipe(name: str) -> str:
+        """Delete something."""
+        return name
+
+    settings = RuntimeSettings(enabled=True, backend="bubblewrap", concurrency=1)
+    async with Yard("shop", tools=[wait, wipe], rules=[ASK], limits=QUICK, runtime=settings) as yard:
+        await run(yard, "1")
+        held = await run(yard, "await tools.shop.wipe(name='a')", timeout_ms=500)
+        other = asyncio.create_task(run(yard, "await tools.shop.wait()"))
+        await started.wait()
+        await decide(yard, "approve", held.data["approval_id"])
+        await asyncio.sleep(0.7)  # longer than the program may run
+        release.set()
+        job = await result_of(yard, held.data["job_id"])
+        assert (await other).success
+    assert job["result"]["success"], job
+    assert job["result"]["data"]["value"] == "a"
+
+
 async def test_an_approval_that_expires_is_denied_in_the_program() -> None:
     shop = Shop(limits=Limits(approval_hold_s=0.05, approval_ttl_s=0.3))
     async with shop.open() as yard:
@@ -276,7 +324,9 @@ async def test_a_waiting_program_leaves_its_place_to_others_and_takes_one_again(
 
 
 async def test_a_program_that_drops_a_call_that_waits_has_no_second_place() -> None:
-    code = "import asyncio\ntry:\n    await asyncio.wait_for(tools.shop.wipe(name='a'), 0.05)\nexcept TimeoutError:\n    pass\n"
+    drop = (
+        "import asyncio\ntry:\n    await asyncio.wait_for(tools.shop.wipe(name='{}'), 0.05)\nexcept (TimeoutError, ToolError):\n    pass\n"
+    )
     most, running = 0, 0
 
     @tool
@@ -295,7 +345,13 @@ async def test_a_program_that_drops_a_call_that_waits_has_no_second_place() -> N
 
     settings = RuntimeSettings(enabled=True, backend="bubblewrap", concurrency=1)
     async with Yard("shop", tools=[enter, wipe], rules=[ASK], limits=PATIENT, runtime=settings) as yard:
-        answers = await asyncio.gather(*(run(yard, f"{code}await tools.shop.enter()\n{n}") for n in range(4)))
+        programs = [asyncio.create_task(run(yard, f"{drop.format(n)}await tools.shop.enter()\n{n}")) for n in range(4)]
+        decided = set[str]()
+        while len(decided) < 4:  # a program that waits is frozen, so it gives up after the decision
+            await Approvals(yard.store).watch(decided)
+        for approval in decided:
+            await decide(yard, "deny", approval)
+        answers = await asyncio.gather(*programs)
     assert [answer.data["value"] for answer in answers] == [0, 1, 2, 3]
     assert most == 1
 

@@ -18,7 +18,19 @@ from toolyard.runtimes.process import Subprocess
 from toolyard.runtimes.runtime import CallFailedError, GuestCall, Runtime, RuntimeMissingError
 from toolyard.runtimes.wasm import Wasm
 
-__all__ = ["CACHE", "CPYTHON", "FULL", "SANDBOXED", "answer", "descendants", "find_wasm", "opened", "require", "resident_bytes"]
+__all__ = [
+    "CACHE",
+    "CPYTHON",
+    "FULL",
+    "SANDBOXED",
+    "NoProcess",
+    "answer",
+    "descendants",
+    "find_wasm",
+    "opened",
+    "require",
+    "resident_bytes",
+]
 
 CPYTHON_SANDBOXES = ("bubblewrap", "container", "wasm")
 SANDBOXED = (*CPYTHON_SANDBOXES, "monty")
@@ -86,6 +98,16 @@ async def prepare_container() -> None:
 def find_wasm() -> str:
     """Return the CPython build for WASI that 'scripts/install-test-packages' fetched."""
     return os.environ.get("TOOLYARD_TEST_WASM") or str(CACHE / "python.wasm")
+
+
+class NoProcess:
+    """The process of a guest that has none of its own."""
+
+    async def send_signal(self, number: int) -> bool:
+        return False
+
+    async def end(self, grace: float) -> int | None:
+        return None
 
 
 async def answer(call: GuestCall) -> object:

@@ -227,6 +227,8 @@ async def test_a_session_keeps_variables_and_another_does_not_see_them(runtime: 
         return await runtime.run(code, None, LIMITS, answer, session=session)
 
     assert (await in_session("x = 41", "kept")).failure is None
+    failed = await in_session("raise MemoryError", "kept")
+    assert (failed.failure is not None, failed.is_lost) == (True, False)
     assert (await in_session("x + 1", "kept")).value == 42
     other = await in_session("x", "other")
     assert other.failure is not None
@@ -236,10 +238,60 @@ async def test_a_session_keeps_variables_and_another_does_not_see_them(runtime: 
     assert ended.failure is not None
 
 
+async def test_a_program_whose_session_is_ended_is_cancelled(runtime: Runtime) -> None:
+    started = asyncio.Event()
+
+    async def slow(_call: GuestCall) -> object:
+        started.set()
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(runtime.run("await call_tool('slow')", None, LIMITS, slow, session="ends"))
+    await started.wait()
+    await runtime.end_session("ends")
+    result = await task
+    assert result.failure is not None
+    assert (result.failure.kind, result.is_lost) == ("cancelled", True)
+
+
+async def test_a_frozen_guest_computes_nothing_until_it_goes_on(runtime: Runtime) -> None:
+    calls = 0
+    called = asyncio.Event()
+
+    async def tick(_call: GuestCall) -> object:
+        nonlocal calls
+        calls += 1
+        called.set()
+        return None
+
+    async def next_call() -> None:
+        called.clear()
+        await asyncio.wait_for(called.wait(), 20)
+
+    task = asyncio.create_task(
+        runtime.run("while True: await call_tool('tick')", None, msgspec.structs.replace(LIMITS, calls=10**6), tick, run_id="frozen")
+    )
+    await next_call()
+    assert await runtime.freeze("frozen")
+    await asyncio.sleep(0.1)  # what it sent before is read
+    before = calls
+    await asyncio.sleep(0.3)
+    assert calls == before
+    await runtime.thaw("frozen")
+    await next_call()
+    assert await runtime.freeze("frozen")
+    assert runtime.cancel("frozen")
+    result = await task
+    assert result.failure is not None
+    assert result.failure.kind == "cancelled"
+    assert not await runtime.freeze("frozen")
+    assert (await run(runtime, "1")).value == 1
+
+
 async def test_a_session_whose_guest_died_starts_anew(runtime: Runtime) -> None:
     assert (await runtime.run("x = 1", None, LIMITS, answer, session="died")).failure is None
     stopped = await runtime.run("while True: pass", None, msgspec.structs.replace(LIMITS, seconds=0.5), answer, session="died")
     assert stopped.failure is not None
+    assert stopped.is_lost
     anew = await runtime.run("x", None, LIMITS, answer, session="died")
     assert anew.failure is not None
     assert anew.failure.type == "NameError"

@@ -1,17 +1,22 @@
 """The backend `container` with a program in place of the engine, so that its faults can be chosen."""
 
+import asyncio
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from backends import answer
+from backends import answer, descendants
 
 from toolyard.runtimes.container import Container, Engine, build_image, find_engine
 from toolyard.runtimes.guest_runtime import GuestRuntime
 from toolyard.runtimes.process import server_id
 from toolyard.runtimes.runtime import RunLimits, RuntimeMissingError
+from toolyard.runtimes.selection import Runtimes
+from toolyard.runtimes.settings import RuntimeSettings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guests in containers need Linux")
 PODMAN = {
@@ -187,6 +192,63 @@ async def test_a_container_that_died_in_the_pool_is_replaced(built: FakeEngine) 
     assert (await guest.run("1", None, RunLimits(), answer)).value == 1
     await guest.close()
     await container.close()
+
+
+async def test_a_container_that_died_by_itself_is_not_given_to_a_program(built: FakeEngine) -> None:
+    container = Container(state_dir=built.state_dir)
+    await container.open()
+    pooled = [await task for task in container._pool]  # pyright: ignore[reportPrivateUsage] - they die from outside
+    for pid in descendants(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(10):
+        while any(guest.alive for guest in pooled):  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+    guest = await container.launch(RunLimits())
+    assert (await guest.run("1", None, RunLimits(), answer)).value == 1
+    await guest.close()
+    await container.close()
+    names = {run[run.index("--name") + 1] for run in built.asked("run")}
+    assert {removed[-1] for removed in built.asked("rm")} == names
+
+
+async def test_a_container_that_did_not_start_in_the_pool_is_forgotten(built: FakeEngine) -> None:
+    container = Container(state_dir=built.state_dir)
+    await container.open()
+    pool = container._pool  # pyright: ignore[reportPrivateUsage] - what fails there is told to nobody
+    guests = [await container.launch(RunLimits())]
+    built.tell(run=None)
+    await asyncio.wait(pool)
+    built.tell(run="")
+    for _ in range(3):
+        guests.append(await container.launch(RunLimits()))  # noqa: PERF401 - one after the other
+    assert [(await guest.run("1", None, RunLimits(), answer)).value for guest in guests] == [1] * 4
+    for guest in guests:
+        await guest.close()
+    await container.close()
+
+
+async def test_containers_of_dead_servers_are_removed_whichever_backend_is_chosen(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, pid, started = server_id().split("/")
+    engine.tell(ps=json.dumps([{"Id": "dead", "Labels": {"toolyard.server": f"{host}/{pid}/{int(started) + 1}"}}]))
+    monkeypatch.setattr("toolyard.runtimes.selection._cleaned", set[int]())
+    async with Runtimes(RuntimeSettings(enabled=True, profile="dev", allow_unsafe=True)).open() as runtimes:
+        await runtimes.selected()
+    assert engine.asked("rm") == [["rm", "--force", "--time", "0", "dead"]]
+
+
+async def test_a_guest_in_a_container_is_frozen_by_its_engine(built: FakeEngine) -> None:
+    container = Container(state_dir=built.state_dir)
+    await container.open()
+    guest = await container.launch(RunLimits())
+    assert await guest.freeze()
+    await guest.thaw()
+    built.tell(kill=None)
+    assert not await guest.freeze()
+    await guest.close()
+    await container.close()
+    assert [asked[2] for asked in built.asked("kill")] == ["SIGSTOP", "SIGCONT", "SIGSTOP"]
 
 
 def test_docker_gets_no_flags_of_podman() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from backends import answer
+from backends import NoProcess, answer
 
 from toolyard.runtimes.guest import Pipe
 from toolyard.runtimes.host import Guest, GuestSettings
@@ -46,10 +46,7 @@ async def greeted(connection: socket.socket) -> Guest:
     connection.setblocking(False)  # noqa: FBT003 - the signature of the standard library
     reader, writer = await asyncio.open_connection(sock=connection)
 
-    async def end() -> int | None:
-        return None
-
-    guest = Guest(reader, writer, end)
+    guest = Guest(reader, writer, NoProcess())
     await guest.greet()
     return guest
 

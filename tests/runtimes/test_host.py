@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from backends import CACHE, CPYTHON, answer, descendants, find_wasm, opened, require, resident_bytes
+from backends import CACHE, CPYTHON, NoProcess, answer, descendants, find_wasm, opened, require, resident_bytes
 
 from toolyard.runtimes.container import Engine, find_engine, read_docker, read_podman
 from toolyard.runtimes.guest import Driver, Pipe
 from toolyard.runtimes.host import Guest
 from toolyard.runtimes.process import Subprocess, is_orphan, remove_orphans, server_id
-from toolyard.runtimes.runtime import GuestCall, RunLimits, RunResult, RuntimeMissingError
+from toolyard.runtimes.runtime import CallFailedError, GuestCall, RunLimits, RunResult, RuntimeBusyError, RuntimeMissingError
 from toolyard.runtimes.selection import Runtimes
 from toolyard.runtimes.settings import RuntimeSettings
 
@@ -44,6 +44,16 @@ FLOODS = {
         "while True: n += 1; d.pipe.send({'t': 'progress', 'n': d.run_id, 'done': n, 'text': 'x' * 1_900_000})"
     ),
     "nested value": "[[] for n in range(600_000)]",
+    "nested objects": "[{'': 0} for n in range(260_000)]",
+    "as many objects as fit": "[{'': 0} for n in range(149_000)]",
+    "forged value": (
+        "import gc, json\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
+        "d.pipe.send({'t': 'done', 'n': d.run_id, 'ok': True, 'v': [{'': 0} for n in range(158_000)]})"
+    ),
+    "forged error of a tool": (
+        "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
+        "d.pipe.send({'t': 'done', 'n': d.run_id, 'ok': False, 'tool_error': {'a': [{'': 0} for n in range(158_000)]}})"
+    ),
     "nested arguments": (
         "import asyncio\nx = [[] for n in range(90_000)]\nawait asyncio.gather(*[call_tool('slow', {'x': x}) for m in range(20)])"
     ),
@@ -73,27 +83,31 @@ async def test_a_flood_costs_the_host_little_memory(flood: str) -> None:
 
 VICTIM = """
 import asyncio, sys
-from toolyard import Yard
+from toolyard import Operation, Yard, tool
+from toolyard.model.rule import Rule
 from toolyard.runtimes.settings import RuntimeSettings
 async def main():
-    name, cache, wasm = sys.argv[1:]
+    name, cache, wasm, program = sys.argv[1:]
     options = {'profile': 'dev'} if name == 'subprocess' else {'backend': name, 'wasm_path': wasm}
     runtime = RuntimeSettings(enabled=True, allow_unsafe=True, **options)
     async def ready() -> str:
         print('ready', flush=True)
         return 'ready'
-    yard = Yard(tools=[ready], runtime=runtime, allow_eval=True)
+    @tool(operation='destroy')
+    async def wipe() -> None:
+        raise AssertionError
+    yard = Yard(tools=[ready, wipe], runtime=runtime, allow_eval=True, rules=[Rule(decision='ask', operations=(Operation.DESTROY,))])
     yard.state_dir = cache
     async with yard:
-        print(await yard.call('execute_code', {'code': 'await tools.yard.ready()\\nwhile True: pass'}), flush=True)
+        print(await yard.call('execute_code', {'code': 'await tools.yard.ready()\\n' + program}), flush=True)
 asyncio.run(main())
 """
 
 
-async def start_victim(name: str, folder: Path) -> asyncio.subprocess.Process:
-    """Start a yard whose program runs for ever, with a directory of its own for temporary files."""
+async def start_victim(name: str, folder: Path, program: str = "while True: pass") -> asyncio.subprocess.Process:
+    """Start a yard whose program never ends, with a directory of its own for temporary files."""
     environment = {**os.environ, "TMPDIR": str(folder)}
-    command = (sys.executable, "-c", VICTIM, name, str(CACHE), find_wasm())
+    command = (sys.executable, "-c", VICTIM, name, str(CACHE), find_wasm(), program)
     victim = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=environment)
     assert victim.stdout is not None
     assert await asyncio.wait_for(victim.stdout.readline(), 60) == b"ready\n"
@@ -124,11 +138,27 @@ async def containers_of(pid: int) -> list[str]:
     return [one["Id"] for one in found if one["Config"]["Labels"]["toolyard.server"].split("/")[1] == str(pid)]
 
 
+def is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def every_process() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+@pytest.mark.parametrize("program", ["while True: pass", "await tools.yard.wipe()"], ids=["computing", "frozen"])
 @pytest.mark.parametrize("name", CPYTHON)
-async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(name) as living:  # of this process: it must not be touched
-        victim = await start_victim(name, tmp_path)
+        before = set(filter(is_stopped, every_process()))
+        victim = await start_victim(name, tmp_path, program)
+        async with asyncio.timeout(20):
+            while "wipe" in program and not set(filter(is_stopped, every_process())) - before:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.02)
         guests = descendants(victim.pid)
         assert guests
         assert name != "container" or await containers_of(victim.pid)
@@ -221,10 +251,7 @@ class InProcess:
         reader, writer = await asyncio.open_connection(sock=ours)
         self._kept = kept
 
-        async def end() -> int | None:
-            return None
-
-        guest = self._guest = Guest(reader, writer, end)
+        guest = self._guest = Guest(reader, writer, NoProcess())
         await guest.greet()
         return guest
 
@@ -289,33 +316,42 @@ async def test_a_guest_that_is_no_driver_is_refused() -> None:
     ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
     reader, writer = await asyncio.open_connection(sock=ours)
 
-    async def end() -> int | None:
-        return None
-
     with theirs:
         theirs.sendall(b"\xff\xff\xff\xff")
         with pytest.raises(RuntimeMissingError):
-            await Guest(reader, writer, end).greet()
+            await Guest(reader, writer, NoProcess()).greet()
 
 
-async def test_a_frame_of_an_unknown_kind_ends_the_guest() -> None:
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        ({"t": "what"}, "protocol"),
+        ({"t": "what", "n": "another"}, "protocol"),
+        ({"t": "drop"}, "output"),
+        ({"t": "drop", "n": "another"}, "output"),
+        ({"t": "progress"}, "output"),
+        ({"t": "progress", "n": "another"}, "output"),
+        ({"t": "call", "n": "another", "name": "x"}, "output"),
+        ({"t": "done", "n": "another"}, "output"),
+        ({"t": "out"}, "output"),
+    ],
+    ids=str,
+)
+async def test_every_frame_that_is_neither_a_call_nor_the_end_counts_as_output(frame: dict[str, Any], kind: str) -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
     reader, writer = await asyncio.open_connection(sock=ours)
 
-    async def end() -> int | None:
-        return None
-
-    guest = Guest(reader, writer, end)
+    guest = Guest(reader, writer, NoProcess())
     with theirs:
-        running = asyncio.create_task(guest.run("1", None, RunLimits(), answer))
+        running = asyncio.create_task(guest.run("1", None, RunLimits(seconds=5, output_bytes=1000), answer))
         start = await asyncio.to_thread(theirs.recv, 65536)
         number = msgspec.json.decode(start[4:])["n"]
-        body = msgspec.json.encode({"t": "what", "n": number})
-        theirs.sendall(len(body).to_bytes(4, "big") + body)
+        body = msgspec.json.encode({"n": number, **frame})
+        theirs.sendall((len(body).to_bytes(4, "big") + body) * 16)
         result = await running
     assert result.failure is not None
-    assert result.failure.kind == "protocol"
+    assert result.failure.kind == kind
     assert not guest.alive
 
 
@@ -324,6 +360,36 @@ async def test_a_guest_that_dies_of_sigkill_counts_as_out_of_memory() -> None:
         result = await runtime.run(f"import os\nos.kill(os.getpid(), {int(signal.SIGKILL)})", None, RunLimits(), answer)
     assert result.failure is not None
     assert result.failure.kind == "memory"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count processor time in this way")
+@pytest.mark.parametrize("name", ["subprocess", "bubblewrap", "wasm"])
+async def test_a_guest_whose_processor_time_is_used_up_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await require(name)
+    limits = RunLimits(cpu_seconds=2 if name == "wasm" else 1)  # CPython for WASI takes a while to start
+    monkeypatch.setattr("toolyard.runtimes.bubblewrap.RunLimits", lambda: limits)
+    async with opened(name) as runtime:
+        result = await runtime.run("print('before', flush=True)\nwhile True: pass", None, limits, answer, session="a")
+    assert result.failure is not None
+    assert (result.failure.kind, result.stdout, result.is_lost) == ("cpu", "before\n", True)
+
+
+@pytest.mark.parametrize("name", ["subprocess", "bubblewrap"])
+async def test_a_guest_that_closes_its_connection_did_not_run_out_of_memory(name: str) -> None:
+    async with opened(name) as runtime:
+        result = await runtime.run("import os\nos.closerange(3, 60)\nwhile True: pass", None, RunLimits(), answer)
+    assert result.failure is not None
+    assert result.failure.kind == "crashed"
+
+
+async def test_a_large_error_of_a_tool_keeps_its_code() -> None:
+    async def fail(_call: GuestCall) -> object:
+        raise CallFailedError({"code": "chain_step_failed", "message": "x", "data": ["y" * 1000] * 100})
+
+    async with InProcess() as guest:
+        result = await guest.run("await call_tool('x')", None, RunLimits(), fail)
+    assert result.failure is not None
+    assert result.failure.tool_error == {"code": "chain_step_failed", "message": "x"}
 
 
 async def test_a_run_whose_guest_cannot_start_is_refused() -> None:
@@ -360,3 +426,54 @@ async def test_a_zygote_that_died_is_started_anew() -> None:
 
     assert (await runtime.run("1", None, RunLimits(), no)).value == 1
     await runtime.close()
+
+
+def _refuse_pair(*_args: object) -> Any:
+    raise OSError(24, "Too many open files")
+
+
+def _lose_handle(*arguments: Any) -> Any:
+    answer, handles, flags, address = _recv_fds(*arguments)
+    for handle in handles:
+        os.close(handle)
+    return answer, [], flags, address
+
+
+def _refuse_fork(*arguments: Any) -> Any:
+    return b"e", *_lose_handle(*arguments)[1:]
+
+
+_recv_fds = socket.recv_fds
+
+
+@pytest.mark.parametrize(
+    ("where", "fault"),
+    [
+        ("socket.socketpair", _refuse_pair),
+        ("socket.recv_fds", _lose_handle),
+        ("socket.recv_fds", _refuse_fork),
+        ("toolyard.runtimes.bubblewrap._START_S", 0),
+    ],
+    ids=["no socket", "no descriptor", "no process", "no answer"],
+)
+async def test_a_guest_that_cannot_be_forked_ends_no_other_program(where: str, fault: Any) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def wait(_call: GuestCall) -> object:
+        started.set()
+        await release.wait()
+        return "waited"
+
+    async with opened("bubblewrap") as runtime:
+        other = asyncio.create_task(runtime.run("await call_tool('x')", None, RunLimits(), wait))
+        await started.wait()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(where, fault)
+            with pytest.raises(RuntimeBusyError):
+                await runtime.run("1", None, RunLimits(), answer)
+        release.set()
+        assert (await other).value == "waited"
+        loop = await runtime.run("while True: pass", None, RunLimits(seconds=0.3), answer)
+        assert loop.failure is not None
+        assert loop.failure.kind == "timeout"
+        assert (await runtime.run("1", None, RunLimits(), answer)).value == 1

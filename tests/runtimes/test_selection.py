@@ -63,6 +63,26 @@ async def test_standard_fails_closed_and_names_what_to_install(monkeypatch: pyte
     assert caught.value.hint == "Install container. Or: Install bubblewrap. Or: Install wasm."
 
 
+async def test_a_runtime_that_fails_to_close_does_not_keep_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    def make(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> Runtime:
+        class Closing(Subprocess):
+            async def close(self) -> None:
+                closed.append(name)
+                await super().close()
+                if name == "bubblewrap":
+                    raise OSError
+
+        return GuestRuntime(Closing())
+
+    monkeypatch.setattr(selection, "make_runtime", make)
+    async with Runtimes(RuntimeSettings(enabled=True, backend="bubblewrap", monty=True)).open() as runtimes:
+        await runtimes.for_program("1")
+        await runtimes.selected()
+    assert sorted(closed) == ["bubblewrap", "monty"]
+
+
 async def test_the_order_of_backends_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "make_runtime", make_missing)
     settings = RuntimeSettings(enabled=True, order=("wasm", "bubblewrap"), wasm_enabled=True)

@@ -10,14 +10,13 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, spawn, start_message
 from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, base_executable, find_interpreter
 from toolyard.runtimes.process import PROCESS_LIMITS
-from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
+from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeBusyError, RuntimeMissingError
 from toolyard.runtimes.seccomp import is_supported, launcher_filter, program_filter
 
 __all__ = ["Bubblewrap"]
@@ -76,6 +75,8 @@ class Bubblewrap:
         self._child: Child | None = None
         self._control: socket.socket | None = None
         self._lock = asyncio.Lock()
+        self._owed = 0
+        """Answers of the zygote that are still to come."""
         self._memory = RunLimits().memory_bytes
         self._unenforced: dict[str, str] = {}
 
@@ -142,30 +143,38 @@ class Bubblewrap:
             raise RuntimeMissingError(f"bubblewrap cannot start a sandbox: {errors or 'it ended without a word'}", install=_INSTALL)
 
     async def launch(self, limits: RunLimits) -> Guest:
-        """Ask the zygote for a guest; a zygote that died is started anew."""
+        """Ask the zygote for a guest. A zygote that died is started anew; one that refuses is left alone, because it has other guests.
+
+        Raises:
+            RuntimeBusyError: There is no guest now, because processes or file descriptors are used up.
+        """
         del limits  # the zygote has them
         async with self._lock:
-            try:
-                return await self._fork()
-            except (OSError, TimeoutError, RuntimeMissingError):
-                await self._stop()
-                await self.open()
-                return await self._fork()
+            if not _is_at_end(self._control):
+                try:
+                    return await self._fork()
+                except (OSError, TimeoutError, RuntimeMissingError) as error:
+                    if not _is_at_end(self._control):
+                        raise RuntimeBusyError("The sandbox cannot start another program now.") from error
+            await self._stop()
+            await self.open()
+            return await self._fork()
 
     async def _fork(self) -> Guest:
         if self._control is None:
             raise RuntimeMissingError("The sandbox is closed.")
         ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
-        ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
         try:
-            handle = await self._receive(self._control)
+            with theirs:
+                socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+            self._owed += 1
+            ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+            process = _Forked(await self._receive(self._control))
         except BaseException:
             ours.close()
             raise
         reader, writer = await asyncio.open_connection(sock=ours)
-        guest = Guest(reader, writer, _Ending(handle))
+        guest = Guest(reader, writer, process)
         try:
             await guest.greet()
         except RuntimeMissingError:
@@ -174,16 +183,22 @@ class Bubblewrap:
         return guest
 
     async def _receive(self, control: socket.socket) -> int:
-        """Return the pidfd of the forked guest."""
+        """Return the pidfd of the forked guest. The answers to requests that were given up come first."""
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_reader(control, ready.set_result, None)
-        try:
-            async with asyncio.timeout(_START_S):
-                await ready
-        finally:
-            loop.remove_reader(control)
-        answer, handles, _, _ = socket.recv_fds(control, 1, 1)
+        while True:
+            ready = loop.create_future()
+            loop.add_reader(control, ready.set_result, None)
+            try:
+                async with asyncio.timeout(_START_S):
+                    await ready
+            finally:
+                loop.remove_reader(control)
+            answer, handles, _, _ = socket.recv_fds(control, 1, 1)
+            self._owed -= 1
+            if not self._owed:
+                break
+            for handle in handles:
+                os.close(handle)
         if answer != b"p" or not handles:
             raise RuntimeMissingError("The sandbox could not fork a guest.")
         return handles[0]
@@ -193,13 +208,13 @@ class Bubblewrap:
         await self._stop()
 
     async def _stop(self) -> str:
-        child, self._control, self._child = self._child, None, None
+        child, self._control, self._child, self._owed = self._child, None, None, 0
         if child is None:
             return ""
         child.connection.close()
         await child.kill()
         told = child.last_words()
-        child.close()
+        await child.end(0)
         return told
 
     async def _argv(self, interpreter: Interpreter, bpf: int) -> list[str]:
@@ -219,25 +234,44 @@ class Bubblewrap:
         ]
 
 
-class _Ending:
-    """Kills a forked guest by its pidfd, which never names another process."""
+def _is_at_end(control: socket.socket | None) -> bool:
+    """Return whether nobody is at the other end of the control socket any more."""
+    if control is None:
+        return True
+    try:
+        return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class _Forked:
+    """A forked guest behind its pidfd, which never names another process. Only the zygote gets its exit status."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
-    async def __call__(self) -> int | None:
-        handle, self._handle = self._handle, -1
-        if handle < 0:
-            return None
-        loop = asyncio.get_running_loop()
+    async def send_signal(self, number: int) -> bool:
+        """Send a signal to the process, and return whether it is there; it has no others."""
+        try:
+            signal.pidfd_send_signal(self._handle, number)
+        except OSError:
+            return False
+        return True
+
+    async def end(self, grace: float) -> int | None:
+        """Kill it, unless it ends within so many seconds."""
+        loop, handle = asyncio.get_running_loop(), self._handle
         gone = loop.create_future()
         loop.add_reader(handle, lambda: gone.done() or gone.set_result(None))
         try:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            if not (await asyncio.wait({gone}, timeout=grace))[0]:
+                await self.send_signal(signal.SIGKILL)
             async with asyncio.timeout(5):
                 await gone
         finally:
+            self._handle = -1
             loop.remove_reader(handle)
             os.close(handle)
         return None

@@ -8,11 +8,14 @@ import io
 import logging
 import os
 import shutil
+import signal
 import sys
 import tarfile
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, cast
@@ -21,13 +24,13 @@ import msgspec
 
 from toolyard._internal.files import find_state_dir, write_atomically
 from toolyard._internal.logfmt import log_value
-from toolyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, driver_source, start_guest
+from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, start_guest
 from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, find_interpreter
 from toolyard.runtimes.process import PROCESS_LIMITS, is_orphan, server_id
 from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
 from toolyard.runtimes.seccomp import is_supported, program_filter
 
-__all__ = ["Container", "Engine", "build_image", "find_engine", "read_docker", "read_podman"]
+__all__ = ["Container", "Engine", "build_image", "find_engine", "read_docker", "read_podman", "remove_dead_containers"]
 
 _log = logging.getLogger(__name__)
 _INSTALL: Final = "Install podman or docker, and run 'toolyard runtime build'."
@@ -221,7 +224,7 @@ class Container:
     async def open(self) -> None:
         """Remove what dead servers left behind, and fill the pool."""
         self._engine = await find_engine()
-        await self._remove_orphans(self._engine)  # also if there is no image any more
+        await remove_dead_containers(self._engine)  # also if there is no image any more
         self._image = await self._find_image(self._engine)
         self._closed = False
         first = asyncio.create_task(self._start())
@@ -238,13 +241,16 @@ class Container:
         del limits  # the containers have them
         if self._closed or self._engine is None:
             raise RuntimeMissingError("The pool of containers is closed.")
-        ready = [task for task in self._pool if task.done()]
-        task = ready[0] if ready else self._pool[0] if self._pool else asyncio.create_task(self._start())
-        if task in self._pool:
-            self._pool.remove(task)
-        self._pool.append(asyncio.create_task(self._start_later()))
-        guest = await task
-        return guest if guest.alive else await self._start()
+        for task in sorted(self._pool, key=lambda task: not task.done()):
+            if task not in self._pool:  # another launch took it meanwhile
+                continue
+            self._pool[self._pool.index(task)] = asyncio.create_task(self._start_later())
+            with suppress(RuntimeMissingError, OSError):  # it did not start; a fresh one tells why
+                guest = await task
+                if guest.alive:
+                    return guest
+                await guest.close()
+        return await self._start()
 
     async def close(self) -> None:
         """Remove the containers of the pool."""
@@ -264,16 +270,14 @@ class Container:
         if engine is None:
             raise RuntimeMissingError("The backend is closed.")
         name = f"toolyard-{uuid.uuid4().hex[:16]}"
-
-        async def remove() -> None:
-            await _engine(engine.program, [*_remove(engine), name])
-
         memory = self._limits.memory_bytes
         own = {**PROCESS_LIMITS, "AS": memory - _SLACK_BYTES, "CPU": self._limits.cpu_seconds}
         if "pids" in engine.unenforced:
             own["NPROC"] = _PIDS  # counts all processes of the user, so only where the engine has no limit of its own
         settings = GuestSettings(limits=own, seccomp=program_filter(changes_files=True).hex())
-        return await start_guest(self._argv(engine, name), settings, env=_client_environment(), clean_up=remove)
+        return await start_guest(
+            self._argv(engine, name), settings, env=_client_environment(), process_of=partial(_Contained, engine, name)
+        )
 
     def _argv(self, engine: Engine, name: str) -> list[str]:
         memory = str(self._limits.memory_bytes)
@@ -291,15 +295,34 @@ class Container:
             *(self._image, f"{HOME}/bin/python3", *DRIVER_ARGUMENTS, str(len(driver_source()))),
         ]
 
-    async def _remove_orphans(self, engine: Engine) -> None:
-        """Remove the containers of servers that are dead; those of others are left alone."""
-        template = "json" if engine.is_podman else '{{.ID}} {{.Label "' + _LABEL + '"}}'  # podman 4.3 knows no '.Label'
-        status, text = await _engine(engine.program, ("ps", "--all", "--filter", f"label={_LABEL}", "--format", template))
-        if status == 0:
-            dead = [container for container, server in (_read_json if engine.is_podman else _read_lines)(text) if is_orphan(server)]
-            status, text = await _engine(engine.program, [*_remove(engine), *dead]) if dead else (0, "")
-        if status:
-            _log.warning("containers_left_behind engine=%s reason=%s", engine.program, log_value(text.strip()[-300:]))
+
+class _Contained:
+    """A guest in a container, behind the client of an engine."""
+
+    def __init__(self, engine: Engine, name: str, client: Child) -> None:
+        self._engine, self._name, self._client = engine, name, client
+
+    async def send_signal(self, number: int) -> bool:
+        """Send a signal to the guest, which is the only process of its container."""
+        status, _ = await _engine(self._engine.program, ["kill", "--signal", signal.Signals(number).name, self._name])
+        return status == 0
+
+    async def end(self, grace: float) -> int | None:
+        """Remove the container, unless it ends within so many seconds; after the client: an engine waits for one that does not read."""
+        status = await self._client.end(grace)
+        await _engine(self._engine.program, [*_remove(self._engine), self._name])
+        return status
+
+
+async def remove_dead_containers(engine: Engine) -> None:
+    """Remove the containers of servers that are dead; those of others are left alone."""
+    template = "json" if engine.is_podman else '{{.ID}} {{.Label "' + _LABEL + '"}}'  # podman 4.3 knows no '.Label'
+    status, text = await _engine(engine.program, ("ps", "--all", "--filter", f"label={_LABEL}", "--format", template))
+    if status == 0:
+        dead = [container for container, server in (_read_json if engine.is_podman else _read_lines)(text) if is_orphan(server)]
+        status, text = await _engine(engine.program, [*_remove(engine), *dead]) if dead else (0, "")
+    if status:
+        _log.warning("containers_left_behind engine=%s reason=%s", engine.program, log_value(text.strip()[-300:]))
 
 
 def _read_json(text: str) -> list[tuple[str, str]]:

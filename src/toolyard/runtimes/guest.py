@@ -15,6 +15,7 @@ import json
 import linecache
 import os
 import select
+import signal
 import sys
 import time
 import traceback
@@ -35,6 +36,10 @@ _UNAWAITED = 100
 _IN_FLIGHT_BYTES = 1 << 20
 _CAUSES = 10
 _STANDARD_ERROR = 2
+_OUT_OF_CPU = 128 + 24
+"""The exit status of a guest whose processor time is used up: that of a shell after SIGXCPU."""
+_CPU_MESSAGE = "The program used up its processor time."
+_ERROR_BYTES = 1 << 16
 _PROGRAM = "<program"
 _METATOOLS = {"search_tools": "query", "describe_tool": "tool_id", "run_chain": "steps", "read_result": "handle"}
 """The metatools that programs call as functions, with the argument that may be given by position."""
@@ -47,12 +52,14 @@ class Pipe:
         self.incoming = incoming
         self._outgoing = outgoing
         self._buffer = bytearray()
+        self.is_sending = False
         self.ended = False
 
     def send(self, message: Any) -> None:
         """Send one frame."""
         body = _encode(message)
         rest = memoryview(len(body).to_bytes(4, "big") + body)
+        self.is_sending = True
         while rest:
             if not _WASI:
                 readable, writable, _ = select.select([] if self.ended else [self.incoming], [self._outgoing], [])
@@ -61,6 +68,7 @@ class Pipe:
                 if not writable:
                     continue
             rest = rest[os.write(self._outgoing, rest[:_READ_BYTES]) :]
+        self.is_sending = False
 
     def read(self) -> None:
         """Read what is there; wait if there is nothing."""
@@ -295,6 +303,15 @@ class Driver:
         for output in self._outputs:
             output.flush()
 
+    def expire(self) -> NoReturn:
+        """Report that the processor time is used up, and end. It is called by a signal, maybe in the middle of a frame."""
+        try:
+            if not self.pipe.is_sending:
+                self.flush()
+                self.pipe.send({"t": "done", "n": self.run_id, "ok": False, "kind": "cpu", "message": _CPU_MESSAGE})
+        finally:
+            os._exit(_OUT_OF_CPU)
+
     def request(self, name: str, args: dict[str, Any], *, is_path: bool = False) -> Coroutine[Any, Any, Any]:
         """Return a coroutine that sends a call to the host and waits for its answer; until it is awaited, it counts as forgotten."""
         self._made += 1
@@ -426,7 +443,7 @@ def _failure(error: BaseException, source: str) -> dict[str, Any]:
     told = traceback.TracebackException(type(error), error, error.__traceback__, limit=-200)
     line, column = _place(error)
     lines = source.splitlines()
-    failure = {
+    failure: dict[str, Any] = {
         "kind": next((kind for base, kind in kinds.items() if isinstance(error, base)), "exception"),
         "type": type(error).__name__,
         "message": _text(error)[:_TEXT_CHARACTERS],
@@ -437,7 +454,10 @@ def _failure(error: BaseException, source: str) -> dict[str, Any]:
     }
     if failure["kind"] in ("value", "value_size"):  # the driver raised it, not the program
         return {"kind": failure["kind"], "message": failure["message"]}
-    return {**failure, "tool_error": error.error} if isinstance(error, ToolError) else failure
+    if isinstance(error, ToolError):
+        is_large = len(_encode(error.error)) > _ERROR_BYTES
+        failure["tool_error"] = {key: value for key, value in error.error.items() if not is_large or key in ("code", "message", "hint")}
+    return failure
 
 
 def _text(error: BaseException) -> str:
@@ -480,8 +500,9 @@ def _harden(limits: dict[str, int], seccomp: str) -> None:
         for name, value in limits.items():
             number = getattr(resource, f"RLIMIT_{name}")
             hard = resource.getrlimit(number)[1]
-            value = value if hard == resource.RLIM_INFINITY else min(value, hard)  # noqa: PLW2901 - a limit can only be lowered
-            resource.setrlimit(number, (value, value))
+            both = (value, value + (name == "CPU"))  # one second in which the driver reports SIGXCPU, before SIGKILL
+            soft, most = both if hard == resource.RLIM_INFINITY else (min(limit, hard) for limit in both)  # a limit can only be lowered
+            resource.setrlimit(number, (soft, most))
     if seccomp:
         import ctypes  # noqa: PLC0415 - WASI has none
 
@@ -511,8 +532,7 @@ def _fork_guests(settings: dict[str, Any]) -> NoReturn:
     import ctypes  # noqa: PLC0415 - only a zygote needs them
 
     importlib.import_module("resource")  # here once, not in each guest
-    import signal  # noqa: PLC0415 - only the zygote needs it, and a guest should start quickly
-    import socket  # noqa: PLC0415 - the same
+    import socket  # noqa: PLC0415 - only the zygote needs it, and a guest should start quickly
 
     control = socket.socket(fileno=os.dup(0))
     _silence()
@@ -532,10 +552,7 @@ def _fork_guests(settings: dict[str, Any]) -> NoReturn:
             continue
         if not child:
             control.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _harden(settings["limits"], settings["seccomp"])
-            Driver(Pipe(sockets[0], sockets[0])).serve()
-            os._exit(0)
+            _serve(Pipe(sockets[0], sockets[0]), settings)
         handle = os.pidfd_open(child)
         socket.send_fds(control, [b"p"], [handle])
         os.close(handle)
@@ -566,8 +583,16 @@ def start() -> None:
     if not _WASI:
         pipe = Pipe(os.dup(0), os.dup(1))
         _silence()
+    _serve(pipe, settings)
+
+
+def _serve(pipe: Pipe, settings: dict[str, Any]) -> NoReturn:
+    """Run programs under the limits of the settings."""
     _harden(settings["limits"], settings["seccomp"])
-    Driver(pipe).serve()
+    driver = Driver(pipe)
+    if "CPU" in settings["limits"]:
+        signal.signal(signal.SIGXCPU, lambda _number, _frame: driver.expire())
+    driver.serve()
     os._exit(0)  # threads of the program must not keep it alive
 
 

@@ -9,10 +9,10 @@ import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
 
 import msgspec
 
@@ -32,7 +32,7 @@ from toolyard.runtimes.runtime import (
     RuntimeMissingError,
 )
 
-__all__ = ["DRIVER_ARGUMENTS", "Child", "Guest", "GuestSettings", "driver_source", "spawn", "start_guest", "start_message"]
+__all__ = ["DRIVER_ARGUMENTS", "Child", "Guest", "GuestProcess", "GuestSettings", "driver_source", "spawn", "start_guest", "start_message"]
 
 _BOOT: Final = (
     "import os,sys\nn=int(sys.argv[1]);b=b''\nwhile len(b)<n:\n d=os.read(0,n-len(b))\n if not d: os._exit(0)\n b+=d\n"
@@ -44,12 +44,18 @@ _FRAME_SLACK: Final = 64 * 1024
 _PIECE_BYTES: Final = 256 * 1024
 _STDERR_BYTES: Final = 4096
 _MESSAGE_CHARACTERS: Final = 300
-_GUEST_KINDS: Final = ("exception", "syntax", "value", "value_size", "unawaited", "memory")
+_GUEST_KINDS: Final = ("exception", "syntax", "value", "value_size", "unawaited", "memory", "cpu")
 """Failures that a guest may report; the others are for the host to find."""
 _LINES: Final = 10**7
+_FRAMES: Final = ("out", "call", "drop", "progress", "done")
 _FRAME_CHARACTERS: Final = 64
-"""What a frame of output counts at least, so that the number of frames has a limit, too."""
+"""What a frame counts at least, so that the number of frames has a limit, too."""
+_EXIT_S: Final = 0.5
+"""How long a guest that closed its connection may take to exit; only then does its status say why."""
 _KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_OUT_OF_CPU: Final = (-24, 128 + 24)
+"""SIGXCPU, which not every system has."""
+_TOOL_ERROR_BYTES: Final = 64 * 1024
 _TEXT_CHARACTERS: Final = 4000
 
 
@@ -105,7 +111,7 @@ class _Frame(msgspec.Struct, kw_only=True):
     column: int = 0
     source: str = ""
     traceback: str = ""
-    tool_error: dict[str, Any] | None = None
+    tool_error: msgspec.Raw = msgspec.Raw(b"null")
     python: str = ""
 
 
@@ -152,30 +158,34 @@ class _Run:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def take(self, frame: _Frame) -> _Frame | None:
-        """Handle one frame, and return the one that ends the run."""
-        if frame.t == "out":
-            self._take_output(frame)
-        elif frame.n != self.id:  # of an earlier run of the session, whose tasks go on
-            if frame.t == "call":
-                await self._guest.send({"t": "err", "id": frame.id, "e": _error("state_error", "The run of this call has ended.")})
-        elif frame.t == "call":
+    async def take(self, frame: _Frame, size: int) -> _Frame | None:
+        """Handle one frame, and return the one that ends the run. Every frame counts as a call or as output."""
+        if frame.t not in _FRAMES:
+            raise _StoppedError("protocol", "The guest sent an unknown frame.")
+        is_own = frame.n == self.id  # or of an earlier run of the session, whose tasks go on
+        if is_own and frame.t == "call":
             await self._start_call(frame)
-        elif frame.t == "drop":
-            if (task := self._tasks.get(frame.id)) is not None:
-                task.cancel()
-        elif frame.t == "progress":
-            self._hooks.progress(frame.done, frame.total, frame.text[:_TEXT_CHARACTERS])
-        elif frame.t == "done":
+        elif is_own and frame.t == "done":
             return frame
         else:
-            raise _StoppedError("protocol", "The guest sent an unknown frame.")
+            self._charge(len(frame.x) if frame.t == "out" else size)
+            if frame.t == "out":
+                self._take_output(frame)
+            elif not is_own:
+                if frame.t == "call":
+                    await self._guest.send({"t": "err", "id": frame.id, "e": _error("state_error", "The run of this call has ended.")})
+            elif frame.t == "progress":
+                self._hooks.progress(frame.done, frame.total, frame.text[:_TEXT_CHARACTERS])
+            elif (task := self._tasks.get(frame.id)) is not None:
+                task.cancel()
         return None
 
-    def _take_output(self, frame: _Frame) -> None:
-        self._written += max(len(frame.x), _FRAME_CHARACTERS)
+    def _charge(self, size: int) -> None:
+        self._written += max(size, _FRAME_CHARACTERS)
         if self._written > self.limits.output_bytes:
-            raise _StoppedError("output", f"The program wrote more than {self.limits.output_bytes} bytes of output.")
+            raise _StoppedError("output", f"The program wrote more than {self.limits.output_bytes} bytes of output and progress.")
+
+    def _take_output(self, frame: _Frame) -> None:
         (self.stderr if frame.s == "err" else self.stdout).add(frame.x)
         self._hooks.output("err" if frame.s == "err" else "out", frame.x)
 
@@ -228,16 +238,34 @@ def _error(code: str, message: str, **more: Any) -> dict[str, Any]:
     return {"code": code, "message": message, **more}
 
 
+class GuestProcess(Protocol):
+    """The process behind a guest."""
+
+    async def send_signal(self, number: int) -> bool:
+        """Send a signal to all of the guest, and return whether it was delivered."""
+        ...
+
+    async def end(self, grace: float) -> int | None:
+        """Wait so many seconds for its end, and kill it then; return its exit status if it ended by itself and the system tells it."""
+        ...
+
+
 class Guest:
     """One interpreter in a sandbox, behind a socket."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: Callable[[], Awaitable[int | None]]) -> None:
-        self._reader, self._writer, self._end = reader, writer, end
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: GuestProcess) -> None:
+        self._reader, self._writer, self._process = reader, writer, process
         self._run: _Run | None = None
         self._lock = asyncio.Lock()
         self._writing = asyncio.Lock()
+        self._ending: asyncio.Task[int | None] | None = None
+        self._is_aborted = False
         self.python = ""
-        self.alive = True
+
+    @property
+    def alive(self) -> bool:
+        """Return whether it can run another program: nobody closed the connection, on either side."""
+        return not self._is_aborted and not self._reader.at_eof() and self._reader.exception() is None
 
     async def greet(self) -> None:
         """Wait until the guest can run programs.
@@ -247,7 +275,7 @@ class Guest:
         """
         try:
             async with asyncio.timeout(_START_S):
-                frame = await self._read(_FRAME_SLACK)
+                frame, _ = await self._read(_FRAME_SLACK)
         except (TimeoutError, OSError, EOFError, ValueError, _StoppedError):
             self.abort()
             raise RuntimeMissingError("The guest did not start.") from None
@@ -262,8 +290,12 @@ class Guest:
                 frame = await self._exchange(
                     run, {"t": "run", "n": run.id, "code": code, "inputs": inputs, "value_bytes": limits.value_bytes}
                 )
+                if len(frame.v) > limits.value_bytes:  # the driver checks it, too
+                    raise _StoppedError("protocol", f"The guest sent a value of {len(frame.v)} bytes.")  # noqa: TRY301 - ends the guest
                 value = msgspec.json.decode(frame.v)
                 failure = None if frame.ok else _failure(frame)
+                if failure is not None and failure.kind == "cpu":  # the driver ended itself
+                    self.abort()
             except Exception as error:  # noqa: BLE001 - whatever a guest provokes ends the guest and nothing else
                 self.abort()
                 failure = await self._cause(run, error)
@@ -273,24 +305,45 @@ class Guest:
             finally:
                 self._run = None
                 await run.end()
-        seconds = run.clock.seconds
-        return RunResult(value=value, failure=failure, stdout=str(run.stdout), stderr=str(run.stderr), calls=run.calls, seconds=seconds)
+        return RunResult(
+            value=value,
+            failure=failure,
+            stdout=str(run.stdout),
+            stderr=str(run.stderr),
+            calls=run.calls,
+            seconds=run.clock.seconds,
+            is_lost=not self.alive,
+        )
 
     def stop(self) -> None:
         """End the program that is running; its result is `cancelled`."""
         if self._run is not None:
             self._run.stop("cancelled")
 
+    async def freeze(self) -> bool:
+        """Stop the guest until `thaw`, and return whether it is stopped."""
+        return await self._process.send_signal(signal.SIGSTOP)
+
+    async def thaw(self) -> None:
+        """Let a frozen guest go on."""
+        await self._process.send_signal(signal.SIGCONT)
+
     def abort(self) -> None:
         """Close the socket; `close` ends the process behind it."""
-        self.alive = False
+        self._is_aborted = True
         self._reader.set_exception(ConnectionAbortedError())  # the frames that it has would start calls all the same
         self._writer.transport.abort()
 
-    async def close(self) -> int | None:
-        """Kill the guest, wait until it is gone, and return its exit status if the system tells it."""
+    async def close(self) -> None:
+        """Kill the guest and wait until it is gone; the result of its program is `cancelled`."""
+        self.stop()
         self.abort()
-        return await self._end()
+        await self._end(0)
+
+    async def _end(self, grace: float) -> int | None:
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._process.end(grace))
+        return await asyncio.shield(self._ending)
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send a frame, and wait while the guest does not read."""
@@ -319,18 +372,18 @@ class Guest:
         limit = max(run.limits.value_bytes, run.limits.argument_bytes) + _FRAME_SLACK
         sending = asyncio.create_task(self.send(start))  # the guest may write before it has read all of a long program
         try:
-            while (done := await run.take(await self._read(limit))) is None:
+            while (done := await run.take(*await self._read(limit))) is None:
                 pass
         finally:
             sending.cancel()
         return done
 
-    async def _read(self, limit: int) -> _Frame:
+    async def _read(self, limit: int) -> tuple[_Frame, int]:
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         if size > limit:
             raise _StoppedError("protocol", f"The guest sent a frame of {size} bytes; at most {limit} are read.")
         try:
-            return _decode(await self._reader.readexactly(size))
+            return _decode(await self._reader.readexactly(size)), size
         except (ValueError, RecursionError):
             raise _StoppedError("protocol", "The guest sent a frame that cannot be read.") from None
 
@@ -342,12 +395,13 @@ class Guest:
         if isinstance(error, _StoppedError):
             return RunFailure(kind=error.kind, message=str(error))
         if isinstance(error, EOFError | OSError):
-            status = await self.close()
+            status = await self._end(_EXIT_S)
             if status in _KILLED:
                 return RunFailure(kind="memory", message="The system killed the program; most likely it used too much memory.")
-            return RunFailure(
-                kind="crashed", message="The interpreter died." + ("" if status is None else f" Its exit status was {status}.")
-            )
+            if status in _OUT_OF_CPU:
+                return RunFailure(kind="cpu", message="The program used up its processor time.")
+            why = "The interpreter died, or closed its connection." if status is None else f"The interpreter ended with status {status}."
+            return RunFailure(kind="crashed", message=why)
         return RunFailure(kind="protocol", message="The guest sent a value that cannot be read.")
 
 
@@ -359,6 +413,8 @@ def _failure(frame: _Frame) -> RunFailure:
     """
     if frame.kind not in _GUEST_KINDS:
         raise _StoppedError("protocol", "The guest reported a failure that it cannot have.")
+    if len(frame.tool_error) > _TOOL_ERROR_BYTES:
+        raise _StoppedError("protocol", f"The guest sent the error of a tool with {len(frame.tool_error)} bytes.")
     return RunFailure(
         kind=frame.kind,
         type=frame.type[:NAME_CHARACTERS],
@@ -367,7 +423,7 @@ def _failure(frame: _Frame) -> RunFailure:
         column=frame.column if 0 <= frame.column < _LINES else 0,
         source=frame.source[:_TEXT_CHARACTERS],
         traceback=frame.traceback[-_TEXT_CHARACTERS:],
-        tool_error=frame.tool_error,
+        tool_error=msgspec.json.decode(frame.tool_error, type=dict[str, Any] | None),
     )
 
 
@@ -381,11 +437,23 @@ class Child:
         self.connection = connection
         self._process, self._errors = process, errors
 
-    async def kill(self) -> int:
-        """Kill its process group, and return the exit status of the process."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        return await self._process.wait()
+    async def send_signal(self, number: int) -> bool:
+        """Send a signal to its process group, and return whether there is one."""
+        try:
+            os.killpg(self._process.pid, number)
+        except OSError:
+            return False
+        return True
+
+    async def kill(self, grace: float = 0) -> int | None:
+        """Wait so many seconds for its end, and kill its process group; return its exit status if it ended by itself."""
+        status = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                status = await self._process.wait()
+        await self.send_signal(signal.SIGKILL)
+        await self._process.wait()
+        return status
 
     def last_words(self) -> str:
         """Return the end of what it wrote to standard error."""
@@ -394,9 +462,11 @@ class Child:
         self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _STDERR_BYTES, 0))
         return self._errors.read(_STDERR_BYTES).decode(errors="replace").strip()[-_MESSAGE_CHARACTERS:]
 
-    def close(self) -> None:
-        """Forget what it wrote."""
+    async def end(self, grace: float) -> int | None:
+        """Kill it as `kill` does, and forget what it wrote."""
+        status = await self.kill(grace)
         self._errors.close()
+        return status
 
 
 async def start_guest(
@@ -405,24 +475,18 @@ async def start_guest(
     *,
     env: Mapping[str, str],
     cwd: str = "/",
-    clean_up: Callable[[], Awaitable[None]] | None = None,
+    process_of: Callable[[Child], GuestProcess] = lambda child: child,
 ) -> Guest:
     """Start a process that reads the driver from its standard input, and return it as a guest.
+
+    A child that only talks to the guest is wrapped by `process_of`.
 
     Raises:
         RuntimeMissingError: It cannot be started.
     """
     child = await spawn(argv, env=env, cwd=cwd)
-
-    async def end() -> int | None:
-        status = await child.kill()
-        if clean_up is not None:  # after the client: an engine waits for a client that does not read
-            await clean_up()
-        child.close()
-        return status
-
     reader, writer = await asyncio.open_connection(sock=child.connection)
-    guest = Guest(reader, writer, end)
+    guest = Guest(reader, writer, process_of(child))
     try:
         await guest.begin(settings)
     except (RuntimeMissingError, OSError):

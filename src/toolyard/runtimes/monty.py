@@ -298,6 +298,13 @@ class Monty:
             stop("cancelled")
         return stop is not None
 
+    async def freeze(self, run_id: str) -> bool:
+        """Do nothing: a program awaits each call at once, so it computes nothing while one of them waits."""
+        return run_id in self._running
+
+    async def thaw(self, run_id: str) -> None:
+        """Do nothing, as `freeze` does."""
+
     async def end_session(self, session: str) -> None:
         """Do nothing: there are no sessions here."""
 

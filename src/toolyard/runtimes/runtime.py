@@ -22,6 +22,7 @@ __all__ = [
     "RunLimits",
     "RunResult",
     "Runtime",
+    "RuntimeBusyError",
     "RuntimeMissingError",
 ]
 
@@ -32,6 +33,7 @@ FailureKind = Literal[
     "value_size",
     "unawaited",
     "memory",
+    "cpu",
     "timeout",
     "output",
     "calls",
@@ -58,10 +60,11 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: int = 60
     memory_bytes: int = 256 * _MIB
     output_bytes: int = 8 * _MIB
-    """Bytes of stdout and stderr together; a program that writes more is stopped."""
+    """Bytes of stdout, stderr and progress together; a program that writes more is stopped."""
     kept_characters: int = 16_000
     """Characters of each stream that are kept: half of them from its head, half from its tail."""
-    value_bytes: int = 2 * _MIB
+    value_bytes: int = 1 * _MIB
+    """Bytes of the value as JSON. Decoded, small objects take thirty times as much memory of the host."""
     calls: int = 1000
     in_flight: int = 10
     """Calls of a program that run at one time."""
@@ -131,6 +134,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     seconds: float = 0.0
     """Running time, without the pauses."""
+    is_lost: bool = False
+    """Whether the guest is gone, and the variables of its session with it."""
 
 
 class RuntimeMissingError(Exception):
@@ -139,6 +144,10 @@ class RuntimeMissingError(Exception):
     def __init__(self, message: str, *, install: str = "") -> None:
         super().__init__(message)
         self.install = install
+
+
+class RuntimeBusyError(RuntimeMissingError):
+    """A guest that cannot be started now; later it may."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +202,14 @@ class Runtime(Protocol):
 
     def cancel(self, run_id: str) -> bool:
         """Kill the guest of a run, and return whether there was one; its result is `cancelled`."""
+        ...
+
+    async def freeze(self, run_id: str) -> bool:
+        """Stop the guest of a run until `thaw`, so that it computes nothing; return whether it is stopped."""
+        ...
+
+    async def thaw(self, run_id: str) -> None:
+        """Let a frozen guest go on."""
         ...
 
     async def end_session(self, session: str) -> None:

@@ -24,8 +24,8 @@ epoll_create1:291:20 epoll_ctl:233:21 epoll_wait:232: epoll_pwait:281:22 epoll_p
 pipe:22: pipe2:293:59 dup:32:23 dup2:33: dup3:292:24 getpid:39:172 getppid:110:173 gettid:186:178 getuid:102:174 geteuid:107:175
 getgid:104:176 getegid:108:177 getresuid:118:148 getresgid:120:150 getgroups:115:158 getpgrp:111: getpgid:121:155 getsid:124:156
 futex:202:98 futex_waitv:449:449 clock_gettime:228:113 clock_getres:229:114 clock_nanosleep:230:115 nanosleep:35:101
-gettimeofday:96:169 time:201: times:100:153 getitimer:36:102 setitimer:38:103 alarm:37: timer_create:222:107 timer_settime:223:110
-timer_gettime:224:108 timer_delete:226:111 timerfd_create:283:85 timerfd_settime:286:86 timerfd_gettime:287:87 getrandom:318:278
+gettimeofday:96:169 time:201: times:100:153 getitimer:36:102 setitimer:38:103 alarm:37: timerfd_create:283:85
+timerfd_settime:286:86 timerfd_gettime:287:87 getrandom:318:278
 getdents:78: getdents64:217:61 readlink:89: readlinkat:267:78 getcwd:79:17 chdir:80:49 fchdir:81:50 uname:63:160
 sched_yield:24:124 sched_getaffinity:204:123 getcpu:309:168 exit:60:93 exit_group:231:94 set_robust_list:273:99
 get_robust_list:274:100 rseq:334:293 set_tid_address:218:96 getrlimit:97:163 getrusage:98:165 sysinfo:99:179
@@ -33,7 +33,7 @@ fadvise64:221:223 umask:95:166 sendfile:40:71 copy_file_range:326:285 splice:275
 capget:125:90
 """
 """What an interpreter needs; all else fails with EPERM. Memory files are left out, because no limit of a process counts them, and so
-is `flock`, which would lock files of the host."""
+is `flock`, which would lock files of the host. So are timers with a signal of one's choice: SIGCONT would let a frozen guest go on."""
 _FILE_CHANGES: Final = """
 ftruncate:77:46 truncate:76:45 fsync:74:82 fdatasync:75:83 fallocate:285:47 unlink:87: unlinkat:263:35 mkdir:83: mkdirat:258:34
 rmdir:84: rename:82: renameat:264:38 renameat2:316:276 link:86: linkat:265:37 symlink:88: symlinkat:266:36 chmod:90: fchmod:91:52

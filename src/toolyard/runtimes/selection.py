@@ -8,18 +8,29 @@ import shutil
 import socket
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from toolyard._internal.logfmt import log_exception
 from toolyard.model.errors import ToolError
 from toolyard.runtimes.bubblewrap import Bubblewrap
-from toolyard.runtimes.container import Container
+from toolyard.runtimes.container import Container, find_engine, remove_dead_containers
 from toolyard.runtimes.guest_runtime import GuestRuntime
 from toolyard.runtimes.process import Subprocess, make_folder, remove_orphans
-from toolyard.runtimes.runtime import GuestCall, Hooks, Invoke, Probe, RunFailure, RunLimits, RunResult, Runtime, RuntimeMissingError
+from toolyard.runtimes.runtime import (
+    GuestCall,
+    Hooks,
+    Invoke,
+    Probe,
+    RunFailure,
+    RunLimits,
+    RunResult,
+    Runtime,
+    RuntimeBusyError,
+    RuntimeMissingError,
+)
 from toolyard.runtimes.settings import BACKENDS, RuntimeSettings
 from toolyard.runtimes.turns import Turns
 from toolyard.runtimes.wasm import Wasm
@@ -28,6 +39,8 @@ __all__ = ["Runtimes", "canary_attacks", "make_runtime", "probe_all", "try_backe
 
 _log = logging.getLogger(__name__)
 _LOOP_SECONDS: Final = 0.3
+_cleaned: Final = set[int]()
+"""The processes that removed the containers of dead servers."""
 _CROWDED: Final = RunFailure(kind="overloaded", message="A call needs approval, and too many programs wait for people already.")
 _NOTHING_ALLOWED: Final = "Allow a sandbox: see 'runtime.backend', 'runtime.order' and 'runtime.wasm_enabled'."
 _UNSAFE_INSTALL: Final = "Use the profile 'standard', or set 'runtime.allow_unsafe' if you know who can reach this server."
@@ -84,14 +97,15 @@ class Runtimes:
     async def open(self) -> AsyncGenerator["Runtimes"]:
         """Start the selection, and end every guest afterwards."""
         self._selecting = asyncio.create_task(self._select())
+        cleaning = asyncio.create_task(self._clean_up())
         try:
             yield self
         finally:
             self._closing = True  # a cancelled start would leave half a sandbox behind
-            for task in (self._selecting, self._monty):
-                if task is not None:
-                    with suppress(ToolError):
-                        await (await task)[0].close()
+            opened = [task for task in (self._selecting, self._monty) if task is not None]
+            for error in await asyncio.gather(cleaning, *map(_close, opened), return_exceptions=True):
+                if isinstance(error, Exception):
+                    log_exception(_log, "runtime_close_failed", error=error)
 
     async def selected(self) -> tuple[Runtime, Probe]:
         """Return the runtime and what it can do; one that was missing is looked for again.
@@ -121,11 +135,11 @@ class Runtimes:
         """Run a program when it is its turn; the wait is not part of its time.
 
         Raises:
-            ToolError: `runtime_unavailable`, or `state_error` if the session has a program that waits for a person.
+            ToolError: `runtime_unavailable`, `overloaded`, or `state_error` if the session has a program that waits for a person.
         """
         runtime, probe = await self.for_program(code, session)
         run_id = secrets.token_hex(8)
-        async with self._turns.take(owner, session=session, refuse=partial(runtime.cancel, run_id)) as turn:
+        async with self._turns.take(owner, runtime, run_id=run_id, session=session) as turn:
 
             async def answer(call: GuestCall) -> object:
                 await turn.ready()
@@ -137,17 +151,28 @@ class Runtimes:
                 await turn.ready()
                 return value
 
-            timed = msgspec.structs.replace(hooks, paused=lambda: hooks.paused() + turn.queued_s)
+            timed = msgspec.structs.replace(hooks, paused=lambda: turn.frozen_s)
             try:
                 with hooks.watch(turn.pause):
                     result = await runtime.run(code, inputs, limits, answer, hooks=timed, run_id=run_id, session=session)
             except RuntimeMissingError as error:
-                raise ToolError("runtime_unavailable", str(error), hint=error.install or None) from None
+                code = "overloaded" if isinstance(error, RuntimeBusyError) else "runtime_unavailable"
+                raise ToolError(code, str(error), hint=error.install or None) from None
         return (msgspec.structs.replace(result, failure=_CROWDED) if turn.is_refused else result), probe
 
     async def end_session(self, session: str) -> None:
         """End the guest of a session."""
-        await (await self.selected())[0].end_session(session)
+        if self._selecting is not None:
+            with suppress(ToolError):  # no runtime was found, so there is no guest
+                await (await asyncio.shield(self._selecting))[0].end_session(session)
+
+    async def _clean_up(self) -> None:
+        """Remove the containers of dead servers, whichever backend is chosen. Once in a process: asking an engine takes 0.1 s."""
+        if next(iter(wanted_backends(self._settings)), "") == "container" or os.getpid() in _cleaned:  # which does it when it is opened
+            return
+        _cleaned.add(os.getpid())
+        with suppress(RuntimeMissingError, OSError):
+            await remove_dead_containers(await find_engine())
 
     async def _select(self, names: Sequence[str] = ()) -> tuple[Runtime, Probe]:
         reason = unsafe_reason(self._settings)
@@ -167,6 +192,11 @@ class Runtimes:
         told = " ".join(f"{name}: {why}" for name, why in missing.items())
         hint = " Or: ".join(dict.fromkeys(filter(None, install))) or _NOTHING_ALLOWED
         raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}".strip(), hint=hint, backends=missing)
+
+
+async def _close(selecting: asyncio.Task[tuple[Runtime, Probe]]) -> None:
+    with suppress(ToolError):  # none was found
+        await (await selecting)[0].close()
 
 
 def _fits_monty(code: str) -> bool:

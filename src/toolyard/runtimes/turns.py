@@ -1,4 +1,4 @@
-"""Turns: how many programs run at one time. A program that waits for a person gives its place back meanwhile.
+"""Turns: how many programs run at one time. A program that waits for a person is frozen and gives its place back meanwhile.
 
 A waiting guest keeps its memory, so only so many may wait. A program beyond that is stopped; programs that ask nobody never are.
 """
@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from toolyard.model.errors import ToolError
+from toolyard.runtimes.runtime import Runtime
 
 __all__ = ["Turn", "Turns"]
 
@@ -26,50 +27,53 @@ def _nothing() -> None:
 class Turn:
     """The place of one program among those that run."""
 
-    def __init__(self, turns: "Turns", owner: str, refuse: Callable[[], object]) -> None:
-        self._turns, self._owner, self._refuse = turns, owner, refuse
-        self._taking: asyncio.Task[object] | None = None
-        self._queued_s = 0.0
+    def __init__(self, turns: "Turns", owner: str, runtime: Runtime, run_id: str) -> None:
+        self._turns, self._owner, self._runtime, self._run_id = turns, owner, runtime, run_id
+        self._following: asyncio.Task[None] | None = None
         self._has_place = False
+        self._frozen_at: float | None = None
+        self._frozen_s = 0.0
+        self._running = asyncio.Event()
         self.is_waiting = False
         self.is_refused = False
         self.halted = asyncio.Event()
         """Set while the program waits for a person, and after its end."""
 
     @property
-    def queued_s(self) -> float:
-        """Return how long answers for the program waited until it had a place again."""
-        return self._queued_s
+    def frozen_s(self) -> float:
+        """Return how long the program was frozen so far: its clock stands still then, and at no other time."""
+        return self._frozen_s + (0.0 if self._frozen_at is None else time.monotonic() - self._frozen_at)
 
     async def take(self) -> None:
         """Wait for the first place."""
         await self._turns.free.acquire()
         self._has_place = True
+        self._running.set()
 
     def pause(self) -> Callable[[], None]:
-        """Give the place back while a person is asked; return what takes it again. Too many such programs are stopped instead."""
+        """Freeze the program and give its place back while a person is asked; return what undoes it. Too many are stopped instead."""
         waiting = self._turns.waiting
         if waiting.total() >= _WAITING or waiting[self._owner] >= _WAITING_EACH:
             self.is_refused = True
-            self._refuse()
+            self._runtime.cancel(self._run_id)
             return _nothing
         waiting[self._owner] += 1
         self.is_waiting = True
         self.halted.set()
-        self._give_back()
+        self._running.clear()
+        self._follow()
         return self._resume
 
     async def ready(self) -> None:
-        """Wait until the program has a place again: until then it gets no answer, and its clock stands still."""
-        if self._taking is not None and not self._taking.done():
-            began = time.monotonic()
-            await asyncio.wait({self._taking})
-            self._queued_s += time.monotonic() - began
+        """Wait until the program runs: while it waits for a person or a place, it starts no call and gets no answer."""
+        await self._running.wait()
 
     def end(self) -> None:
         """Give everything back."""
         if self.is_waiting:
             self._forget_wait()
+        if self._following is not None:
+            self._following.cancel()  # one that has just got a place gives it back itself
         self._give_back()
         self.halted.set()
 
@@ -77,17 +81,35 @@ class Turn:
         if self.is_waiting:  # not ended meanwhile
             self._forget_wait()
             self.halted.clear()
-            self._taking = asyncio.create_task(self._turns.free.acquire())
+            self._follow()
 
     def _forget_wait(self) -> None:
         self.is_waiting = False
         self._turns.waiting -= Counter([self._owner])
 
+    def _follow(self) -> None:
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self._settle())
+
+    async def _settle(self) -> None:
+        """Freeze or continue the guest until that fits: a person may decide while it is being frozen, and another call ask at once."""
+        while self.is_waiting is self._has_place:
+            if not self.is_waiting:
+                await self._turns.free.acquire()
+                self._has_place = True
+                if self.is_waiting:
+                    continue
+                await self._runtime.thaw(self._run_id)
+                self._frozen_s, self._frozen_at = self.frozen_s, None
+            elif await self._runtime.freeze(self._run_id):
+                self._frozen_at = self._frozen_at or time.monotonic()
+                self._give_back()
+            else:  # it may compute, so its clock goes on and its place stays taken
+                break
+        if not self.is_waiting:
+            self._running.set()
+
     def _give_back(self) -> None:
-        taking, self._taking = self._taking, None
-        if taking is not None:
-            self._has_place = taking.done()
-            taking.cancel()  # one that has just got its place gives it back itself
         if self._has_place:
             self._has_place = False
             self._turns.free.release()
@@ -103,13 +125,13 @@ class Turns:
         self._sessions: dict[str, Turn] = {}
 
     @asynccontextmanager
-    async def take(self, owner: str, *, session: str = "", refuse: Callable[[], object] = _nothing) -> AsyncGenerator[Turn]:
-        """Wait for a place; `refuse` stops a program that may not wait for a person.
+    async def take(self, owner: str, runtime: Runtime, *, run_id: str, session: str = "") -> AsyncGenerator[Turn]:
+        """Wait for a place for a run.
 
         Raises:
             ToolError: `state_error` if a program of the same session waits for a person.
         """
-        turn = Turn(self, owner, refuse)
+        turn = Turn(self, owner, runtime, run_id)
         if session:
             await self._enter(session, turn)
         try:

@@ -32,7 +32,7 @@ sys.path[:0] = [sys.argv[4]]
 import wasmtime
 module, memory, cpu = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
 config = wasmtime.Config()
 config.wasm_exceptions = True
 engine = wasmtime.Engine(config)
