@@ -16,6 +16,7 @@ from toolyard.dispatch.outcome import Record
 from toolyard.dispatch.progress import Progress
 from toolyard.model.envelope import Envelope
 from toolyard.model.profile import Profile, Toolset
+from toolyard.runtimes.runtime import RunLimits
 from toolyard.runtimes.settings import RuntimeSettings
 
 SANDBOX = RuntimeSettings(enabled=True, backend="bubblewrap")
@@ -249,6 +250,90 @@ async def test_a_session_that_lost_its_guest_says_so() -> None:
         answer = await run(yard, "while True: pass", session_id="mine", timeout_ms=300)
     assert answer.error is not None
     assert answer.error.details["session_lost"] is True
+
+
+@pytest.mark.parametrize("code", ["call_tool('add')\n2", "x = 'a' * 10**9", "1 / 0"], ids=["unawaited", "memory", "exception"])
+async def test_a_session_that_keeps_its_variables_is_not_called_lost(code: str) -> None:
+    async with yard_of() as yard:
+        await run(yard, "kept = 41", session_id="mine")
+        answer = await run(yard, code, session_id="mine")
+        kept = await run(yard, "kept", session_id="mine")
+    assert answer.error is not None
+    assert "session_lost" not in answer.error.details
+    assert kept.data["value"] == 41
+
+
+async def test_a_caller_has_eight_sessions_and_one_more_ends_the_longest_idle_one() -> None:
+    alice, bob = Caller(identity="alice"), Caller(identity="bob")
+
+    async def in_session(yard: Yard, name: str, code: str, caller: Caller = alice) -> Envelope:
+        return await yard.call("execute_code", {"code": code, "session_id": name}, caller=caller)
+
+    async with yard_of() as yard:
+        for n in range(8):
+            await in_session(yard, f"s{n}", f"x = {n}")
+        await in_session(yard, "s0", "x")
+        assert (await in_session(yard, "s8", "x = 8")).success
+        others = [await in_session(yard, f"s{n}", "x") for n in (0, 2, 8)]
+        assert len(yard.sessions.ids(alice.owner)) == 8
+        ended = await in_session(yard, "s1", "x")
+        stranger = await in_session(yard, "s1", "5", bob)
+    assert [answer.data["value"] for answer in others] == [0, 2, 8]
+    assert ended.error is not None
+    assert ended.error.details["type"] == "NameError"
+    assert stranger.data["value"] == 5
+
+
+async def test_a_caller_whose_sessions_are_all_in_use_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.metatools.code._SESSIONS_EACH", 1)
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        """Wait."""
+        started.set()
+        await release.wait()
+
+    async with yard_of(wait) as yard:
+        busy = asyncio.create_task(run(yard, "await tools.shop.wait()\n1", session_id="a"))
+        await started.wait()
+        refused = await run(yard, "1", session_id="b")
+        release.set()
+        assert (await busy).success
+        assert (await run(yard, "1", session_id="b")).success
+    assert refused.error is not None
+    assert (refused.error.code, refused.error.retryable) == ("overloaded", True)
+
+
+async def test_a_session_that_gets_no_guest_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.runtimes.guest_runtime._SESSIONS", 1)
+    alice, bob = Caller(identity="alice"), Caller(identity="bob")
+    async with yard_of() as yard:
+        await yard.call("execute_code", {"code": "1", "session_id": "mine"}, caller=alice)
+        refused = await yard.call("execute_code", {"code": "1", "session_id": "mine"}, caller=bob)
+        assert yard.sessions.ids(bob.owner) == []
+    assert refused.error is not None
+    assert (refused.error.code, refused.error.retryable) == ("overloaded", True)
+
+
+async def test_without_a_runtime_no_session_is_started(caplog: pytest.LogCaptureFixture) -> None:
+    async with Yard("shop", runtime=RuntimeSettings(enabled=True, order=("wasm",))) as yard:
+        refused = await run(yard, "1", session_id="mine")
+        assert yard.sessions.ids(Caller().owner) == []
+    assert refused.error is not None
+    assert refused.error.code == "runtime_unavailable"
+    assert "cleanup_failed" not in caplog.text
+
+
+async def test_processor_time_that_is_used_up_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limits(**given: Any) -> RunLimits:
+        return RunLimits(**given, cpu_seconds=1)
+
+    monkeypatch.setattr("toolyard.metatools.code.RunLimits", limits)
+    settings = RuntimeSettings(enabled=True, profile="dev", allow_unsafe=True)
+    async with Yard("shop", tools=[add], runtime=settings, allow_eval=True) as yard:
+        answer = await run(yard, "while True: pass")
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.details) == ("limit_exceeded", {"limit": "cpu", "bound": 1})
 
 
 async def test_cancelling_the_call_cancels_its_inner_calls() -> None:

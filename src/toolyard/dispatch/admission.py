@@ -151,10 +151,6 @@ class Admission:
             await self._resume(holders)
         return result
 
-    def paused_s(self, call: Run) -> float:
-        """Return how long the clock of a call stood still so far."""
-        return self._deadlines.paused_s(call)
-
     def watch_pauses(self, call: Run, pause: Callable[[], Callable[[], None]]) -> AbstractContextManager[None]:
         """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""
         return self._deadlines.watched(call, pause)

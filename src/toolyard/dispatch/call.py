@@ -288,10 +288,6 @@ class Funnel(Protocol):
         """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
         ...
 
-    def paused(self, call: "Call") -> float:
-        """Return how many seconds the clock of a call stood still so far."""
-        ...
-
     def watch_pauses(self, call: "Call", pause: Callable[[], Callable[[], None]]) -> AbstractContextManager[None]:
         """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""
         ...

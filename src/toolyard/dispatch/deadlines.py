@@ -55,11 +55,6 @@ class Deadlines(SharedTimers[Run]):
             for call in calls:
                 self._resume(call)
 
-    def paused_s(self, call: Run) -> float:
-        """Return how long the clock of a call stood still so far."""
-        pause = self._paused.get(call)
-        return call.paused_s + (0.0 if pause is None else time.perf_counter() - pause.since)
-
     @contextmanager
     def watched(self, call: Run, pause: Callable[[], Callable[[], None]]) -> Generator[None]:
         """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""

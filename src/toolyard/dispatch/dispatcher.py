@@ -231,10 +231,6 @@ class Dispatcher:
         """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
         return self.admission.wait_outside(call, answer)
 
-    def paused(self, call: Any) -> float:
-        """Return how many seconds the clock of a call stood still so far."""
-        return self.admission.paused_s(call)
-
     def watch_pauses(self, call: Any, pause: Callable[[], Callable[[], None]]) -> AbstractContextManager[None]:
         """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""
         return self.admission.watch_pauses(call, pause)

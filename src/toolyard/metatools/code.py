@@ -36,6 +36,8 @@ _MOST_CALLS: Final = 1000
 _PROFILES: Final = 64
 _ADVISED: Final = 3
 _SESSION_KIND: Final = "code"
+_SESSIONS_EACH: Final = 8
+"""Sessions of programs that one caller may have; those of all callers are bounded by the runtime."""
 _WRAPS: Final = Annotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 _DESCRIPTION: Final = (
     "Run a Python program that calls tools: await tools.<namespace>.<name>(**args), or await call_tool(id, args). "
@@ -61,12 +63,20 @@ _OUTPUT_SCHEMA: Final = object_schema(
     duration_ms={"type": "integer"},
     runtime={"type": "object"},
 )
-_LIMITS: Final = {"timeout": "timeout_ms", "calls": "max_tool_calls", "memory": "memory", "output": "output", "value_size": "value"}
+_LIMITS: Final = {
+    "timeout": "timeout_ms",
+    "calls": "max_tool_calls",
+    "memory": "memory",
+    "cpu": "cpu",
+    "output": "output",
+    "value_size": "value",
+}
 """The name of each limit in the failure `limit_exceeded`."""
 _HINTS: Final = {
     "timeout": "Do less in one program, or raise 'timeout_ms' (at most 60000).",
     "calls": "Make fewer calls, or raise 'max_tool_calls' (at most 1000).",
     "memory": "Keep less in memory: work on one part after another.",
+    "cpu": "Compute less. The programs of a session count together.",
     "output": "Print less.",
     "value_size": "Return only what you need.",
     "value": "Return what JSON can hold: turn sets into lists and dates into text, and await every call.",
@@ -238,7 +248,7 @@ class _Program:
         """
         call, arguments = self._call, self._call.arguments
         limits = RunLimits(seconds=arguments["timeout_ms"] / 1000, calls=arguments["max_tool_calls"])
-        session = self._session(runtimes, arguments.get("session_id"))
+        session, is_new = await self._session(runtimes, arguments.get("session_id"))
         call.may_have_run = False  # set by the first inner call
         if call.options.job is not None:
             call.options.job.keep_partial(lambda: encode({"calls": self._counted()}))
@@ -247,42 +257,51 @@ class _Program:
             hooks = Hooks(
                 output=_listener(call),
                 progress=lambda done, total, text: progress.forward(Progress(done, total, text)),
-                paused=lambda: call.funnel.paused(call),
                 watch=lambda pause: call.funnel.watch_pauses(call, pause),
             )
-            await runtimes.for_program(arguments["code"], session)  # a missing runtime is no failure of the program
-            result, probe = await runtimes.run(
-                arguments["code"], arguments.get("inputs"), limits, self._invoke, hooks=hooks, owner=call.caller.owner, session=session
-            )
+            try:
+                await runtimes.for_program(arguments["code"], session)  # a missing runtime is no failure of the program
+                result, probe = await runtimes.run(
+                    arguments["code"], arguments.get("inputs"), limits, self._invoke, hooks=hooks, owner=call.caller.owner, session=session
+                )
+            except ToolError:
+                if is_new:  # there is no guest, so there is no session
+                    await call.end_session()
+                raise
             if progress.is_silent:
                 progress.note(Progress(self._made + 1, self._made + 1, "done"))
         if result.failure is not None:
             facts = self._facts(result) if result.value is None else {"value": result.value, **self._facts(result)}
-            raise _error(result.failure, limits, facts, session=session, may_have_run=call.may_have_run)
+            is_lost = bool(session) and result.is_lost
+            raise _error(result.failure, limits, facts, is_lost=is_lost, may_have_run=call.may_have_run)
         return {"value": result.value, **self._facts(result), "runtime": _runtime(probe)}
 
-    def _session(self, runtimes: Runtimes, name: str | None) -> str:
-        """Return the key of the session's guest; the session is started when its caller first names it."""
+    async def _session(self, runtimes: Runtimes, name: str | None) -> tuple[str, bool]:
+        """Return the key of the session's guest, and whether it is new: the session is started when its caller first names it."""
         if name is None:
-            return ""
+            return "", False
         call, sessions = self._call, self._call.funnel.sessions
         owner = call.caller.owner
         session_id = self._paths.session_ids.get((owner, name), name)
-        if not sessions.has(session_id, owner):
-            session = self._start_session(name)
+        is_new = not sessions.has(session_id, owner)
+        if is_new:
+            session = await self._start_session(name)
             session.on_end(lambda: runtimes.end_session(f"{owner}/{session.id}"))
         elif (session := sessions.get(session_id, owner)).kind != _SESSION_KIND:
             raise invalid_input("The session is none of programs.", field="session_id")
         else:
             call.session = session
             sessions.enter(session)
-        return f"{owner}/{session.id}"
+        return f"{owner}/{session.id}", is_new
 
-    def _start_session(self, name: str) -> Session:
+    async def _start_session(self, name: str) -> Session:
         """Start a session under the name that its caller chose; another caller may choose the same name.
 
+        A caller has so many at most: one more ends the one that was idle for longest.
+
         Raises:
-            ToolError: `invalid_input` if it is no name, `not_supported` if nothing tells the caller from others, who would share it.
+            ToolError: `invalid_input` if it is no name, `not_supported` if nothing tells the caller from others, who would share it,
+                `overloaded` if all sessions of the caller are in use.
         """
         call, names = self._call, self._paths.session_ids
         owner = call.caller.owner
@@ -291,9 +310,16 @@ class _Program:
         if owner == SHARED_OWNER:
             message = "Callers without credentials and without an MCP session have no sessions of programs."
             raise ToolError("not_supported", message, hint="Leave 'session_id' out and write one program.", may_have_run=False)
+        own = [session for session in call.funnel.sessions.of(owner) if session.kind == _SESSION_KIND]
+        idle = min((session for session in own if not session.busy), key=lambda session: session.last_used, default=None)
+        if len(own) >= _SESSIONS_EACH and idle is None:
+            message = f"All {_SESSIONS_EACH} sessions of programs that a caller may have are in use."
+            raise ToolError("overloaded", message, hint="Wait until one of their programs has ended.", may_have_run=False)
         session = call.start_session(kind=_SESSION_KIND)
         names[owner, name] = session.id
         session.on_end(lambda: _forget(names, (owner, name)))
+        if len(own) >= _SESSIONS_EACH and idle is not None:
+            await call.funnel.sessions.end(idle.id)
         return session
 
     async def _invoke(self, request: GuestCall) -> Any:
@@ -351,17 +377,17 @@ def _runtime(probe: Probe) -> dict[str, Any]:
     return {**told, "not_enforced": probe.unenforced} if probe.unenforced else told
 
 
-def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, session: str, may_have_run: bool) -> ToolError:
+def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, is_lost: bool, may_have_run: bool) -> ToolError:
     """Return the failure of a program, with what it printed and called as data."""
-    lost: dict[str, Any] = {"session_lost": True} if session and failure.kind not in ("exception", "syntax", "value", "value_size") else {}
+    lost: dict[str, Any] = {"session_lost": True} if is_lost else {}
     hint = _HINTS.get(failure.kind) or _hint(failure)
     if failure.kind in _LIMITS:
-        bounds = {"timeout": round(limits.seconds * 1000), "calls": limits.calls, "output": limits.output_bytes}
+        bounds = {"timeout": round(limits.seconds * 1000), "calls": limits.calls, "output": limits.output_bytes, "cpu": limits.cpu_seconds}
         bound = bounds.get(failure.kind, limits.memory_bytes if failure.kind == "memory" else limits.value_bytes)
         message = failure.message or "The program used more memory than it may."
         return ToolError("limit_exceeded", message, hint=hint, data=facts, limit=_LIMITS[failure.kind], bound=bound, **lost)
     if failure.kind in ("cancelled", "overloaded"):
-        return ToolError(failure.kind, failure.message, hint=hint, data=facts, may_have_run=may_have_run)
+        return ToolError(failure.kind, failure.message, hint=hint, data=facts, may_have_run=may_have_run, **lost)
     place = {"line": failure.line, "column": failure.column, "source": failure.source} if failure.line else {}
     details: dict[str, Any] = {**place, **lost, **({"type": failure.type} if failure.type else {})}
     if failure.traceback:
