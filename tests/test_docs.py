@@ -23,6 +23,7 @@ from msgspec.structs import fields
 import toolyard
 from toolyard import CODES, Limits, Rule, Toolset
 from toolyard.cli.parser import make_parsers
+from toolyard.config import known_settings
 from toolyard.config.profiles import ProfileTable
 from toolyard.providers.functions.decorators import ToolOptions
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
@@ -198,6 +199,14 @@ def test_the_settings_page_gives_every_setting_a_meaning() -> None:
 
     tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ProfileTable, Toolset, Rule)
     assert rows == [field.name for table in tables for field in fields(table) if not field.required]
+
+
+def test_the_settings_page_has_the_key_and_the_variable_of_every_setting() -> None:
+    text = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
+    keys = [f"`{setting.name if setting.section == 'limits' else setting.key}`" for setting in known_settings().values()]
+    variables = [f"`{setting.variable}`" for setting in known_settings().values() if setting.section != "limits"]
+
+    assert [name for name in (*keys, *variables) if name not in text] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
