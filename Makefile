@@ -22,11 +22,13 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: $(READY) ## Serve the example yard at http://127.0.0.1:8321/mcp, with a console to look at
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/toolyard serve examples/bank.toml || [ $$? -eq 130 ]
+# The trap keeps the shell alive on Ctrl-C, which ends only the server; otherwise make would print "*** Interrupt".
+run: $(READY) ## Serve the example yard at http://127.0.0.1:8321/mcp, with a console; TOOLYARD_PORT=8399 make run takes another port
+	@trap : INT; PATH="$(abspath $(BIN)):$$PATH" $(BIN)/toolyard serve examples/bank.toml || [ $$? -eq 130 ]
 
 demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 	@$(BIN)/toolyard demo
+	@echo "  '. $(BIN)/activate' puts 'toolyard' on your PATH."
 
 test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; about 20 minutes on 2 cores
 	@VENV=$(VENV) scripts/test
