@@ -28,7 +28,7 @@ run: $(READY) ## Serve the example yard at http://127.0.0.1:8321/mcp, with a con
 
 demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 	@$(BIN)/toolyard demo
-	@echo "  '. $(BIN)/activate' puts 'toolyard' on your PATH."
+	@printf "\n   First type '. %s/activate', which puts 'toolyard' on your PATH.\n" $(BIN)
 
 test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; about 20 minutes on 2 cores
 	@VENV=$(VENV) scripts/test
