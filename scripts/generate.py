@@ -65,7 +65,7 @@ def codes() -> str:
         "status of the command line. *retry* says that the same call may succeed later; `retryable` of an answer is true only if nothing",
         "may have run, or if running twice does no harm. *recoverable* says that other arguments or another tool can still reach the",
         "goal. *ran* says whether something may have happened already; where it is `maybe`, `may_have_run` of the answer says it. A",
-        "tool's own failures use one of these codes and a reason: see [Fail well](../guides/fail-well.md). A tool of yours may use any code.",
+        "tool's own failures use one of these codes and a reason: see [Fail well](../guides/fail-well.md). Your tools may use any code.",
         "",
         "| code | fires when | http | exit | retry | recoverable | blame | ran | hint, unless the failure brings its own |",
         "|---|---|---|---|---|---|---|---|---|",
