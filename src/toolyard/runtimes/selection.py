@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from toolyard._internal.addresses import is_loopback
 from toolyard.model.errors import ToolError
 from toolyard.runtimes.bubblewrap import Bubblewrap
 from toolyard.runtimes.container import Container
@@ -56,7 +57,7 @@ def unsafe_reason(settings: RuntimeSettings, *, host: str | None = None) -> str 
         return None
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return "The runtime profile 'dev' does not run as root."
-    if host is not None and host not in ("localhost", "::1") and not host.startswith("127."):
+    if host is not None and not is_loopback(host):
         return f"The runtime profile 'dev' is not served on '{host}', which others can reach."
     return None
 

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from toolyard._internal.addresses import is_loopback
 from toolyard._internal.logfmt import log_value
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, SHARED, Caller
 from toolyard.model.profile import Profile
 from toolyard.transports.auth import Authenticator, Refusal
-from toolyard.transports.auth.authenticator import is_loopback
 from toolyard.transports.http.request import Headers, RefusedError, Release, Request
 from toolyard.yard import Yard
 
