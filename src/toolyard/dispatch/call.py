@@ -142,12 +142,6 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a reques
     """JSON: as data, or as text in a `msgspec.Raw`."""
     caller: Caller = ANYONE
     kind: Kind = "tool"
-    channel: str = "library"
-    """The name of the channel that the call came in by."""
-    session_id: str | None = None
-    parent_id: str | None = None
-    trace: dict[str, str] | None = None
-    """`traceparent`, `tracestate` and `baggage`."""
 
     def fingerprint(self) -> str:
         """Return a hash of what is called, with which arguments and for whom; the order of arguments does not matter."""

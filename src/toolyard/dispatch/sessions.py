@@ -21,7 +21,7 @@ from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.state.store import Clock, Store, StoreUnavailableError
 
-__all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "SessionEnd", "Sessions"]
+__all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "Sessions"]
 
 Cleanup = Callable[[], Awaitable[None] | None]
 EndReason = Literal["ended", "idle", "closed"]
@@ -42,15 +42,6 @@ class _StoredSession(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _decode_stored: Final = msgspec.json.Decoder(_StoredSession).decode
-
-
-class SessionEnd(msgspec.Struct, frozen=True):
-    """The event that listeners get after a session ended; `remaining` are the ids that the owner still has."""
-
-    session_id: str
-    owner: str
-    reason: EndReason
-    remaining: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False, repr=False)  # the state may be secret
@@ -118,7 +109,6 @@ class Sessions:
         self._clock = clock
         self._live: dict[str, Session] = {}
         self._by_owner: dict[str, dict[str, Session]] = {}
-        self._listeners: list[Callable[[SessionEnd], None]] = []
 
     def __len__(self) -> int:
         return len(self._live)
@@ -321,13 +311,8 @@ class Sessions:
         if code is not None:
             session.last_code = code
 
-    def on_end(self, listener: Callable[[SessionEnd], None]) -> Callable[[], None]:
-        """Call the listener after every session that ends; return a function that stops it."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
-
     async def end(self, session_id: str, *, reason: EndReason = "ended") -> bool:
-        """Remove a session, run its clean-ups and notify the listeners; return whether it was live.
+        """Remove a session and run its clean-ups; return whether it was live.
 
         A call that is using the session is not interrupted; no other call can enter it.
         """
@@ -338,19 +323,9 @@ class Sessions:
         own.pop(session.id, None)
         if not own:
             self._by_owner.pop(session.owner, None)
-        try:
-            await session.stop(self._limits.cleanup)
-            await self._forget(session, reason)
-        finally:
-            self._notify(SessionEnd(session.id, session.owner, reason, tuple(self.ids(session.owner))))
+        await session.stop(self._limits.cleanup)
+        await self._forget(session, reason)
         return True
-
-    def _notify(self, event: SessionEnd) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except BaseException:  # noqa: BLE001 - a listener may raise anything, and must not stop the others
-                log_exception(_log, "session_listener_failed session=%s", event.session_id)
 
     async def end_all(self) -> None:
         """End every session, newest first, even if this task is cancelled meanwhile."""

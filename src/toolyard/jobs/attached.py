@@ -57,7 +57,7 @@ class AttachedJob(RunningJob):
 
     async def run(self, call: Call, *, status: str = "approval_required") -> Envelope:
         """Run the call; return its answer, or that it waits for an approval. Cancelling this cancels a call that is not parked."""
-        request = CallRequest(self.order.name, self.order.arguments, call.caller, "tool", self.order.channel)
+        request = CallRequest(self.order.name, self.order.arguments, call.caller)
         self.task = asyncio.get_running_loop().create_task(self.execute(request), context=copy_context())
         self.task.add_done_callback(self._leave)
         holder: Any = call  # a run, as every call is

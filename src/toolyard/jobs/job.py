@@ -1,7 +1,6 @@
 """A job as data: what it runs, for whom, and how far it is."""
 
 import os
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -94,7 +93,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def request(self, profile: Profile | None) -> CallRequest:
         """Return the request."""
-        return CallRequest(self.name, self.arguments, self.caller.caller(profile), "tool", self.channel)
+        return CallRequest(self.name, self.arguments, self.caller.caller(profile))
 
 
 class LogLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -217,10 +216,8 @@ def cancelled(job: Job) -> Envelope:
     return Envelope.fail(error, tool_id=job.tool)
 
 
-def interrupted(job: Job, why: str, *, reason: str = "interrupted", details: Mapping[str, Any] | None = None) -> Envelope:
+def interrupted(job: Job, why: str, *, reason: str = "interrupted") -> Envelope:
     """Return the answer of a job whose process ended before it did."""
     hint = "Look at the state first: it may have run." if job.claimed else "Call it again."
-    error = ToolError(
-        "cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=job.partial, **(details or {})
-    )
+    error = ToolError("cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=job.partial)
     return Envelope.fail(error, tool_id=job.tool)
