@@ -17,7 +17,7 @@ from toolyard.dispatch.outcome import store_unavailable
 from toolyard.dispatch.progress import Progress
 from toolyard.jobs.job import POLL_MS, Job, JobOrder, JobStatus, new_job_id
 from toolyard.jobs.run import RunningJob
-from toolyard.model.elicitation import ClientRequest
+from toolyard.model.elicitation import APPROVAL_REQUIRED, ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.state.store import Lease, StoreUnavailableError
 
@@ -55,7 +55,7 @@ class AttachedJob(RunningJob):
         self._parked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._parking = asyncio.Lock()
 
-    async def run(self, call: Call, *, status: str = "approval_required") -> Envelope:
+    async def run(self, call: Call, *, status: str = APPROVAL_REQUIRED) -> Envelope:
         """Run the call; return its answer, or that it waits for an approval. Cancelling this cancels a call that is not parked."""
         request = CallRequest(self.order.name, self.order.arguments, call.caller)
         self.task = asyncio.get_running_loop().create_task(self.execute(request), context=copy_context())

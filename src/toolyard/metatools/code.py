@@ -18,6 +18,7 @@ from toolyard.jobs.service import Jobs
 from toolyard.metatools.chain import is_stopped
 from toolyard.metatools.metatool import TEXT, YardParts, object_schema
 from toolyard.metatools.run import DelayedProgress, is_pending
+from toolyard.model.elicitation import APPROVAL_REQUIRED
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError, invalid_input
 from toolyard.model.names import closest_name
@@ -319,7 +320,7 @@ class _Program:
         if is_pending(answer):  # never taken for the result
             message = f"'{name}' waits for the approval of a person."
             raise CallFailedError(
-                {"code": "state_error", "message": message, "details": {"reason": "approval_required", **_as_dict(answer.data)}}
+                {"code": "state_error", "message": message, "details": {"reason": APPROVAL_REQUIRED, **_as_dict(answer.data)}}
             )
         return answer.data
 
