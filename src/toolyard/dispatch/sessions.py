@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
@@ -19,7 +18,7 @@ import msgspec
 from toolyard._internal.logfmt import is_identifier, log_exception
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
-from toolyard.state.store import Clock, Store, StoreUnavailableError
+from toolyard.state.store import Clock, Store, StoreUnavailableError, owner_key
 
 __all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "Sessions"]
 
@@ -355,4 +354,4 @@ class Sessions:
 
 
 def _prefix(owner: str) -> str:
-    return f"session/{sha256(owner.encode()).hexdigest()[:32]}/"
+    return f"session/{owner_key(owner)}/"

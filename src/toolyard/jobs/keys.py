@@ -1,8 +1,7 @@
 """The keys of jobs in the store."""
 
-from hashlib import sha256
-
 from toolyard.jobs.job import Job
+from toolyard.state.store import owner_key
 
 __all__ = ["job", "lease", "list_entry", "list_prefix", "mail", "order", "result", "running", "topic"]
 
@@ -44,7 +43,7 @@ def mail(job_id: str = "") -> str:
 
 def list_prefix(owner: str) -> str:
     """Return the prefix of the list of an owner's jobs."""
-    return f"job_list/{sha256(owner.encode()).hexdigest()[:32]}/"
+    return f"job_list/{owner_key(owner)}/"
 
 
 def list_entry(owner: str, started: Job) -> str:

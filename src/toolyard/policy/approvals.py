@@ -21,7 +21,7 @@ from toolyard.dispatch.call import Call
 from toolyard.model.envelope import encode, encode_sorted
 from toolyard.model.errors import ToolError, not_found
 from toolyard.model.spec import ToolSpec
-from toolyard.state.store import Store
+from toolyard.state.store import Store, owner_key
 
 __all__ = [
     "Approval",
@@ -256,7 +256,7 @@ def _record(approval_id: str) -> str:
 
 
 def _pending(owner: str = "") -> str:
-    return f"approval_pending/{sha256(owner.encode()).hexdigest()[:32]}/" if owner else "approval_pending/"
+    return f"approval_pending/{owner_key(owner)}/" if owner else "approval_pending/"
 
 
 def _decided(at: float, approval_id: str) -> str:
