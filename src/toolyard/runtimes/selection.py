@@ -22,7 +22,7 @@ from toolyard.runtimes.guest_runtime import GuestRuntime
 from toolyard.runtimes.process import Subprocess, make_folder, remove_orphans
 from toolyard.runtimes.runtime import GuestCall, Hooks, Invoke, Probe, RunFailure, RunLimits, RunResult, Runtime, RuntimeMissingError
 from toolyard.runtimes.settings import BACKENDS, RuntimeSettings
-from toolyard.runtimes.turns import Turns
+from toolyard.runtimes.slots import Slots
 from toolyard.runtimes.wasm import Wasm
 
 __all__ = ["Runtimes", "canary_attacks", "make_runtime", "probe_all", "try_backend", "unsafe_reason", "wanted_backends"]
@@ -76,7 +76,7 @@ class Runtimes:
     def __init__(self, settings: RuntimeSettings, *, state_dir: str | None = None) -> None:
         self._settings = settings
         self._state_dir = state_dir
-        self._turns = Turns(settings.concurrency)
+        self._slots = Slots(settings.concurrency)
         self._selecting: asyncio.Task[tuple[Runtime, Probe]] | None = None
         self._closing = False
         self._monty: asyncio.Task[tuple[Runtime, Probe]] | None = None
@@ -119,32 +119,32 @@ class Runtimes:
     async def run(
         self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, owner: str = "", session: str = ""
     ) -> tuple[RunResult, Probe]:
-        """Run a program when it is its turn; the wait is not part of its time.
+        """Run a program once a slot is free; the wait is not part of its time.
 
         Raises:
             ToolError: `runtime_unavailable`, or `state_error` if the session has a program that waits for a person.
         """
         runtime, probe = await self.for_program(code, session)
         run_id = secrets.token_hex(8)
-        async with self._turns.take(owner, session=session, refuse=partial(runtime.cancel, run_id)) as turn:
+        async with self._slots.take(owner, session=session, refuse=partial(runtime.cancel, run_id)) as slot:
 
             async def answer(call: GuestCall) -> object:
-                await turn.ready()
+                await slot.ready()
                 try:
                     value = await invoke(call)
                 except Exception:  # a call that is cancelled has no answer to wait with
-                    await turn.ready()
+                    await slot.ready()
                     raise
-                await turn.ready()
+                await slot.ready()
                 return value
 
-            timed = msgspec.structs.replace(hooks, paused=lambda: hooks.paused() + turn.queued_s)
+            timed = msgspec.structs.replace(hooks, paused=lambda: hooks.paused() + slot.queued_s)
             try:
-                with hooks.watch(turn.pause):
+                with hooks.watch(slot.pause):
                     result = await runtime.run(code, inputs, limits, answer, hooks=timed, run_id=run_id, session=session)
             except RuntimeMissingError as error:
                 raise ToolError("runtime_unavailable", str(error), hint=error.install or None) from None
-        return (msgspec.structs.replace(result, failure=_CROWDED) if turn.is_refused else result), probe
+        return (msgspec.structs.replace(result, failure=_CROWDED) if slot.is_refused else result), probe
 
     async def end_session(self, session: str) -> None:
         """End the guest of a session."""
