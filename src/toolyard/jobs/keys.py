@@ -3,7 +3,7 @@
 from toolyard.jobs.job import Job
 from toolyard.state.store import owner_key
 
-__all__ = ["job", "lease", "list_entry", "list_prefix", "mail", "order", "result", "running", "topic"]
+__all__ = ["job", "lease", "list_entry", "list_prefix", "messages", "order", "result", "running", "topic"]
 
 
 def job(job_id: str = "") -> str:
@@ -36,7 +36,7 @@ def topic(job_id: str) -> str:
     return f"job/{job_id}"
 
 
-def mail(job_id: str = "") -> str:
+def messages(job_id: str = "") -> str:
     """Return the prefix of messages to the process that runs a job."""
     return f"job_mail/{job_id}/" if job_id else "job_mail/"
 
