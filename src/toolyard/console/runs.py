@@ -150,7 +150,7 @@ class Run:
 
     async def _call_tool(self) -> None:
         channel = Channel(
-            name="console", line=self.id, progress=self._on_progress, log=self._on_log, ask=self._ask, capabilities=_ELICITATION
+            name="console", connection_id=self.id, progress=self._on_progress, log=self._on_log, ask=self._ask, capabilities=_ELICITATION
         )
         self._finish(await self._yard.call(self.tool, msgspec.Raw(self.arguments.encode() or b"{}"), caller=self.caller, channel=channel))
 
@@ -172,7 +172,7 @@ class Run:
             calls = self._yard.dispatcher.in_flight.values()
         except RuntimeError:
             return None
-        return next((call for call in calls if call.parent is None and call.channel.line == self.id), None)
+        return next((call for call in calls if call.parent is None and call.channel.connection_id == self.id), None)
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress = msgspec.structs.replace(progress, text=str(progress.text)[:_LINE_CHARACTERS])

@@ -90,7 +90,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     """How a call came in, and what can be sent back while it runs."""
 
     name: str = "library"
-    line: str = ""
+    connection_id: str = ""
     """The connection, where several clients share one identity and name."""
     server: int = 0
     """The number of the server context that the call belongs to; 0 is none."""

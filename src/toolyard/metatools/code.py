@@ -348,8 +348,8 @@ def _listener(call: Call) -> OutputListener:
 
 
 def _runtime(probe: Probe) -> dict[str, Any]:
-    told = {"backend": probe.backend, "sandboxed": probe.sandboxed, "enforced": list(probe.enforced)}
-    return {**told, "not_enforced": probe.unenforced} if probe.unenforced else told
+    isolation = {"backend": probe.backend, "sandboxed": probe.sandboxed, "enforced": list(probe.enforced)}
+    return {**isolation, "not_enforced": probe.unenforced} if probe.unenforced else isolation
 
 
 def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, session: str, may_have_run: bool) -> ToolError:

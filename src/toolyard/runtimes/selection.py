@@ -165,9 +165,9 @@ class Runtimes:
             except (RuntimeMissingError, OSError) as error:
                 missing[name] = str(error)
                 install.append(getattr(error, "install", ""))
-        told = " ".join(f"{name}: {why}" for name, why in missing.items())
+        reasons = " ".join(f"{name}: {why}" for name, why in missing.items())
         hint = " Or: ".join(dict.fromkeys(filter(None, install))) or _NOTHING_ALLOWED
-        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}".strip(), hint=hint, backends=missing)
+        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {reasons}".strip(), hint=hint, backends=missing)
 
 
 def _fits_monty(code: str) -> bool:
