@@ -15,13 +15,13 @@ from toolyard.policy.rules import Rules
 if TYPE_CHECKING:
     from toolyard.policy.webhook import Post  # few yards need it
 
-__all__ = ["governance_options", "post_json"]
+__all__ = ["policy_options", "post_json"]
 
 _ANSWER_BYTES: Final = 64 * 1024
 _CONNECT_S: Final = 10.0
 
 
-def governance_options(config: Config, notices: Notices) -> dict[str, Any]:
+def policy_options(config: Config, notices: Notices) -> dict[str, Any]:
     """Return what the settings say about rules and approvals, by its name in `Yard.configure`.
 
     Raises:
