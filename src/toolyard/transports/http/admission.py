@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METADATA_PATH",
+    "AccessCheck",
     "Connections",
     "EndpointUrl",
-    "HostCheck",
     "Requests",
     "Throttle",
     "check_duplicates",
@@ -104,7 +104,7 @@ def endpoint_url_of(request: Request, path: str, serving: Serving) -> EndpointUr
     return EndpointUrl(f"{request.scheme}://{host}{request.root}", path)
 
 
-class HostCheck:
+class AccessCheck:
     """Checks the host, the origin and the credentials of requests."""
 
     def __init__(self, serving: Serving, authenticator: Authenticator | None, *, host: str | None) -> None:

@@ -24,7 +24,7 @@ from toolyard.server.methods import is_modern, name_of, open_request, params_of_
 from toolyard.transports.auth import Authenticator
 from toolyard.transports.http.admission import (
     METADATA_PATH,
-    HostCheck,
+    AccessCheck,
     Requests,
     check_duplicates,
     endpoint_url_of,
@@ -132,7 +132,7 @@ class App:
         self.is_ready = True
         self.is_open = authenticator is None
         """Whether requests need no credentials."""
-        self._host_check = HostCheck(serving, authenticator, host=host)
+        self._host_check = AccessCheck(serving, authenticator, host=host)
         self._default_caller = SHARED if authenticator is None else None
         self._requests = Requests(serving)
         self._endpoint: Endpoint | None = None
