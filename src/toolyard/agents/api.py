@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from toolyard.agents.events import StreamEvent, encode_stream_event, type_of
-from toolyard.agents.interactions import Interaction, loosest
+from toolyard.agents.interactions import Interaction, looseness
 from toolyard.agents.manager import AgentManager, MessageOptions
 from toolyard.agents.sessions import AgentSession
 from toolyard.agents.turn import Turn
@@ -273,7 +273,7 @@ class AgentApi:
             ToolError: `permission_denied`.
         """
         own = self._manager.options.permission_mode
-        if mode and loosest(mode) > loosest(own):
+        if mode and looseness(mode) > looseness(own):
             message = f"The permission mode '{mode}' is looser than '{own}', which the server allows."
             raise ToolError("permission_denied", message, hint="Choose a stricter one.", may_have_run=False)
 

@@ -19,7 +19,7 @@ from toolyard.agents.events import ApprovalRequired, ApprovalResolved, Outcome, 
 from toolyard.model.errors import ToolError, not_found
 from toolyard.model.schema import SchemaValidator
 
-__all__ = ["MODES", "Decision", "Interaction", "Interactions", "loosest", "mode_asks", "new_interaction_id"]
+__all__ = ["MODES", "Decision", "Interaction", "Interactions", "looseness", "mode_asks", "new_interaction_id"]
 
 MODES: Final[Mapping[str, tuple[bool, int]]] = MappingProxyType(
     {
@@ -41,7 +41,7 @@ def mode_asks(mode: str) -> bool:
     return MODES.get(mode, (True, 0))[0]
 
 
-def loosest(mode: str) -> int:
+def looseness(mode: str) -> int:
     """Return how loose a mode is; an unknown one is as strict as the default."""
     return MODES.get(mode, (True, 0))[1]
 

@@ -24,9 +24,9 @@ __all__ = [
     "JobStatus",
     "LogLine",
     "cancelled",
-    "definition_of",
     "interrupted",
     "new_job_id",
+    "resume_hash",
     "started_data",
 ]
 
@@ -200,8 +200,8 @@ def new_job_id() -> str:
     return f"j_{os.urandom(16).hex()}"
 
 
-def definition_of(spec: ToolSpec) -> str:
-    """Return the hash of a tool's name, input schema and operation."""
+def resume_hash(spec: ToolSpec) -> str:
+    """Return the hash of a tool's name, input schema and operation; a job goes on only with the same."""
     return sha256(encode_sorted([spec.name, spec.input_schema, str(spec.operation)])).hexdigest()[:32]
 
 

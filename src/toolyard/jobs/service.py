@@ -31,9 +31,9 @@ from toolyard.jobs.job import (
     JobOrder,
     JobStatus,
     cancelled,
-    definition_of,
     interrupted,
     new_job_id,
+    resume_hash,
     started_data,
 )
 from toolyard.jobs.run import LEASE_S, TASKS, RunningJob, tidy
@@ -153,7 +153,7 @@ class Jobs(StoredJobs):
             name=call.spec.name,
             arguments=_arguments_of(call),
             caller=JobCaller.of(call.caller),
-            definition=definition_of(call.spec),
+            definition=resume_hash(call.spec),
             safe=call.spec.safe,
             refs_resolved=not wraps or call.options.refs_resolved,
             inside=names_around(call),
@@ -338,7 +338,7 @@ class Jobs(StoredJobs):
         if not order.may_run_again(job):
             return left
         profile, spec = self._find(order)
-        if profile is not None and spec is not None and definition_of(spec) == order.definition:
+        if profile is not None and spec is not None and resume_hash(spec) == order.definition:
             return profile if spec.safe or not job.claimed else left
         if spec is None and time.monotonic() - self._opened_at < _TOOL_WAIT_S:
             return None

@@ -152,7 +152,7 @@ def arguments_hash(arguments: object) -> str:
         raise ToolError("permission_denied", message, reason="not_comparable", may_have_run=False) from None
 
 
-def definition_of(spec: ToolSpec) -> str:
+def spec_hash(spec: ToolSpec) -> str:
     """Return the hash of a whole definition."""
     return sha256(encode_sorted(spec)).hexdigest()
 
@@ -164,7 +164,7 @@ def binding_of(call: Call, spec: ToolSpec, arguments: object) -> Binding:
         identity=call.caller.identity,
         profile=call.profile.name,
         tool=f"{spec.kind}:{spec.name}",
-        definition=definition_of(spec),
+        definition=spec_hash(spec),
         session="" if call.session is None else call.session.id,
         arguments=arguments_hash(arguments),
     )
