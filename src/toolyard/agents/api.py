@@ -1,6 +1,6 @@
-"""The HTTP API of agents: sessions, messages as event streams, and what a person decides.
+"""The HTTP API of agents: sessions, messages as event streams, and decisions of people.
 
-It is mounted beside `/mcp` and has the same authentication and host check, which the HTTP application does before it is called.
+It is mounted beside `/mcp`. The HTTP application authenticates each request and checks its host before it calls this module.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a person says to a decision; may be left out."""
+    """The reason for a decision; may be left out."""
 
     reason: str = ""
     """The model reads it."""
@@ -329,7 +329,7 @@ def _pattern(path: str) -> "re.Pattern[str]":
 
 
 def _read_body(request: Request, route: Route) -> msgspec.Struct | None:
-    """Return the body of a request; every POST must be JSON, because a page of another origin cannot send that unasked.
+    """Return the body of a request. Every POST must be JSON: a browser asks the server before a page of another origin may send it.
 
     Raises:
         RefusedError: 415 if it is something else.

@@ -209,7 +209,7 @@ class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who decides about approvals, and who is told of them."""
+    """Who decides about approvals, and the URL that new ones are sent to."""
 
     operators: tuple[str, ...] = ()
     """Identities that may decide, or 'claim:NAME=VALUE' for every caller whose token has that claim."""
@@ -332,7 +332,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
     approvals: ApprovalSettings = msgspec.field(default_factory=ApprovalSettings)
-    """Who decides about approvals, and who is told of them."""
+    """Who decides about approvals, and the URL that new ones are sent to."""
     policy: PolicySettings = msgspec.field(default_factory=PolicySettings)
     """A service that decides about calls."""
     monitor: MonitorSettings = msgspec.field(default_factory=MonitorSettings)

@@ -1,7 +1,7 @@
-"""Runs: calls that people make in the console, with what came of them.
+"""Runs: calls that people make in the console, with their results.
 
 A run belongs to the login that started it, and nobody else sees that it exists. It goes on when the page is closed, so that a reload
-shows it again. Runs are kept in memory, as many as there is room for.
+shows it again. Runs are kept in memory, up to a size.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Sessions: state that outlives a call, with an id that callers pass as an argument.
 
-A session belongs to an owner, an opaque string: no caller, call or transport is known here. It lives in one process; only its `data`
-go to the store, if the yard has one, and a session of nothing else can go on in another process.
+A session belongs to an owner, an opaque string; this module knows no caller, call or transport. A session lives in one process. If
+the yard has a store, the `data` of its sessions are kept there. Another process can continue a session that has only `data`.
 """
 
 import asyncio

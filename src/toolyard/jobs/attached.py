@@ -1,7 +1,7 @@
-"""Attached jobs: a call that runs as a job from its start, in case it must wait for a person longer than its caller can.
+"""Attached jobs: calls that run as a job from the start, because they may wait for a person longer than their caller can.
 
-While the caller waits, such a job is not stored, and progress, log lines and questions go to the caller. When it is parked, the
-caller gets its first answer, and the job goes on like any other. It is never run again to get past what it waits for.
+While the caller waits, the job is not stored, and progress, log lines and questions go to the caller. When the job is parked, the
+caller gets a first answer, and the job goes on like any other. The job never starts again because of the wait.
 """
 
 import asyncio

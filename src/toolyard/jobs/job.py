@@ -1,4 +1,4 @@
-"""A job as data: what it runs, for whom, and how far it is."""
+"""A job as data: what it runs, for whom, its state and its result."""
 
 import os
 from hashlib import sha256
@@ -105,7 +105,7 @@ class LogLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a job is."""
+    """The state of a job."""
 
     id: str
     tool: str
@@ -133,7 +133,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ended(self) -> bool:
-        """Return whether it goes on no more."""
+        """Return whether it has ended."""
         return self.status in ENDED
 
     def view(self) -> dict[str, Any]:

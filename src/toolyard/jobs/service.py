@@ -1,4 +1,4 @@
-"""The jobs of one yard: starts them, lets callers see and cancel them, and settles those that a dead process left.
+"""The jobs of one yard: starts, shows and cancels jobs, and settles those of dead processes.
 
 A job belongs to the process that holds its lease. Another process resumes it, or reports it as interrupted, only after the lease
 ended. It knows no protocol and no metatool.
@@ -129,7 +129,7 @@ class Jobs(StoredJobs):
         return call.options.job is None and not call.channel.job_id and is_first(call)
 
     def attach(self, call: Call) -> AttachedJob:
-        """Return what runs a call that may wait for people, in place of its handler: if that takes long, it becomes a job."""
+        """Return an attached job for a call; its `run` takes the place of the handler."""
         attached = AttachedJob(self, self._order(call), call)
         self._attached.add(attached)
         return attached

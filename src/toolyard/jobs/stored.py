@@ -1,4 +1,4 @@
-"""Jobs as the store shows them, to any process that can read it: the operator's commands, and servers that share the file."""
+"""Jobs in the store, for any process that can read it: commands of operators, and servers that share the file."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping

@@ -1,4 +1,4 @@
-"""Rules, operators, webhook and decision point, from settings to what a yard takes."""
+"""Makes the policy options of a yard from settings: rules, operators, webhook and decision point."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ _CONNECT_S: Final = 10.0
 
 
 def policy_options(config: Config, notices: Notices) -> dict[str, Any]:
-    """Return what the settings say about rules and approvals, by its name in `Yard.configure`.
+    """Return the options for `Yard.configure` that concern rules and approvals.
 
     Raises:
         LaunchError: A rule, a URL or a secret is wrong.

@@ -1,4 +1,4 @@
-"""Reactions to changed files: live settings of an open yard, and `--reload`, which restarts the whole server.
+"""Reloading after files change: settings of an open yard, or with `--reload` the whole server.
 
 The supervisor of `--reload` knows no yard: it runs its own program again.
 """

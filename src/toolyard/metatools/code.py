@@ -341,7 +341,7 @@ def _as_dict(data: object) -> dict[str, Any]:
 
 
 def _listener(call: Call) -> OutputListener:
-    """Return what is told of output while the program runs: log lines, where the client takes them."""
+    """Return a listener that sends output to the client as log lines; it does nothing if the client takes none."""
     if call.channel.log is None:
         return lambda _stream, _text: None
     return lambda stream, text: cast("None", call.log("info" if stream == "out" else "warning", text.rstrip("\n"), stream=stream))
@@ -374,7 +374,7 @@ def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, ses
 
 
 def _hint(failure: RunFailure) -> str | None:
-    """Return what mends a mistake that agents make often."""
+    """Return a hint for a mistake that agents often make."""
     if failure.kind == "syntax":
         return _syntax_hint(failure)
     if failure.type == "ModuleNotFoundError":

@@ -1,4 +1,4 @@
-"""What becomes of records: logs, metrics and other sinks. Its names are loaded lazily, because most yards need few of them."""
+"""Sinks for the records of calls: logs, metrics and a ring. Names are loaded lazily, because most yards need few of them."""
 
 from typing import TYPE_CHECKING
 

@@ -135,7 +135,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Return one hash of all."""
+        """Return one hash of all fields."""
         return sha256(encode_sorted([self.owner, self.profile, self.tool, self.definition, self.session, self.arguments])).hexdigest()
 
 
@@ -270,7 +270,7 @@ def _grant_key(binding: Binding, arguments: str) -> str:
 
 
 class Approvals:
-    """The approvals in a store. Whoever can write the store can decide, so check first who it is."""
+    """The approvals in a store. It does not check who decides: that is the business of its callers."""
 
     def __init__(self, store: Store, *, clock: Clock = time.time, audit: Audit | None = None) -> None:
         self._store = store

@@ -1,7 +1,7 @@
 """The gate: judges each call by the rules, and makes a call that needs an approval wait for it.
 
 A person is asked in this order: by elicitation, then while the call is held, and then by an answer that asks the caller to send the
-same call again. It knows no job and no HTTP: what it needs of them is handed in.
+same call again. It imports no jobs and no HTTP: their functions are passed in.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class DecisionPoint(Protocol):
 
 
 class _Entry(NamedTuple):
-    """What is known of a tool in a profile before its arguments are."""
+    """The rules that may apply to a tool in a profile, before the arguments are known."""
 
     spec: ToolSpec
     candidates: Candidates

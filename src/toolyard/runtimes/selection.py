@@ -1,4 +1,4 @@
-"""The selection of a runtime: the first backend that is there and stops the canary attacks. It never falls back to `dev`."""
+"""The selection of a runtime: the first backend that is installed and stops the canary attacks. It never falls back to `dev`."""
 
 import asyncio
 import logging
@@ -105,7 +105,7 @@ class Runtimes:
         return await asyncio.shield(self._selecting)
 
     async def for_program(self, code: str, session: str = "") -> tuple[Runtime, Probe]:
-        """Return the runtime of a program: Monty, if it is switched on and knows everything in it, else the selected one.
+        """Return the runtime of a program: Monty, if it is switched on and supports the program, else the selected one.
 
         Raises:
             ToolError: `runtime_unavailable`, with what to install.

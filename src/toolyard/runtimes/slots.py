@@ -1,6 +1,6 @@
 """Slots: how many programs run at one time. A program that waits for a person frees its slot meanwhile.
 
-A waiting guest keeps its memory, so only so many may wait. A program beyond that is stopped; programs that ask nobody never are.
+A waiting guest keeps its memory, so the number of waiting programs is limited. A program that would exceed it is stopped.
 """
 
 import asyncio
@@ -47,7 +47,10 @@ class Slot:
         self._is_taken = True
 
     def pause(self) -> Callable[[], None]:
-        """Free the slot while a person is asked; return what takes one again. Too many such programs are stopped instead."""
+        """Free the slot while a person is asked, and return a function that takes one again.
+
+        If too many programs wait already, this one is stopped instead.
+        """
         waiting = self._slots.waiting
         if waiting.total() >= _WAITING or waiting[self._owner] >= _WAITING_EACH:
             self.is_refused = True

@@ -293,7 +293,7 @@ def shown_envelope(run: Run) -> dict[str, Any]:
 
 
 def next_step(run: Run) -> dict[str, str] | None:
-    """Return where a call goes on that was answered before its tool ran to its end: at an approval, or as a job."""
+    """Return the link to the approval or the job of a call that has no result yet, or None."""
     data: object = None if run.envelope is None else run.envelope.data
     facts = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if facts.get("status") == APPROVAL_REQUIRED:
