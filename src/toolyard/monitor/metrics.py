@@ -49,6 +49,7 @@ _MAX_SOURCES: Final = 200
 _MAX_CALLERS: Final = 1000
 _MAX_OPEN: Final = 1000
 """The most approvals whose end is waited for; the store holds no more pending ones."""
+_BATCH: Final = 256
 _RATE_SECONDS: Final = 900
 _TREND_STEP_S: Final = 15
 _TREND_STEPS: Final = _RATE_SECONDS // _TREND_STEP_S
@@ -180,20 +181,49 @@ class Metrics:
     """A sink that counts calls, for one yard; it is called in the event loop."""
 
     def __init__(self) -> None:
-        self.tools: dict[Label, CallStats] = {}
-        self.callers: dict[str, CallerStats] = {}
-        self.rates = Rates()
+        self._tools: dict[Label, CallStats] = {}
+        self._callers: dict[str, CallerStats] = {}
+        self._rates = Rates()
+        self._uncounted: list[Record] = []
+        """Records are counted in batches, which takes half the time of counting each alone, and before anything is read."""
         self.open_approvals: dict[str, Label] = {}
         """Approvals that were asked for, and whose end was not counted yet: another process may decide."""
         self._sources: set[str] = set()
 
     def __call__(self, record: Record) -> None:
-        """Count a call."""
-        if record.delegated:  # the job is counted when it ends, so that one call is not two
-            return
+        """Count a call, soon."""
+        self._uncounted.append(record)
+        if len(self._uncounted) >= _BATCH:
+            self._count_all()
+
+    @property
+    def tools(self) -> dict[Label, CallStats]:
+        """Return the counters of each tool, resource and prompt."""
+        self._count_all()
+        return self._tools
+
+    @property
+    def callers(self) -> dict[str, CallerStats]:
+        """Return the counters of each caller."""
+        self._count_all()
+        return self._callers
+
+    @property
+    def rates(self) -> "Rates":
+        """Return the calls from outside by second."""
+        self._count_all()
+        return self._rates
+
+    def _count_all(self) -> None:
+        records, self._uncounted = self._uncounted, []
+        for record in records:
+            if not record.delegated:  # the job is counted when it ends, so that one call is not two
+                self._count(record)
+
+    def _count(self, record: Record) -> None:
         # a plain tuple finds a label and costs a third of one
         key: Any = (record.source, record.tool)
-        stats = self.tools.get(key) or self._stats_of(self.label_of(*key))
+        stats = self._tools.get(key) or self._stats_of(self.label_of(*key))
         duration = record.elapsed_ms
         if record.waited_ms:
             duration = max(duration - record.waited_ms, 0.0)
@@ -201,19 +231,19 @@ class Metrics:
         second = int(record.started + record.elapsed_ms / 1000)
         stats.add(record, duration, bucket)
         stats.trend.add(second, record.blame)
-        caller = self.callers.get(record.identity) or self._caller_of(record.identity)
+        caller = self._callers.get(record.identity) or self._caller_of(record.identity)
         caller.calls += 1
         if record.code is not None:
             caller.errors += 1
         if not record.depth:
-            self.rates.add(second, duration, bucket, record.code)
+            self._rates.add(second, duration, bucket, record.code)
 
     def label_of(self, source: str, tool: str) -> Label:
         """Return the label that a tool is counted under."""
         if not source:
             return Label("", UNKNOWN)
         label = Label(source, tool)
-        if label in self.tools or len(self.tools) < _MAX_TOOLS:
+        if label in self._tools or len(self._tools) < _MAX_TOOLS:
             return label
         return Label(source, OTHER) if source in self._sources or len(self._sources) < _MAX_SOURCES else Label(OTHER, OTHER)
 
@@ -237,7 +267,7 @@ class Metrics:
     def count_approval(self, event: ApprovalEvent, approval_id: str, *, source: str = "", tool: str = "") -> None:
         """Count that an approval was asked for, or how it ended, which is counted once for each decision."""
         label = self.open_approvals.pop(approval_id, None) or self.label_of(source, tool)
-        approvals = (self.tools.get(label) or self._stats_of(label)).approvals
+        approvals = (self._tools.get(label) or self._stats_of(label)).approvals
         approvals[event] = approvals.get(event, 0) + 1
         if event == "asked":
             while len(self.open_approvals) >= _MAX_OPEN:
@@ -246,13 +276,13 @@ class Metrics:
 
     def _stats_of(self, label: Label) -> CallStats:
         self._sources.add(label.source)
-        if label not in self.tools:
-            self.tools[label] = CallStats()
-        return self.tools[label]
+        if label not in self._tools:
+            self._tools[label] = CallStats()
+        return self._tools[label]
 
     def _caller_of(self, identity: str) -> CallerStats:
-        known = len(self.callers) < _MAX_CALLERS
-        return self.callers.setdefault(identity if known else OTHER, CallerStats())
+        known = len(self._callers) < _MAX_CALLERS
+        return self._callers.setdefault(identity if known else OTHER, CallerStats())
 
 
 class Second(msgspec.Struct):

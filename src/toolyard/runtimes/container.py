@@ -304,7 +304,10 @@ class _Contained:
 
     async def send_signal(self, number: int) -> bool:
         """Send a signal to the guest, which is the only process of its container."""
-        status, _ = await _engine(self._engine.program, ["kill", "--signal", signal.Signals(number).name, self._name])
+        try:
+            status, _ = await _engine(self._engine.program, ["kill", "--signal", signal.Signals(number).name, self._name])
+        except OSError:
+            return False
         return status == 0
 
     async def end(self, grace: float) -> int | None:

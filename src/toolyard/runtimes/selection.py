@@ -1,4 +1,4 @@
-"""The selection of a runtime: the first backend that is there and stops the canary attacks. It never falls back to `dev`."""
+"""The selection of a runtime: the first backend that is installed and stops the canary attacks. It never falls back to `dev`."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from toolyard._internal.addresses import is_loopback
 from toolyard._internal.logfmt import log_exception
 from toolyard.model.errors import ToolError
 from toolyard.runtimes.bubblewrap import Bubblewrap
@@ -32,7 +33,7 @@ from toolyard.runtimes.runtime import (
     RuntimeMissingError,
 )
 from toolyard.runtimes.settings import BACKENDS, RuntimeSettings
-from toolyard.runtimes.turns import Turns
+from toolyard.runtimes.slots import Slots
 from toolyard.runtimes.wasm import Wasm
 
 __all__ = ["Runtimes", "canary_attacks", "make_runtime", "probe_all", "try_backend", "unsafe_reason", "wanted_backends"]
@@ -69,7 +70,7 @@ def unsafe_reason(settings: RuntimeSettings, *, host: str | None = None) -> str 
         return None
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return "The runtime profile 'dev' does not run as root."
-    if host is not None and host not in ("localhost", "::1") and not host.startswith("127."):
+    if host is not None and not is_loopback(host):
         return f"The runtime profile 'dev' is not served on '{host}', which others can reach."
     return None
 
@@ -88,7 +89,7 @@ class Runtimes:
     def __init__(self, settings: RuntimeSettings, *, state_dir: str | None = None) -> None:
         self._settings = settings
         self._state_dir = state_dir
-        self._turns = Turns(settings.concurrency)
+        self._slots = Slots(settings.concurrency)
         self._selecting: asyncio.Task[tuple[Runtime, Probe]] | None = None
         self._closing = False
         self._monty: asyncio.Task[tuple[Runtime, Probe]] | None = None
@@ -118,7 +119,7 @@ class Runtimes:
         return await asyncio.shield(self._selecting)
 
     async def for_program(self, code: str, session: str = "") -> tuple[Runtime, Probe]:
-        """Return the runtime of a program: Monty, if it is switched on and knows everything in it, else the selected one.
+        """Return the runtime of a program: Monty, if it is switched on and supports the program, else the selected one.
 
         Raises:
             ToolError: `runtime_unavailable`, with what to install.
@@ -132,33 +133,33 @@ class Runtimes:
     async def run(
         self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, owner: str = "", session: str = ""
     ) -> tuple[RunResult, Probe]:
-        """Run a program when it is its turn; the wait is not part of its time.
+        """Run a program once a slot is free; the wait is not part of its time.
 
         Raises:
             ToolError: `runtime_unavailable`, `overloaded`, or `state_error` if the session has a program that waits for a person.
         """
         runtime, probe = await self.for_program(code, session)
         run_id = secrets.token_hex(8)
-        async with self._turns.take(owner, runtime, run_id=run_id, session=session) as turn:
+        async with self._slots.take(owner, runtime, run_id=run_id, session=session) as slot:
 
             async def answer(call: GuestCall) -> object:
-                await turn.ready()
+                await slot.ready()
                 try:
                     value = await invoke(call)
                 except Exception:  # a call that is cancelled has no answer to wait with
-                    await turn.ready()
+                    await slot.ready()
                     raise
-                await turn.ready()
+                await slot.ready()
                 return value
 
-            timed = msgspec.structs.replace(hooks, paused=lambda: turn.frozen_s)
+            timed = msgspec.structs.replace(hooks, paused=lambda: slot.frozen_s)
             try:
-                with hooks.watch(turn.pause):
+                with hooks.watch(slot.pause):
                     result = await runtime.run(code, inputs, limits, answer, hooks=timed, run_id=run_id, session=session)
             except RuntimeMissingError as error:
                 code = "overloaded" if isinstance(error, RuntimeBusyError) else "runtime_unavailable"
                 raise ToolError(code, str(error), hint=error.install or None) from None
-        return (msgspec.structs.replace(result, failure=_CROWDED) if turn.is_refused else result), probe
+        return (msgspec.structs.replace(result, failure=_CROWDED) if slot.is_refused else result), probe
 
     async def end_session(self, session: str) -> None:
         """End the guest of a session."""
@@ -189,9 +190,9 @@ class Runtimes:
             except (RuntimeMissingError, OSError) as error:
                 missing[name] = str(error)
                 install.append(getattr(error, "install", ""))
-        told = " ".join(f"{name}: {why}" for name, why in missing.items())
+        reasons = " ".join(f"{name}: {why}" for name, why in missing.items())
         hint = " Or: ".join(dict.fromkeys(filter(None, install))) or _NOTHING_ALLOWED
-        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}".strip(), hint=hint, backends=missing)
+        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {reasons}".strip(), hint=hint, backends=missing)
 
 
 async def _close(selecting: asyncio.Task[tuple[Runtime, Probe]]) -> None:

@@ -1,6 +1,6 @@
-"""Turns: how many programs run at one time. A program that waits for a person is frozen and gives its place back meanwhile.
+"""Slots: how many programs run at one time. A program that waits for a person is frozen and frees its slot meanwhile.
 
-A waiting guest keeps its memory, so only so many may wait. A program beyond that is stopped; programs that ask nobody never are.
+A waiting guest keeps its memory, so the number of waiting programs is limited. A program that would exceed it is stopped.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final
 from toolyard.model.errors import ToolError
 from toolyard.runtimes.runtime import Runtime
 
-__all__ = ["Turn", "Turns"]
+__all__ = ["Slot", "Slots"]
 
 _WAITING: Final = 64
 _WAITING_EACH: Final = 8
@@ -24,13 +24,13 @@ def _nothing() -> None:
     """Take nothing back."""
 
 
-class Turn:
-    """The place of one program among those that run."""
+class Slot:
+    """The slot of one program, taken while the program runs."""
 
-    def __init__(self, turns: "Turns", owner: str, runtime: Runtime, run_id: str) -> None:
-        self._turns, self._owner, self._runtime, self._run_id = turns, owner, runtime, run_id
+    def __init__(self, slots: "Slots", owner: str, runtime: Runtime, run_id: str) -> None:
+        self._slots, self._owner, self._runtime, self._run_id = slots, owner, runtime, run_id
         self._following: asyncio.Task[None] | None = None
-        self._has_place = False
+        self._is_taken = False
         self._frozen_at: float | None = None
         self._frozen_s = 0.0
         self._running = asyncio.Event()
@@ -45,14 +45,14 @@ class Turn:
         return self._frozen_s + (0.0 if self._frozen_at is None else time.monotonic() - self._frozen_at)
 
     async def take(self) -> None:
-        """Wait for the first place."""
-        await self._turns.free.acquire()
-        self._has_place = True
+        """Wait for a slot at the start."""
+        await self._slots.free.acquire()
+        self._is_taken = True
         self._running.set()
 
     def pause(self) -> Callable[[], None]:
-        """Freeze the program and give its place back while a person is asked; return what undoes it. Too many are stopped instead."""
-        waiting = self._turns.waiting
+        """Freeze the program and free its slot while a person is asked; return what undoes it. Too many are stopped instead."""
+        waiting = self._slots.waiting
         if waiting.total() >= _WAITING or waiting[self._owner] >= _WAITING_EACH:
             self.is_refused = True
             self._runtime.cancel(self._run_id)
@@ -65,16 +65,16 @@ class Turn:
         return self._resume
 
     async def ready(self) -> None:
-        """Wait until the program runs: while it waits for a person or a place, it starts no call and gets no answer."""
+        """Wait until the program runs: while it waits for a person or a slot, it starts no call and gets no answer."""
         await self._running.wait()
 
     def end(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         if self.is_waiting:
             self._forget_wait()
         if self._following is not None:
-            self._following.cancel()  # one that has just got a place gives it back itself
-        self._give_back()
+            self._following.cancel()  # one that has just got a slot frees it itself
+        self._release()
         self.halted.set()
 
     def _resume(self) -> None:
@@ -85,7 +85,7 @@ class Turn:
 
     def _forget_wait(self) -> None:
         self.is_waiting = False
-        self._turns.waiting -= Counter([self._owner])
+        self._slots.waiting -= Counter([self._owner])
 
     def _follow(self) -> None:
         if self._following is None or self._following.done():
@@ -93,61 +93,61 @@ class Turn:
 
     async def _settle(self) -> None:
         """Freeze or continue the guest until that fits: a person may decide while it is being frozen, and another call ask at once."""
-        while self.is_waiting is self._has_place:
+        while self.is_waiting is self._is_taken:
             if not self.is_waiting:
-                await self._turns.free.acquire()
-                self._has_place = True
+                await self._slots.free.acquire()
+                self._is_taken = True
                 if self.is_waiting:
                     continue
                 await self._runtime.thaw(self._run_id)
                 self._frozen_s, self._frozen_at = self.frozen_s, None
             elif await self._runtime.freeze(self._run_id):
                 self._frozen_at = self._frozen_at or time.monotonic()
-                self._give_back()
-            else:  # it may compute, so its clock goes on and its place stays taken
+                self._release()
+            else:  # it may compute, so its clock goes on and its slot stays taken
                 break
         if not self.is_waiting:
             self._running.set()
 
-    def _give_back(self) -> None:
-        if self._has_place:
-            self._has_place = False
-            self._turns.free.release()
+    def _release(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self._slots.free.release()
 
 
-class Turns:
-    """The places of all programs of one yard, and the programs that wait for people."""
+class Slots:
+    """The slots of all programs of one yard, and the programs that wait for people."""
 
     def __init__(self, concurrency: int) -> None:
         self.free = asyncio.Semaphore(concurrency)
         self.waiting = Counter[str]()
         """Programs that wait for people, by caller."""
-        self._sessions: dict[str, Turn] = {}
+        self._sessions: dict[str, Slot] = {}
 
     @asynccontextmanager
-    async def take(self, owner: str, runtime: Runtime, *, run_id: str, session: str = "") -> AsyncGenerator[Turn]:
-        """Wait for a place for a run.
+    async def take(self, owner: str, runtime: Runtime, *, run_id: str, session: str = "") -> AsyncGenerator[Slot]:
+        """Wait for a slot for a run.
 
         Raises:
             ToolError: `state_error` if a program of the same session waits for a person.
         """
-        turn = Turn(self, owner, runtime, run_id)
+        slot = Slot(self, owner, runtime, run_id)
         if session:
-            await self._enter(session, turn)
+            await self._enter(session, slot)
         try:
-            await turn.take()
-            yield turn
+            await slot.take()
+            yield slot
         finally:
-            turn.end()
+            slot.end()
             if session:
                 del self._sessions[session]
 
-    async def _enter(self, session: str, turn: Turn) -> None:
-        """Wait for the other programs of a session, outside of all places."""
+    async def _enter(self, session: str, slot: Slot) -> None:
+        """Wait for the other programs of a session, without a slot."""
         while (other := self._sessions.get(session)) is not None:
             await other.halted.wait()
             if other.is_waiting:
                 message = "A program of this session waits for the approval of a person."
                 hint = "Wait for its job with wait_job, or use another session."
                 raise ToolError("state_error", message, reason="session_busy", hint=hint, may_have_run=False)
-        self._sessions[session] = turn
+        self._sessions[session] = slot
