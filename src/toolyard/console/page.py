@@ -19,6 +19,7 @@ from toolyard.config import Config
 from toolyard.console.access import Person
 from toolyard.console.charts import sparkline
 from toolyard.console.runs import Runs
+from toolyard.model.profile import Profile
 from toolyard.monitor import Metrics, Ring
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import ResponseWriter
@@ -116,6 +117,10 @@ class Page(ABC):
         if view.path and view.request is not None and view.request.method != "POST":
             raise LookupError
         return False
+
+    def profile_of(self, view: View) -> Profile:
+        """Return the profile of the person's credentials, which decides what tools exist for them; the yard's own by default."""
+        return view.person.caller.profile or self.yard.profile
 
     def live_pause(self, view: View) -> float:  # noqa: ARG002 - for pages whose pace differs
         """Return the seconds until the live blocks are rendered again."""
