@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -292,6 +294,45 @@ async def test_what_is_not_there_is_answered_with_a_page(serve: Any, path: str, 
 async def test_only_get_and_post_are_allowed(serve: Any) -> None:
     async with serve(shop()) as served:
         assert (await served.client.put("/console")).status_code == 405
+
+
+async def log_of_a_served_yard(folder: Path, settings: str) -> str:
+    """Serve a yard without a terminal, and return the line of its log that says where the console is."""
+    (folder / "toolyard.toml").write_text(settings)
+    (folder / "shop.py").write_text('from toolyard import Yard\n\nyard = Yard("shop")\n')
+    command = ["-c", "import sys; from toolyard.cli import main; sys.exit(main())", "serve", "--transport", "http", "--port", "0"]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, "shop.py", cwd=folder, stdin=pipe, stderr=pipe)
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(30):
+            return await anext(line.decode() async for line in process.stderr if b" console" in line)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("settings", [PUBLIC, KEYS])
+async def test_without_a_terminal_a_private_file_has_the_address_with_the_token_and_the_log_says_which(
+    tmp_path: Path, settings: str
+) -> None:
+    line = await log_of_a_served_yard(tmp_path, settings)
+    file = Path(line.rpartition("file=")[2].strip().strip("'"))
+
+    assert "token" not in line
+    assert "/console?token=" in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    assert (settings == PUBLIC) is file.read_text().startswith("https://tools.example.com/console?")
+
+
+async def test_without_a_terminal_or_a_state_directory_the_log_says_that_nobody_has_the_address(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("no directory")
+
+    line = await log_of_a_served_yard(tmp_path, 'state_dir = "state"\nstore = "memory"\n' + PUBLIC)
+
+    assert "WARNING" in line
+    assert "console_address_not_written" in line
+    assert "token" not in line
 
 
 # In a browser, which sends headers of its own
