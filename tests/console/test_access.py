@@ -313,10 +313,8 @@ async def log_of_a_served_yard(folder: Path, settings: str) -> str:
 
 
 @pytest.mark.parametrize("settings", [PUBLIC, KEYS])
-async def test_without_a_terminal_a_private_file_has_the_address_with_the_token_and_the_log_says_which(
-    tmp_path: Path, settings: str
-) -> None:
-    line = await log_of_a_served_yard(tmp_path, settings)
+def test_without_a_terminal_a_private_file_has_the_address_with_the_token_and_the_log_says_which(tmp_path: Path, settings: str) -> None:
+    line = asyncio.run(log_of_a_served_yard(tmp_path, settings))
     file = Path(line.rpartition("file=")[2].strip().strip("'"))
 
     assert "token" not in line
@@ -325,10 +323,10 @@ async def test_without_a_terminal_a_private_file_has_the_address_with_the_token_
     assert (settings == PUBLIC) is file.read_text().startswith("https://tools.example.com/console?")
 
 
-async def test_without_a_terminal_or_a_state_directory_the_log_says_that_nobody_has_the_address(tmp_path: Path) -> None:
+def test_without_a_terminal_or_a_state_directory_the_log_says_that_nobody_has_the_address(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("no directory")
 
-    line = await log_of_a_served_yard(tmp_path, 'state_dir = "state"\nstore = "memory"\n' + PUBLIC)
+    line = asyncio.run(log_of_a_served_yard(tmp_path, 'state_dir = "state"\nstore = "memory"\n' + PUBLIC))
 
     assert "WARNING" in line
     assert "console_address_not_written" in line
