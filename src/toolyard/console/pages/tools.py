@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Final, cast, get_args
 from urllib.parse import parse_qsl
 
@@ -29,6 +30,7 @@ _ROWS: Final = 50
 _SUMMARY: Final = 160
 _QUERY: Final = 500
 _LISTINGS: Final = 64
+_NAMES: Final = 8
 _ORDER_S: Final = 10.0
 """How long a list in the order of calls stays as it is."""
 _AT_ONCE: Final = 200
@@ -102,13 +104,14 @@ class Tools(Page):
             "run": run,
             "arguments": "{}" if run is None else run.arguments,
             "approval": None if run is None else await self._approval_of(run),
+            "approval_url": approval_url,
             "shown_envelope": shown_envelope,
             "next_step": next_step,
             "back": url("tools", {key: value for key, value in query.items() if key not in {"run", "notice", "bad"}}),
         }
 
     async def answer(self, view: View, writer: ResponseWriter) -> bool:
-        """Answer with JSON: a whole definition, a whole answer, or what came of a script's request."""
+        """Answer with JSON: names of tools, a whole definition, a whole answer, or what came of a script's request."""
         request = view.request
         if request is None:
             return False
@@ -148,6 +151,10 @@ class Tools(Page):
 
     def _document(self, view: View) -> bytes:
         match view.path:
+            case ("names",):
+                words = view.query.get("q", "").lower()
+                names = (spec.name for spec in self.yard.registry.visible(self.profile_of(view)) if words in spec.name.lower())
+                return encode([*islice(names, _NAMES)])
             case ("describe", name):
                 spec = self._opened(name, self.profile_of(view))
                 if spec is None:
@@ -301,11 +308,16 @@ def next_step(run: Run) -> dict[str, str] | None:
     data: object = None if run.envelope is None else run.envelope.data
     facts = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if facts.get("status") == APPROVAL_REQUIRED:
-        to = url("approvals", open=str(facts.get("approval_id", "")))
+        to = approval_url(str(facts.get("approval_id", "")))
         return {"text": "Another person must approve this call. Run it again afterwards.", "to": to, "label": "Approvals"}
     if facts.get("status") == "working" and facts.get("job_id"):
         return {"text": "The call goes on in the background.", "to": url("jobs", open=str(facts["job_id"])), "label": "The job"}
     return None
+
+
+def approval_url(approval_id: str) -> str:
+    """Return the URL of the card of an approval, also after the decision."""
+    return f"{url('approvals', done=approval_id)}#card-{approval_id}"
 
 
 def _schemas(spec: ToolSpec) -> list[tuple[str, Any]]:
