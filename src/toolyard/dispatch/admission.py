@@ -123,6 +123,7 @@ class Admission:
         if self.start_job is not None and job is None and (spec.job is not None or call.options.background):
             started = await self.start_job(call)
             if started is not None:
+                call.delegated = True
                 return started
         await self._acquire(call, self._resumes if job is not None and job.is_attached else self._limiters)  # which counts no second time
         if job is not None:
