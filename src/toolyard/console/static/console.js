@@ -156,9 +156,12 @@ document.addEventListener("keydown", (event) => {
 
 // All actions: the buttons of this page, pages, and tools by name
 function actions() {
-  const found = [], start = document.querySelector(".drawer [data-start]:enabled");
-  if (start) found.push([`Run ${document.querySelector(".drawer h1 .name").textContent}`, "here", start]);
-  for (const button of document.querySelectorAll("[data-key]")) found.push([`${button.firstChild.textContent.trim()}: ${button.closest("article").querySelector("h2").textContent}`, "here", button]);
+  const found = [], press = (selector) => () => document.querySelector(selector)?.click(); // an update may put another element there
+  if (document.querySelector(".drawer [data-start]:enabled")) found.push([`Run ${document.querySelector(".drawer h1 .name").textContent}`, "here", press("[data-start]")]);
+  for (const button of document.querySelectorAll("[data-key]")) {
+    const card = button.closest("article"), name = `${button.firstChild.textContent.trim()}: ${card.querySelector("h2").textContent}`;
+    found.push([name, "here", press(`#${CSS.escape(card.id)} [data-key="${button.dataset.key}"]`)]);
+  }
   const waits = document.querySelector('#nav a[href$="/approvals"] .count');
   if (waits && !found.length) found.push([`Decide about the first of ${waits.textContent} that wait`, "action", "/console/approvals"]);
   return [...found, ...[...document.querySelectorAll("#nav a:not(.more)")].map((link) => [link.querySelector("span").textContent, "page", link.href])];
@@ -168,7 +171,7 @@ function openPalette() {
   const item = ([name, kind, target], index) => {
     const row = document.createElement("li"), link = document.createElement("a"), note = document.createElement("small");
     link.href = typeof target === "string" ? target : "#";
-    if (typeof target !== "string") link.onclick = (event) => { event.preventDefault(); dialog.close(); target.click(); };
+    if (typeof target !== "string") link.onclick = (event) => { event.preventDefault(); dialog.close(); target(); };
     note.textContent = kind; link.append(name, note); row.append(link);
     row.setAttribute("aria-selected", String(index === 0));
     return row;
