@@ -12,6 +12,7 @@ from toolyard.dispatch.table import Unavailable
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import Profile
 from toolyard.model.spec import ToolSpec
+from toolyard.monitor.metrics import CallStats
 from toolyard.providers.upstream.diff import Comparison, Difference
 from toolyard.providers.upstream.health import State, Status, more_command
 from toolyard.providers.upstream.oauth.metadata import LoginError
@@ -39,6 +40,7 @@ _RESTART_S: Final = 3.0
 _ADDRESS_S: Final = 15.0
 """How long an upstream may take to say where people log in."""
 _LOGIN_S: Final = 600.0
+_NO_CALLS: Final = CallStats()
 
 
 class Advice(NamedTuple):
@@ -136,6 +138,8 @@ class UpstreamsPage(Page):
         rows.sort(key=lambda row: (not row.is_broken, row.kind != "warn", row.is_off, row.name))
         opened = view.query.get("open", "")
         facts: dict[str, Any] = {"upstreams": rows, "open": next((row for row in rows if row.name == opened), None), "upstream": None}
+        sources = self.parts.metrics.sources()
+        facts["stats"] = lambda name: sources.get(name, _NO_CALLS)
         if opened in open_ones:
             facts |= await self._details(open_ones[opened], view)
         elif opened and facts["open"] is None:
