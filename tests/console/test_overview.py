@@ -215,10 +215,11 @@ async def test_all_actions_open_a_tool_run_it_and_approve_the_first_call(serve: 
         await page.keyboard.press("Enter")
         await expect(page.locator("#run_question")).to_contain_text("wipe")
         await page.keyboard.press("Control+k")
-        await expect(actions.first).to_contain_text("Decide about the first")
+        await page.keyboard.type("approvals")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("article").first).to_be_visible()
         await page.keyboard.press("Control+k")
+        await expect(actions.first).to_contain_text("Overview")  # Enter alone decides nothing
         await page.keyboard.type("approve")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("article").first).to_contain_text("Approved")

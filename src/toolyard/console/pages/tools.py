@@ -153,7 +153,7 @@ class Tools(Page):
         match view.path:
             case ("names",):
                 words = view.query.get("q", "").lower()
-                names = (spec.name for spec in self.yard.registry.visible(self.profile_of(view)) if words in spec.name.lower())
+                names = (spec.name for spec in self._find_catalogue().tools(self.profile_of(view)) if words in spec.name.lower())
                 return encode([*islice(names, _NAMES)])
             case ("describe", name):
                 spec = self._opened(name, self.profile_of(view))

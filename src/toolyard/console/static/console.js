@@ -154,17 +154,16 @@ document.addEventListener("keydown", (event) => {
   else if (performance.now() > keysPausedUntil) document.querySelector(`[data-key="${CSS.escape(event.key)}"]`)?.click();
 });
 
-// All actions: the buttons of this page, pages, and tools by name
+// All actions: pages, the buttons of this page that have keys, and tools by name
 function actions() {
   const found = [], press = (selector) => () => document.querySelector(selector)?.click(); // an update may put another element there
-  if (document.querySelector(".drawer [data-start]:enabled")) found.push([`Run ${document.querySelector(".drawer h1 .name").textContent}`, "here", press("[data-start]")]);
+  if (document.querySelector(".drawer [data-start]:enabled")) found.push([`Run ${document.querySelector(".drawer h1 .name").textContent}`, "on this page", press("[data-start]")]);
   for (const button of document.querySelectorAll("[data-key]")) {
     const card = button.closest("article"), name = `${button.firstChild.textContent.trim()}: ${card.querySelector("h2").textContent}`;
-    found.push([name, "here", press(`#${CSS.escape(card.id)} [data-key="${button.dataset.key}"]`)]);
+    found.push([name, "on this page", press(`#${CSS.escape(card.id)} [data-key="${button.dataset.key}"]`)]);
   }
-  const waits = document.querySelector('#nav a[href$="/approvals"] .count');
-  if (waits && !found.length) found.push([`Decide about the first of ${waits.textContent} that wait`, "action", "/console/approvals"]);
-  return [...found, ...[...document.querySelectorAll("#nav a:not(.more)")].map((link) => [link.querySelector("span").textContent, "page", link.href])];
+  // Pages are first, lest Enter alone decides or runs something.
+  return [...[...document.querySelectorAll("#nav a:not(.more)")].map((link) => [link.querySelector("span").textContent, "page", link.href]), ...found];
 }
 function openPalette() {
   const dialog = document.getElementById("palette"), input = dialog.querySelector("input"), list = dialog.querySelector("ul"), known = actions();
