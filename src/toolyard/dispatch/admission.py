@@ -1,6 +1,7 @@
 """Admission: what a call must pass before its handler runs.
 
-Policies decide, a person confirms what the tool declares, and limiters make the call wait. An approval is asked for here.
+Policies decide, a person confirms what the tool declares, and limiters make the call wait. Approvals are not known here: the gate
+is one more policy to await.
 """
 
 import logging
