@@ -139,7 +139,7 @@ class UpstreamsPage(Page):
         opened = view.query.get("open", "")
         facts: dict[str, Any] = {"upstreams": rows, "open": next((row for row in rows if row.name == opened), None), "upstream": None}
         sources = self.parts.metrics.sources()
-        facts["stats"] = lambda name: sources.get(name, _NO_CALLS)
+        facts["stats"] = {row.name: sources.get(row.name, _NO_CALLS) for row in rows}
         if opened in open_ones:
             facts |= await self._details(open_ones[opened], view)
         elif opened and facts["open"] is None:
