@@ -250,7 +250,6 @@ class _Program:
                 paused=lambda: call.funnel.paused(call),
                 watch=lambda pause: call.funnel.watch_pauses(call, pause),
             )
-            await runtimes.for_program(arguments["code"], session)  # a missing runtime is no failure of the program
             result, probe = await runtimes.run(
                 arguments["code"], arguments.get("inputs"), limits, self._invoke, hooks=hooks, owner=call.caller.owner, session=session
             )
