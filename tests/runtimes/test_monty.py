@@ -148,6 +148,24 @@ async def test_output_is_kept_and_reported() -> None:
     assert "".join(text for _, text in seen) == "a\nb\n"
 
 
+async def test_a_flood_of_short_lines_is_reported_in_few_pieces() -> None:
+    seen: list[str] = []
+    async with opened("monty") as runtime:
+        hooks = Hooks(output=lambda _stream, text: seen.append(text))
+        result = await runtime.run("while True: print(1)", None, RunLimits(seconds=1), answer, hooks=hooks)
+    assert result.failure is not None
+    assert "".join(seen).startswith("1\n1\n")
+    assert len(seen) < 1000
+
+
+async def test_each_piece_of_output_counts() -> None:
+    code = "for n in range(100):\n    print(n)\n    await call_tool('echo')"
+    async with opened("monty") as runtime:
+        result = await runtime.run(code, None, RunLimits(output_bytes=1000), answer)
+    assert result.failure is not None
+    assert result.failure.kind == "output"
+
+
 async def test_a_program_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
     parse = ast.parse

@@ -8,15 +8,19 @@ import asyncio
 import builtins
 import importlib.util
 import math
+import os
 import secrets
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+import shlex
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
 from importlib.metadata import version
 from typing import Any, Final, cast
 
 import msgspec
 
 from toolyard.model.envelope import encode
+from toolyard.runtimes.interpreter import base_executable
 from toolyard.runtimes.monty_programs import CALLABLES, Translation, translate
 from toolyard.runtimes.run_state import HeadAndTail, RunClock
 from toolyard.runtimes.runtime import (
@@ -42,7 +46,12 @@ _UNGUARDED_BYTES: Final = 32 * 1024 * 1024
 """Memory of a program that was not translated, such as a canary attack: it may send us all that it has."""
 _SENT_BYTES: Final = 16 * 1024 * 1024
 """Bytes that a program passes to tools, all calls together. The worker sends the calls of one 'gather' all at once."""
+_LAUNCHER: Final = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9,0,0,0);os.execv(sys.argv[1],sys.argv[1:])"
+"""Sets PR_SET_PDEATHSIG, and becomes the program in its arguments."""
+_FLUSH_S: Final = 0.02
 _LINE_CHARACTERS: Final = 200
+_PIECE_CHARACTERS: Final = 64
+"""What a piece of output counts at least, so that the number of pieces has a limit, too."""
 _GUARD: Final = """
 import json as _json
 _sent = [0]
@@ -86,10 +95,12 @@ class Monty:
         """
         try:
             import pydantic_monty  # noqa: PLC0415 - optional
+            from pydantic_monty._binary import find_monty_binary  # noqa: PLC0415 - optional
         except ImportError:
             raise RuntimeMissingError("The package 'pydantic-monty' is not installed.", install=_INSTALL) from None
         try:
-            self._pool = await self._stack.enter_async_context(pydantic_monty.AsyncMonty(max_checkouts_per_worker=100))
+            binary = self._stack.enter_context(_bound_to_us(find_monty_binary()))
+            self._pool = await self._stack.enter_async_context(pydantic_monty.AsyncMonty(binary_path=binary, max_checkouts_per_worker=100))
         except OSError:  # its program is not where the package looks for it
             raise RuntimeMissingError("The program of the package 'pydantic-monty' cannot be started.", install=_INSTALL) from None
 
@@ -119,6 +130,26 @@ class Monty:
         # The threads of the package drop their last Python objects after the pool has closed. Python aborts if it ends meanwhile:
         # one process of four did, and none of thirty with this pause.
         await asyncio.sleep(_DROP_S)
+
+
+@contextmanager
+def _bound_to_us(binary: str) -> Generator[str]:
+    """Yield a program that starts workers which die with us, even while they compute.
+
+    It is in memory, because a temporary directory may forbid programs.
+    """
+    if sys.platform != "linux":
+        yield binary
+        return
+    command = shlex.join((base_executable(), "-I", "-S", "-B", "-c", _LAUNCHER, binary))
+    with os.fdopen(os.memfd_create("monty"), "wb") as writer:
+        writer.write(f'#!/bin/sh\nexec {command} "$@"\n'.encode())
+        writer.flush()
+        reader = os.open(f"/proc/self/fd/{writer.fileno()}", os.O_RDONLY)
+    try:  # the writer is closed: nothing runs a file that may still change
+        yield f"/proc/{os.getpid()}/fd/{reader}"
+    finally:
+        os.close(reader)
 
 
 class _Run:
@@ -174,7 +205,7 @@ class _Run:
         )
         lookup = {name: self._tool(path) for name, path in translation.tools.items()}
         lookup |= {name: self._function(name, first) for name, first in CALLABLES.items()}
-        async with self._pool.checkout(limits=limits, print_flush_interval=0) as session:
+        async with self._pool.checkout(limits=limits, print_flush_interval=_FLUSH_S) as session:
             if self._stopped is not None:  # while it waited for a worker
                 return None
             self._clock = RunClock(self._limits.seconds, self._hooks.paused, lambda: self._stop("timeout"))
@@ -206,7 +237,7 @@ class _Run:
             self._feed.cancel()  # ends the worker
 
     def _print(self, stream: str, text: str) -> None:
-        self._written += len(text)
+        self._written += max(len(text), _PIECE_CHARACTERS)
         if self._written > self._limits.output_bytes:
             self._loop.call_soon_threadsafe(self._stop, "output")  # it may come from a thread of the pool
             return
