@@ -169,7 +169,12 @@ async def test_each_piece_of_output_counts() -> None:
 async def test_a_program_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
     parse = ast.parse
-    monkeypatch.setattr("ast.parse", lambda code, *rest, **more: parsed.append(code) or parse(code, *rest, **more))
+
+    def noted(code: str) -> ast.Module:
+        parsed.append(code)
+        return parse(code)
+
+    monkeypatch.setattr("toolyard.runtimes.monty_programs.ast.parse", noted)
     settings = RuntimeSettings(enabled=True, profile="dev", monty=True, allow_unsafe=True)
     async with Yard("shop", tools=[add], runtime=settings, allow_eval=True) as yard:
         await yard.call("execute_code", {"code": "await tools.shop.add(a=41)"})
