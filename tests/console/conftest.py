@@ -107,8 +107,10 @@ async def look() -> AsyncGenerator[Look]:
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
-        async def open_page(url: str, *, width: int = 1280, scheme: Any = "light") -> Page:
-            page = await browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)
+        async def open_page(url: str, *, width: int = 1280, scheme: Any = "light", scripts: bool = True) -> Page:
+            size: Any = {"width": width, "height": 860}
+            context = await browser.new_context(viewport=size, color_scheme=scheme, java_script_enabled=scripts)
+            page = await context.new_page()
             page.on("pageerror", lambda error: faults.append(str(error)))
             page.on("console", lambda message: faults.append(message.text) if "Content Security Policy" in message.text else None)
             await page.goto(url)

@@ -88,7 +88,7 @@ from toolyard.model.rule import Rule
 from toolyard.runtimes.settings import RuntimeSettings
 async def main():
     name, cache, wasm, program = sys.argv[1:]
-    options = {'profile': 'dev'} if name == 'subprocess' else {'backend': name, 'wasm_path': wasm}
+    options = {'profile': 'dev', 'monty': name == 'monty'} if name in ('subprocess', 'monty') else {'backend': name, 'wasm_path': wasm}
     runtime = RuntimeSettings(enabled=True, allow_unsafe=True, **options)
     async def ready() -> str:
         print('ready', flush=True)
@@ -151,13 +151,13 @@ def every_process() -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 @pytest.mark.parametrize("program", ["while True: pass", "await tools.yard.wipe()"], ids=["computing", "frozen"])
-@pytest.mark.parametrize("name", CPYTHON)
+@pytest.mark.parametrize("name", [*CPYTHON, "monty"])
 async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(name) as living:  # of this process: it must not be touched
         before = set(filter(is_stopped, every_process()))
         victim = await start_victim(name, tmp_path, program)
         async with asyncio.timeout(20):
-            while "wipe" in program and not set(filter(is_stopped, every_process())) - before:  # noqa: ASYNC110 - nothing tells of it
+            while "wipe" in program and name != "monty" and not set(filter(is_stopped, every_process())) - before:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.02)
         guests = descendants(victim.pid)
         assert guests
@@ -168,8 +168,9 @@ async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, program: str
             assert await wait_until_gone(guests) == []
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         wasm = find_wasm() if name == "wasm" else None
-        settings = RuntimeSettings(enabled=True, profile="dev" if name == "subprocess" else "standard", allow_unsafe=True, wasm_path=wasm)
-        settings = msgspec.structs.replace(settings, backend=None if name == "subprocess" else name)
+        is_dev = name in ("subprocess", "monty")
+        settings = RuntimeSettings(enabled=True, profile="dev" if is_dev else "standard", allow_unsafe=True, wasm_path=wasm)
+        settings = msgspec.structs.replace(settings, backend=None if is_dev else name)
         async with Runtimes(settings, state_dir=str(CACHE)).open() as runtimes:
             await runtimes.selected()
             assert await wait_until_gone(guests) == []

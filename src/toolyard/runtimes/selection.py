@@ -201,7 +201,7 @@ async def _close(selecting: asyncio.Task[tuple[Runtime, Probe]]) -> None:
 
 
 def _fits_monty(code: str) -> bool:
-    from toolyard.runtimes.monty import translate  # noqa: PLC0415 - off unless it is switched on
+    from toolyard.runtimes.monty_programs import translate  # noqa: PLC0415 - off unless it is switched on
 
     return translate(code) is not None
 

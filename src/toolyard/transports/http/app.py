@@ -103,7 +103,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     needs_authentication: bool = True
     authenticate: Callable[[Request], Awaitable[Caller]] | None = None
     """Returns the caller, or raises `RefusedError`; in place of the authentication of the server."""
-    needs_access_check: bool = True
+    needs_host_check: bool = True
     """False for health checks, whose host is any address of the machine."""
     end: Callable[[], None] | None = None
     """Ends its streams when the server shuts down."""
@@ -145,7 +145,7 @@ class App:
 
     def own_mounts(self) -> dict[str, Mount]:
         """Return the mounts of the application itself."""
-        health = partial(Mount, needs_authentication=False, needs_access_check=False)
+        health = partial(Mount, needs_authentication=False, needs_host_check=False)
         return {
             _PATH: Mount(handle=self._serve_mcp, has_subpaths=True),
             "/healthz": health(handle=self._serve_health),
@@ -192,7 +192,7 @@ class App:
             if len(headers) != len(request.pairs):
                 check_duplicates(request.pairs)
             mount = self._mounts.get(request.path)
-            if mount is None or mount.needs_access_check:
+            if mount is None or mount.needs_host_check:
                 self._access_check.check(headers)
                 if b"origin" in headers:
                     writer.extra_headers = cors_headers(headers[b"origin"])
