@@ -20,7 +20,7 @@ class Asked:
 
     def __init__(self, interactions: Interactions, *, attended: bool = True, **facts: Any) -> None:
         self.events: list[Any] = []
-        whole = {"id": "i_1", "kind": "approval", **FACTS, **facts}
+        whole: dict[str, Any] = {"id": "i_1", "kind": "approval", **FACTS, **facts}
         self.task = asyncio.ensure_future(interactions.ask(self._emit, attended=attended, **whole))
 
     def _emit(self, event: StreamEvent) -> None:

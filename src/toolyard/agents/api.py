@@ -179,6 +179,7 @@ class AgentApi:
         if session.cwd is not None and self._folder(session.cwd) != session.cwd:
             raise _outside()
         options = MessageOptions(caller=request.caller, model=body.model, permission_mode=body.permission_mode, attended=body.attended)
+        options["create"] = False  # it may have been deleted meanwhile
         if body.cwd is not None:
             options["cwd"] = self._folder(body.cwd)
         turn = await self._manager.start_turn(session.id, body.content, **options)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from secrets import token_hex
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -127,14 +128,15 @@ class Interactions:
         """Return the longest time that an interaction waits."""
         return self._park_s
 
-    async def ask(self, emit: Callable[[StreamEvent], None], *, attended: bool, **facts: Any) -> Decision:
+    async def ask(self, emit: Callable[[StreamEvent], None], *, attended: bool, until: float = inf, **facts: Any) -> Decision:
         """Show an interaction and wait for the decision; `facts` are fields of `Interaction`, with its id.
 
-        Without a person at hand it is refused when the countdown ends. Cancelling the wait denies.
+        Without a person at hand it is refused when the countdown ends, and in any case at the time `until`. Cancelling the wait
+        denies.
         """
         now = self._clock()
-        wait_s = self._park_s if attended else self._countdown_s
-        interaction = Interaction(created_at=now, parks_at=now + self._countdown_s, expires_at=now + wait_s, **facts)
+        wait_s = max(min(self._park_s if attended else self._countdown_s, until - now), 0.0)
+        interaction = Interaction(created_at=now, parks_at=now + min(self._countdown_s, wait_s), expires_at=now + wait_s, **facts)
         pending = _Pending(interaction, asyncio.get_running_loop().create_future(), emit)
         self._pending[interaction.id] = pending
         emit(interaction.event())

@@ -50,6 +50,8 @@ class ClientRequest(msgspec.Struct, frozen=True):
 
     method: ClientMethod
     params: dict[str, Any] = {}
+    approval_id: str = ""
+    """The approval that the yard's gate asks about. Only the gate sets it, and clients do not get it."""
 
     @classmethod
     def person(cls, text: str, schema: Mapping[str, Any]) -> "ClientRequest":

@@ -30,8 +30,6 @@ _WORDS: Final[dict[JobStatus, tuple[str, str]]] = {
     "interrupted": ("bad", "Interrupted"),
 }
 _FORM: Final = "elicitation/create"
-_APPROVAL: Final = "approval-"
-"""What the names of questions about approvals begin with, which are decided on their own page."""
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +114,7 @@ class JobsPage(Page):
     async def _answer(self, job_id: str, view: View) -> Done:
         job, key = await self.yard.jobs.get(job_id, None), view.form.get("key", "")
         ask = job.asks.get(key)
-        if ask is None or ask.method != _FORM or key.startswith(_APPROVAL):
+        if ask is None or ask.method != _FORM or ask.approval_id:  # approvals are decided on their own page
             raise not_found("question", key, may_have_run=False)
         decision = view.form.get("answer", "")
         answer: dict[str, Any] = {"action": "accept" if decision == "accept" else "decline"}
@@ -160,7 +158,7 @@ def _question(key: str, ask: ClientRequest) -> Question:
     if ask.method != _FORM or ask.params.get("mode", "form") != "form":
         return Question(key=key, text="It asks its client for something that only a program can answer.")
     text = str(ask.params.get("message", ""))
-    return Question(key=key, text=text, fields=_fields(ask), is_form=True, is_approval=key.startswith(_APPROVAL))
+    return Question(key=key, text=text, fields=_fields(ask), is_form=True, is_approval=bool(ask.approval_id))
 
 
 def _fields(ask: ClientRequest) -> tuple[Field, ...]:
