@@ -20,7 +20,17 @@ from toolyard.agents.events import ApprovalRequired, ApprovalResolved, Outcome, 
 from toolyard.model.errors import ToolError, not_found
 from toolyard.model.schema import SchemaValidator
 
-__all__ = ["MODES", "Decision", "Interaction", "Interactions", "loosest", "mode_asks", "new_interaction_id"]
+__all__ = [
+    "MODES",
+    "Decision",
+    "Interaction",
+    "Interactions",
+    "WaitingApproval",
+    "WaitingQuestion",
+    "loosest",
+    "mode_asks",
+    "new_interaction_id",
+]
 
 MODES: Final[Mapping[str, tuple[bool, int]]] = MappingProxyType(
     {
@@ -70,6 +80,26 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return f"The person refused. {self.reason}".rstrip()
 
 
+State = Literal["waiting", "parked"]
+"""Whether the countdown still runs."""
+
+
+class WaitingApproval(ApprovalRequired, frozen=True, kw_only=True, tag="approval_required"):
+    """A tool call that waits for a person."""
+
+    session_id: str
+    state: State
+    created_at: float
+
+
+class WaitingQuestion(Question, frozen=True, kw_only=True, tag="question"):
+    """A question that waits for a person."""
+
+    session_id: str
+    state: State
+    created_at: float
+
+
 class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     """A question to a person that has no answer yet."""
 
@@ -97,10 +127,11 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
             return Question(form=self.form, **common, **times)
         return ApprovalRequired(arguments=self.arguments, source=self.source, **common, **times)
 
-    def view(self, now: float) -> dict[str, Any]:
+    def view(self, now: float) -> WaitingApproval | WaitingQuestion:
         """Return what a client sees of it: its event, and its state at a time."""
-        state = "parked" if now >= self.parks_at else "waiting"
-        return {"session_id": self.session_id, "state": state, "created_at": round(self.created_at, 3), **msgspec.to_builtins(self.event())}
+        event, state = self.event(), "parked" if now >= self.parks_at else "waiting"
+        kind: Any = WaitingQuestion if isinstance(event, Question) else WaitingApproval
+        return kind(session_id=self.session_id, state=state, created_at=round(self.created_at, 3), **msgspec.structs.asdict(event))
 
 
 class _Pending(msgspec.Struct, eq=False):
