@@ -323,10 +323,10 @@ TOO_LONG = "prompt is too long: 300000 tokens > 200000 maximum"
 async def test_each_failure_of_the_model_has_its_own_hint(
     hosting: Hosting, monkeypatch: pytest.MonkeyPatch, *, status: int, kind: str, message: str, code: str
 ) -> None:
-    def error(_: str) -> dict[str, Any]:
+    def body(_: str) -> dict[str, Any]:
         return {"type": "error", "error": {"type": kind, "message": message}}
 
-    monkeypatch.setattr("toolyard.testing.models._error", error)
+    monkeypatch.setattr("toolyard.testing.models._error", body)
     async with hosting([Fault("status", status=status)]) as host:
         events = await host.send()
 
