@@ -1,6 +1,7 @@
 """Admission: what a call must pass before its handler runs.
 
-Policies decide, a person confirms what the tool declares, and limiters make the call wait. An approval is asked for here.
+Policies decide, a person confirms what the tool declares, and limiters make the call wait. Approvals are not known here: the gate
+is one more policy to await.
 """
 
 import logging
@@ -123,6 +124,7 @@ class Admission:
         if self.start_job is not None and job is None and (spec.job is not None or call.options.background):
             started = await self.start_job(call)
             if started is not None:
+                call.delegated = True
                 return started
         await self._acquire(call, self._resumes if job is not None and job.is_attached else self._limiters)  # which counts no second time
         if job is not None:

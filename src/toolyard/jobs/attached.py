@@ -61,6 +61,7 @@ class AttachedJob(RunningJob):
         self.task = asyncio.get_running_loop().create_task(self.execute(request), context=copy_context())
         self.task.add_done_callback(self._leave)
         holder: Any = call  # a run, as every call is
+        holder.delegated = True
         while holder is not None:  # the job waits for places of its own, and its callers only wait for it
             holder.release()
             holder = holder.parent

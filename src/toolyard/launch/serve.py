@@ -369,8 +369,8 @@ def _open_standard_streams() -> None:
 def serve(yard: Yard, *, config: str | None = None, authenticator: "Authenticator | None" = None, **settings: Any) -> None:
     """Serve a yard until a signal ends the program, as `toolyard serve` does.
 
-    The settings are the fields of `Serving` and `Monitoring`, and `profile` and `allow_eval`. Others may be in the environment, in
-    'toolyard.toml' or in the file `config`. An error is written to stderr and ends the program.
+    The settings are those at the top level, in `[serve]` and in `[monitor]`. Others may be in the environment, in 'toolyard.toml' or in
+    the file `config`. An error is written to stderr and ends the program.
 
     Raises:
         SystemExit: The yard cannot be served, or a signal ended the program.

@@ -256,7 +256,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         ask = ask or self.ask_client
         notifies = notify is not None and (token is not None or self.log_level is not None)
         quiet = has_only_protocol_keys(meta)
-        tasks = (self.capabilities or meta) and self.takes_tasks
+        tasks = (self.capabilities or meta.get(CAPABILITIES)) and self.takes_tasks  # mostly both are empty
         if (
             quiet
             and ask is None
