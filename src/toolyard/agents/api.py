@@ -177,16 +177,16 @@ _SESSION: Final = "/api/sessions/{session_id}"
 _INTERACTION: Final = "/api/interactions/{interaction_id}"
 ROUTES: Final = (
     Route("GET", "/api/sessions", "list_sessions", "List the sessions of the caller, the last used first.", Sessions),
-    Route("POST", "/api/sessions", "create_session", "Create a session.", Session, NewSession, 201),
+    Route("POST", "/api/sessions", "create_session", "Create a session.", Session, body=NewSession, status=201),
     Route("GET", _SESSION, "get_session", "Return a session, whether it runs, and what it waits for.", SessionWithInteractions),
     Route("DELETE", _SESSION, "delete_session", "Cancel what runs in a session, and delete it.", status=204),
-    Route("POST", f"{_SESSION}/messages", "send_message", "Send a message, and stream the turn.", StreamEvent, NewMessage),
+    Route("POST", f"{_SESSION}/messages", "send_message", "Send a message, and stream the turn.", StreamEvent, body=NewMessage),
     Route("GET", f"{_SESSION}/events", "read_events", "Stream the events of the current or last turn again.", StreamEvent),
     Route("POST", f"{_SESSION}/cancel", "cancel", "Cancel the running turn.", Cancelled),
     Route("GET", "/api/interactions", "list_interactions", "List what waits for a decision or an answer, the oldest first.", Waiting),
-    Route("POST", f"{_INTERACTION}/approve", "approve", "Approve a tool call.", Settled, DecisionReason),
-    Route("POST", f"{_INTERACTION}/deny", "deny", "Deny a tool call, or decline a question.", Settled, DecisionReason),
-    Route("POST", f"{_INTERACTION}/answer", "answer", "Answer a question.", Settled, Answer),
+    Route("POST", f"{_INTERACTION}/approve", "approve", "Approve a tool call.", Settled, body=DecisionReason),
+    Route("POST", f"{_INTERACTION}/deny", "deny", "Deny a tool call, or decline a question.", Settled, body=DecisionReason),
+    Route("POST", f"{_INTERACTION}/answer", "answer", "Answer a question.", Settled, body=Answer),
     Route("GET", "/api/openapi.json", "describe", "Return this document.", dict[str, Any]),
 )
 """Every operation."""
