@@ -18,7 +18,7 @@ from toolyard.cli.parser import make_parsers
 from toolyard.cli.reference import reference
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
 from toolyard.config.profiles import ProfileTable
-from toolyard.config.settings import AgentSettings, Approving, Deciding, Monitoring, Serving, meanings
+from toolyard.config.settings import AgentSettings, ApprovalSettings, MonitorSettings, PolicySettings, Serving, meanings
 from toolyard.model.profile import Toolset
 from toolyard.model.rule import Predicate, Rule
 from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
@@ -39,10 +39,10 @@ SECTIONS: Final[dict[str, type]] = {
     "rates": RateSettings,
     "budgets": BudgetSettings,
     "auth": Authentication,
-    "monitor": Monitoring,
+    "monitor": MonitorSettings,
     "agents": AgentSettings,
-    "approvals": Approving,
-    "policy": Deciding,
+    "approvals": ApprovalSettings,
+    "policy": PolicySettings,
 }
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),

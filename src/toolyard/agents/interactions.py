@@ -1,7 +1,7 @@
-"""Interactions: what an agent waits for a person to decide or answer, and the permission modes that decide when to ask.
+"""Interactions: decisions and answers of a person that an agent waits for, and the permission modes that say when to ask.
 
-A pending interaction can be listed at any time, so that a client that reconnects shows it again. It waits in two stages: until the
-countdown ends, and then parked, until it is refused. It does not know which SDK asks.
+A pending interaction can be listed at any time, so that a client that reconnects shows it again. It waits until its
+countdown ends, and then parked until it is refused. This module does not know which SDK asks.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ __all__ = [
     "Interactions",
     "WaitingApproval",
     "WaitingQuestion",
-    "loosest",
+    "looseness",
     "mode_asks",
     "new_interaction_id",
 ]
@@ -52,7 +52,7 @@ def mode_asks(mode: str) -> bool:
     return MODES.get(mode, (True, 0))[0]
 
 
-def loosest(mode: str) -> int:
+def looseness(mode: str) -> int:
     """Return how loose a mode is; an unknown one is as strict as the default."""
     return MODES.get(mode, (True, 0))[1]
 

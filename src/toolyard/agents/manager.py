@@ -128,7 +128,7 @@ class AgentManager:
             await turn.wait()
 
     async def start_turn(self, session_id: str, content: str, **options: Unpack[MessageOptions]) -> Turn:
-        """Start the turn of a message, which goes on whoever reads its events.
+        """Start the turn of a message; it goes on even if nobody reads its events.
 
         Raises:
             ToolError: As `send_message`.

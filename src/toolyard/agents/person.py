@@ -1,4 +1,4 @@
-"""The person of a turn: asked for the SDK's permissions and for the yard's approvals, once for each call."""
+"""Asks the person of a turn for permissions of the SDK and approvals of the yard, once for each call."""
 
 import time
 from collections.abc import Mapping

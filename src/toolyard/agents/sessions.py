@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from hashlib import sha256
 from secrets import token_hex
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ import msgspec
 
 from toolyard.dispatch.call import Caller
 from toolyard.model.errors import ToolError, not_found
-from toolyard.state.store import Store, StoreUnavailableError
+from toolyard.state.store import Store, StoreUnavailableError, owner_key
 from toolyard.yard import background_task
 
 __all__ = ["AgentSession", "AgentSessions"]
@@ -176,4 +175,4 @@ def _check_id(session_id: str) -> None:
 
 
 def _folder(identity: str) -> str:
-    return f"{_PREFIX}{sha256(identity.encode()).hexdigest()[:32]}/"
+    return f"{_PREFIX}{owner_key(identity)}/"

@@ -1,7 +1,7 @@
-"""Runs: calls that people make in the console, with what came of them.
+"""Runs: calls that people make in the console, with their results.
 
 A run belongs to the login that started it, and nobody else sees that it exists. It goes on when the page is closed, so that a reload
-shows it again. Runs are kept in memory, as many as there is room for.
+shows it again. Runs are kept in memory, up to a size.
 """
 
 import asyncio
@@ -150,7 +150,7 @@ class Run:
 
     async def _call_tool(self) -> None:
         channel = Channel(
-            name="console", line=self.id, progress=self._on_progress, log=self._on_log, ask=self._ask, capabilities=_ELICITATION
+            name="console", connection_id=self.id, progress=self._on_progress, log=self._on_log, ask=self._ask, capabilities=_ELICITATION
         )
         self._finish(await self._yard.call(self.tool, msgspec.Raw(self.arguments.encode() or b"{}"), caller=self.caller, channel=channel))
 
@@ -172,7 +172,7 @@ class Run:
             calls = self._yard.dispatcher.in_flight.values()
         except RuntimeError:
             return None
-        return next((call for call in calls if call.parent is None and call.channel.line == self.id), None)
+        return next((call for call in calls if call.parent is None and call.channel.connection_id == self.id), None)
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress = msgspec.structs.replace(progress, text=str(progress.text)[:_LINE_CHARACTERS])

@@ -20,7 +20,7 @@ from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.state.store import StoreUnavailableError
 
-__all__ = ["Admission", "Gate", "SerialLocks", "is_first"]
+__all__ = ["Admission", "SelectivePolicy", "SerialLocks", "is_first"]
 
 
 class SerialLocks:
@@ -73,8 +73,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Gate(Protocol):
-    """A policy that tells at once which calls it has nothing to say about."""
+class SelectivePolicy(Protocol):
+    """A policy that judges only some calls; `judges` says which, without waiting."""
 
     def judges(self, call: Call) -> bool:
         """Return whether a call must be judged."""
@@ -98,7 +98,7 @@ class Admission:
         self._deadlines = deadlines
         self.start_job: StartJob | None = None
         """Starts jobs, where a yard has them."""
-        self.gate: Gate | None = None
+        self.gate: SelectivePolicy | None = None
         """Judges calls by rules, where a yard has them."""
 
     async def admit(self, call: Run) -> Envelope | None:

@@ -14,6 +14,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.schema import SchemaError, SchemaValidator, check_schema
 
 __all__ = [
+    "APPROVAL_REQUIRED",
     "CLIENT_METHODS",
     "OWN_REASONS",
     "STORE_UNAVAILABLE",
@@ -28,6 +29,8 @@ __all__ = [
 
 ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
+APPROVAL_REQUIRED: Final = "approval_required"
+"""The status of a call that waits for the decision of a person."""
 STORE_UNAVAILABLE: Final = "store_unavailable"
 """The reason of `overloaded` while the store cannot be used."""
 _OF_APPROVALS: Final = ("already_used", "arguments_changed")

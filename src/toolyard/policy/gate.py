@@ -1,7 +1,7 @@
 """The gate: judges each call by the rules, and makes a call that needs an approval wait for it.
 
 A person is asked in this order: by elicitation, then while the call is held, and then by an answer that asks the caller to send the
-same call again. It knows no job and no HTTP: what it needs of them is handed in.
+same call again. It imports no jobs and no HTTP: their functions are passed in.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from toolyard._internal.logfmt import log_exception, log_value
 from toolyard.dispatch.admission import is_first
 from toolyard.dispatch.call import CLIENT_SHARE, Call, Caller, Handler, JobRun
 from toolyard.dispatch.outcome import store_unavailable
-from toolyard.model.elicitation import ClientRequest
+from toolyard.model.elicitation import APPROVAL_REQUIRED, ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
@@ -31,10 +31,8 @@ from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.rules import ALLOWED, Candidates, Rules, Verdict, judge
 from toolyard.state.store import Store, StoreUnavailableError
 
-__all__ = ["APPROVAL_REQUIRED", "DecisionPoint", "Gate", "Webhook", "make_gate"]
+__all__ = ["DecisionPoint", "Gate", "Webhook", "make_gate"]
 
-APPROVAL_REQUIRED: Final = "approval_required"
-"""The status of a call that waits for the decision of a person."""
 Webhook = Callable[[Approval], Awaitable[tuple[Literal["approve", "deny"], str] | None]]
 """Takes a new approval, and returns the decision and its reason, or None."""
 _FORM: Final = {"type": "object", "properties": {"reason": {"type": "string", "title": "Reason", "description": "May be left out."}}}
@@ -53,7 +51,7 @@ class DecisionPoint(Protocol):
 
 
 class _Entry(NamedTuple):
-    """What is known of a tool in a profile before its arguments are."""
+    """The rules that may apply to a tool in a profile, before the arguments are known."""
 
     spec: ToolSpec
     candidates: Candidates

@@ -1,4 +1,4 @@
-"""The page 'Jobs': calls that go on in the background, their questions, and what came of them.
+"""The page 'Jobs': calls that go on in the background, their questions and their results.
 
 Everybody who may read sees that a job is there and how far it is. Its log lines, texts and questions are for people with a login, and
 its result only for the identity that started it.

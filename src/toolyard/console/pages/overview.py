@@ -1,4 +1,4 @@
-"""The page 'Overview': how the yard does now, and what needs attention."""
+"""The page 'Overview': the state of the yard, and what needs attention."""
 
 import time
 from collections import Counter
@@ -31,7 +31,7 @@ class Attention(NamedTuple):
 
 
 class Overview(Page):
-    """How the yard does now."""
+    """The state of the yard."""
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = "Overview"
