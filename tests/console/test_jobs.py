@@ -153,6 +153,23 @@ async def test_an_answer_that_does_not_fit_is_not_delivered(serve: Any, fields: 
     assert "Failed: approval_denied" in page
 
 
+async def test_a_question_of_a_job_is_none_about_an_approval_whatever_its_key_is(serve: Any) -> None:
+    @tool(job="always")
+    async def fill_in(call: Call) -> dict[str, Any]:
+        """Ask with a key that looks like that of an approval."""
+        return await call.ask(FORM, "Which seat?", key="approval-form")
+
+    async with serve(Yard("shop", tools=[fill_in])) as served:
+        job_id = await start(served, "fill_in")
+        await wait_until(served, job_id, "input_required")
+        answers = {"key": "approval-form", "field:coach": "second", "field:seats": "2"}
+        await post(served, await served.person(), f"jobs/answer/{job_id}", answer="accept", **answers)
+        ended = await wait_until(served, job_id, "completed")
+        result = await served.yard.jobs.result(ended)
+
+    assert result.data["seats"] == 2
+
+
 async def test_the_result_of_a_job_is_for_the_identity_that_started_it(serve: Any) -> None:
     async with serve(shop()) as served:
         person = await served.person()

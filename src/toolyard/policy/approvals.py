@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, Literal, cast
@@ -38,7 +38,10 @@ __all__ = [
 ]
 
 Status = Literal["pending", "approved", "denied", "spent", "expired"]
+Decision = Literal["approve", "deny", "withdraw"]
 Clock = Callable[[], float]
+_DECIDED: Final[Mapping[Decision, Status]] = {"approve": "approved", "deny": "denied", "withdraw": "expired"}
+"""The status after each decision."""
 _LOOK_S: Final = 1.0
 """How often a waiting call reads its approval again, because messages may get lost."""
 _KEPT_S: Final = 3600.0
@@ -294,18 +297,22 @@ class Approvals:
         data = None if approval_id is None else await self._store.get(_record(approval_id.decode()))
         return None if data is None else self._decode(data)
 
-    async def ask(self, binding: Binding, make: Callable[[], Card], *, ttl: float, call_id: str = "") -> tuple[Approval, bool]:
+    async def ask(
+        self, binding: Binding, make: Callable[[], Card], *, ttl: float, call_id: str = "", replaces_denial: bool = False
+    ) -> tuple[Approval, bool]:
         """Return the approval of a binding that is pending or decided, or a new one, and whether it is new.
+
+        `replaces_denial` asks anew although the call was denied before.
 
         Raises:
             ToolError: `overloaded` if too many are pending.
         """
-        pointer = f"approval_by/{binding.key}"
+        pointer, over = f"approval_by/{binding.key}", {"spent", "expired", *(("denied",) if replaces_denial else ())}
         while True:
             known = await self._store.get(pointer)
             data = None if known is None else await self._store.get(_record(known.decode()))
             found = None if data is None else self._decode(data)
-            if found is not None and found.status not in {"spent", "expired"}:
+            if found is not None and found.status not in over:
                 if found.status == "pending":  # the process that made it may have died before it was listed
                     await self._list(found)
                 return found, False
@@ -319,8 +326,10 @@ class Approvals:
                 return approval, True
             await self._store.delete(_record(approval.id))
 
-    async def decide(self, approval_id: str, decision: Literal["approve", "deny"], *, by: str, reason: str = "") -> Approval:
-        """Approve or deny; an approval that is not used yet can still be denied.
+    async def decide(self, approval_id: str, decision: Decision, *, by: str, reason: str = "") -> Approval:
+        """Approve, deny or withdraw; an approval that is not used yet can still be denied or withdrawn.
+
+        A denial holds for the same call until it expires. One that is withdrawn is expired at once, so the same call asks anew.
 
         Raises:
             ToolError: `not_found` if there is none, `state_error` if it is decided already.
@@ -330,10 +339,10 @@ class Approvals:
             if data is None:
                 raise not_found("approval", approval_id, reason="unknown_approval", may_have_run=False)
             approval = self._decode(data)
-            if approval.status != "pending" and not (approval.status == "approved" and decision == "deny"):
+            if approval.status != "pending" and not (approval.status == "approved" and decision != "approve"):
                 message = f"The approval '{approval.id}' is {approval.status} already."
                 raise ToolError("state_error", message, reason="already_decided", may_have_run=False, status=approval.status)
-            status: Status = "approved" if decision == "approve" else "denied"
+            status = _DECIDED[decision]
             decided = msgspec.structs.replace(approval, status=status, decided_at=self._clock(), decided_by=by, reason=reason)
             if await self._replace(data, decided):
                 await self._store.put(_decided(decided.decided_at, decided.id), b"", ttl=_KEPT_S)

@@ -14,7 +14,7 @@ from toolyard.console.page import Done, Page, View, page_of, url
 from toolyard.jobs import keys
 from toolyard.jobs.job import Job, JobStatus
 from toolyard.jobs.stored import all_keys
-from toolyard.model.elicitation import APPROVAL_KEY, ClientRequest, form_content
+from toolyard.model.elicitation import ClientRequest, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError, not_found
 from toolyard.state.store import StoreUnavailableError
@@ -114,7 +114,7 @@ class JobsPage(Page):
     async def _answer(self, job_id: str, view: View) -> Done:
         job, key = await self.yard.jobs.get(job_id, None), view.form.get("key", "")
         ask = job.asks.get(key)
-        if ask is None or ask.method != _FORM or key.startswith(APPROVAL_KEY):
+        if ask is None or ask.method != _FORM or ask.approval_id:  # approvals are decided on their own page
             raise not_found("question", key, may_have_run=False)
         decision = view.form.get("answer", "")
         answer: dict[str, Any] = {"action": "accept" if decision == "accept" else "decline"}
@@ -158,7 +158,7 @@ def _question(key: str, ask: ClientRequest) -> Question:
     if ask.method != _FORM or ask.params.get("mode", "form") != "form":
         return Question(key=key, text="It asks its client for something that only a program can answer.")
     text = str(ask.params.get("message", ""))
-    return Question(key=key, text=text, fields=_fields(ask), is_form=True, is_approval=key.startswith(APPROVAL_KEY))
+    return Question(key=key, text=text, fields=_fields(ask), is_form=True, is_approval=bool(ask.approval_id))
 
 
 def _fields(ask: ClientRequest) -> tuple[Field, ...]:
