@@ -182,11 +182,12 @@ async def test_a_run_is_cancelled_by_its_id(runtime: Runtime) -> None:
 
 
 async def test_a_call_that_the_program_gives_up_is_cancelled(runtime: Runtime) -> None:
-    cancelled = asyncio.Event()
+    started, cancelled = asyncio.Event(), asyncio.Event()
 
     async def slow(call: GuestCall) -> object:
         if call.name != "slow":
-            return cancelled.is_set()
+            return cancelled.is_set() or not started.is_set()  # a slow machine may start it too late
+        started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:

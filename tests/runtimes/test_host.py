@@ -19,7 +19,7 @@ from backends import CACHE, CPYTHON, NoProcess, answer, descendants, find_wasm, 
 
 from toolyard.runtimes.container import Engine, find_engine, read_docker, read_podman
 from toolyard.runtimes.guest import Driver, Pipe
-from toolyard.runtimes.host import Guest
+from toolyard.runtimes.host import Guest, run_program
 from toolyard.runtimes.process import Subprocess, is_orphan, remove_orphans, server_id
 from toolyard.runtimes.runtime import CallFailedError, GuestCall, RunLimits, RunResult, RuntimeBusyError, RuntimeMissingError
 from toolyard.runtimes.selection import Runtimes
@@ -478,3 +478,16 @@ async def test_a_guest_that_cannot_be_forked_ends_no_other_program(where: str, f
         assert loop.failure is not None
         assert loop.failure.kind == "timeout"
         assert (await runtime.run("1", None, RunLimits(), answer)).value == 1
+
+
+async def test_a_program_whose_run_is_cancelled_is_killed(tmp_path: Path) -> None:
+    pipe = tmp_path / "pid"
+    os.mkfifo(pipe)
+    running = asyncio.ensure_future(run_program("/bin/sh", "-c", f"echo $$ > {pipe}; exec sleep 60"))
+    pid = int(await asyncio.to_thread(pipe.read_text))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, spawn, start_message
+from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, run_program, spawn, start_message
 from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, base_executable, find_interpreter
 from toolyard.runtimes.process import PROCESS_LIMITS
 from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeBusyError, RuntimeMissingError
@@ -278,6 +278,5 @@ class _Forked:
 
 
 async def _output(*argv: str) -> str:
-    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
-    out, _ = await process.communicate()
+    _, out, _ = await run_program(*argv, stderr=asyncio.subprocess.STDOUT)
     return out.decode(errors="replace")

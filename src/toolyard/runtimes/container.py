@@ -24,7 +24,7 @@ import msgspec
 
 from toolyard._internal.files import find_state_dir, write_atomically
 from toolyard._internal.logfmt import log_value
-from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, start_guest
+from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, run_program, start_guest
 from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, find_interpreter
 from toolyard.runtimes.process import PROCESS_LIMITS, is_orphan, server_id
 from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
@@ -355,6 +355,5 @@ def _client_environment() -> dict[str, str]:
 async def _engine(program: str, arguments: Sequence[str], *, stdin: int = asyncio.subprocess.DEVNULL) -> tuple[int, str]:
     """Run a command of the engine and return its exit status and output."""
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(program, *arguments, stdin=stdin, stdout=pipe, stderr=pipe, env=_client_environment())
-    out, errors = await process.communicate()
-    return process.returncode or 0, (out if not process.returncode else errors).decode(errors="replace")
+    status, out, errors = await run_program(program, *arguments, stdin=stdin, stderr=pipe, env=_client_environment())
+    return status, (errors if status else out).decode(errors="replace")

@@ -32,7 +32,18 @@ from toolyard.runtimes.runtime import (
     RuntimeMissingError,
 )
 
-__all__ = ["DRIVER_ARGUMENTS", "Child", "Guest", "GuestProcess", "GuestSettings", "driver_source", "spawn", "start_guest", "start_message"]
+__all__ = [
+    "DRIVER_ARGUMENTS",
+    "Child",
+    "Guest",
+    "GuestProcess",
+    "GuestSettings",
+    "driver_source",
+    "run_program",
+    "spawn",
+    "start_guest",
+    "start_message",
+]
 
 _BOOT: Final = (
     "import os,sys\nn=int(sys.argv[1]);b=b''\nwhile len(b)<n:\n d=os.read(0,n-len(b))\n if not d: os._exit(0)\n b+=d\n"
@@ -497,6 +508,23 @@ async def start_guest(
         await guest.close()
         raise
     return guest
+
+
+async def run_program(
+    *argv: str, env: Mapping[str, str] | None = None, stdin: int = asyncio.subprocess.DEVNULL, stderr: int = asyncio.subprocess.DEVNULL
+) -> tuple[int, bytes, bytes]:
+    """Run a program to its end, and return its exit status, output and errors. If this is cancelled, the program is killed."""
+    environment = None if env is None else dict(env)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, stdin=stdin, stdout=pipe, stderr=stderr, env=environment)
+    try:
+        out, errors = await process.communicate()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()  # closes its pipes
+        raise
+    return process.returncode or 0, out, errors or b""
 
 
 async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/", pass_fds: Sequence[int] = ()) -> Child:

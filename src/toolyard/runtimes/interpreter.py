@@ -1,11 +1,11 @@
 """The interpreter of this process: the files of it that a sandbox needs, for every kind of installation."""
 
-import asyncio
 import json
 import os
 import sys
 from typing import Final, NamedTuple
 
+from toolyard.runtimes.host import run_program
 from toolyard.runtimes.runtime import RuntimeMissingError
 
 __all__ = ["DATA", "HOME", "LEFT_OUT", "Interpreter", "base_executable", "find_interpreter"]
@@ -66,9 +66,8 @@ async def find_interpreter() -> Interpreter:
     if executable in _found:
         return _found[executable]
     argv = (executable, "-I", "-S", "-B", "-W", "ignore", "-c", _INSPECT)
-    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env={})
-    out, _ = await process.communicate()
-    if process.returncode:
+    status, out, _ = await run_program(*argv, env={})
+    if status:
         raise RuntimeMissingError(f"The interpreter '{executable}' cannot be inspected.")
     stdlib, prefix, names = json.loads(out)
     libraries = {name for name in names if name.startswith("/") and not name.startswith(f"{stdlib}/")}

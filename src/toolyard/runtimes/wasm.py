@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from toolyard._internal.files import find_state_dir, make_private, read_private, write_atomically
-from toolyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, driver_source, start_guest
+from toolyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, driver_source, run_program, start_guest
 from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
 
 __all__ = ["KNOWN_BUILDS", "Wasm", "digest_of"]
@@ -127,11 +127,8 @@ class Wasm:
 
     async def _compile(self, path: Path, compiled: Path) -> None:
         argv = self._argv(str(path), RunLimits(cpu_seconds=600), "compile")
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env={}
-        )
-        out, _ = await process.communicate()
-        if process.returncode or not out:
+        status, out, _ = await run_program(*argv, env={})
+        if status or not out:
             raise RuntimeMissingError(f"wasmtime cannot compile '{path}'.")
         await asyncio.to_thread(write_atomically, compiled, out)
 
