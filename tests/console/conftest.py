@@ -72,14 +72,14 @@ def serve(tmp_path: Path) -> Serve:
     """Return a function that serves a yard with a 'toolyard.toml' of this text."""
 
     @asynccontextmanager
-    async def run(yard: Yard, text: str = "", **settings: str) -> AsyncGenerator[Served]:
+    async def run(yard: Yard, text: str = "", *, agents: Any = None, **settings: str) -> AsyncGenerator[Served]:
         path = tmp_path / "toolyard.toml"
         path.write_text(text)
         config = read_config({"serve.transport": "http", "serve.port": "0", **settings}, path=str(path), environment={})
         apply_settings(yard, config, Notices(), serves=True)
         authenticator = make_authenticator(config)
         monitor = Monitor(yard, config, is_authenticated=authenticator is not None)
-        monitor.add_console(config, authenticator)
+        monitor.add_console(config, authenticator, agents)
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def ready(transport: Transport) -> None:
@@ -107,8 +107,8 @@ async def look() -> AsyncGenerator[Look]:
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
-        async def open_page(url: str, *, width: int = 1280, scheme: Any = "light") -> Page:
-            page = await browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)
+        async def open_page(url: str, *, width: int = 1280, scheme: Any = "light", scripts: bool = True) -> Page:
+            page = await browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme, java_script_enabled=scripts)
             page.on("pageerror", lambda error: faults.append(str(error)))
             page.on("console", lambda message: faults.append(message.text) if "Content Security Policy" in message.text else None)
             await page.goto(url)

@@ -114,6 +114,22 @@ async def test_the_key_d_denies_and_the_reason_reaches_the_client(serve: Any, lo
     assert "Ask Ada first." in answer.structured_content["error"]["message"]
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_enter_in_the_reason_decides_nothing(serve: Any, look: Any, *, scripts: bool) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings"})
+        page: Page = await look(login_to(served, "approvals"), scripts=scripts)
+        decisions: list[str] = []
+        page.on("request", lambda request: decisions.append(request.post_data or "") if request.method == "POST" else None)
+        await page.get_by_label("Reason").fill("No, people live there.")
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Deny").click()
+        await page.wait_for_load_state()
+
+    assert len(decisions) == 1
+    assert "decision=deny" in decisions[0]
+
+
 async def test_what_a_person_typed_survives_a_live_update_and_a_new_card_appears_under_the_mouse(serve: Any, look: Any) -> None:
     async with serve(bank(), NOT_HELD) as served:
         await served.call("close_account", {"account": "savings"})

@@ -3,8 +3,8 @@
 import os
 import re
 import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,14 @@ from pinned_packages import python_with
 from playwright.async_api import Page, expect
 
 from toolyard import Yard, tool
+from toolyard.agents import AgentManager, StreamEvent, TurnRequest
+from toolyard.agents.api import AgentApi
+from toolyard.agents.events import TextDelta
 from toolyard.testing.models import ScriptedAnthropic, ScriptedModel, ToolUse
 
 ROOT = Path(__file__).parent.parent.parent
 BURN = "mcp__yard__burn"
+Play = Callable[[TurnRequest], AsyncGenerator[StreamEvent]]
 TARGET = '''
 from toolyard import Yard, tool
 
@@ -96,6 +100,60 @@ async def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(tmp_path:
 
     assert "People live in it." in model.results[0].text
     assert widths[0] <= widths[1]
+
+
+class PlayedRuntime:
+    """A runtime whose turns are played by a function of the test."""
+
+    name = "played"
+    has_folder = False
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+
+    def check(self) -> None:
+        """Be there."""
+
+    def check_servers(self, names: Iterable[str]) -> None:
+        """Take any."""
+
+    async def forget(self, sdk_session_id: str) -> None:
+        """Keep nothing."""
+
+    async def run(self, request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        async for event in self._play(request):
+            yield event
+
+
+@asynccontextmanager
+async def played(serve: Any, play: Play) -> AsyncGenerator[str]:
+    """Serve agents whose turns a function plays, and yield the address of the chat."""
+    yard = Yard("hall", tools=[echo])
+    manager = AgentManager(yard, PlayedRuntime(play))
+    async with serve(yard, agents=AgentApi(manager).serve) as served, manager:
+        yield served.login.replace("/console?", "/console/chat?")
+
+
+async def send(page: Page, text: str) -> None:
+    await page.get_by_label("Message").fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def ask_to_burn(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+    """Ask whether the house may burn, and say what came of it."""
+    decision = await request.permit("burn", {"what": "the house"}, tool_call_id="t1", source="agent")
+    yield TextDelta(text=f"The person {decision.outcome} it. {decision.reason}")
+
+
+async def test_enter_in_the_reason_of_a_card_decides_nothing(serve: Any, look: Any) -> None:
+    async with played(serve, ask_to_burn) as address:
+        page: Page = await look(address)
+        await send(page, "Burn the house.")
+        await page.get_by_placeholder("Reason").fill("People live in it.")
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Deny").click()
+
+        await expect(page.get_by_text("The person denied it. People live in it.")).to_be_visible()
 
 
 async def test_a_server_without_agents_has_no_chat_and_says_how_to_get_one(serve: Any) -> None:

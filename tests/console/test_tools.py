@@ -479,6 +479,20 @@ async def test_a_tool_that_destroys_is_approved_in_the_page(serve: Any, look: An
     assert answer["data"] == (None if code else "savings is closed")
 
 
+@pytest.mark.parametrize("keys", ["Enter", "Control+Enter"])
+async def test_enter_in_the_reason_of_an_approval_decides_nothing(serve: Any, look: Any, keys: str) -> None:
+    async with serve(Yard("shop", tools=[close_account])) as served:
+        page = await open_tool(served, look, "close_account")
+        await page.locator("[data-name=account] textarea").fill("savings")
+        await page.keyboard.press("Enter")
+        await page.locator("#run_question [data-name=reason] textarea").fill("No, it is in use.")
+        await page.keyboard.press(keys)
+        await page.locator("#run_question").get_by_role("button", name="Deny").click()
+        answer = await answer_in(page)
+
+    assert answer["error"]["code"] == "approval_denied"
+
+
 async def test_texts_of_tools_run_no_script(serve: Any, look: Any) -> None:
     async with serve(Yard("shop", tools=[echo])) as served:
         page = await open_tool(served, look, "echo")

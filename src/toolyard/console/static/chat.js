@@ -82,8 +82,8 @@
     else made.querySelector(".shown").append(element("pre", "", pretty(event.arguments)));
     form.addEventListener("submit", async (submitted) => {
       submitted.preventDefault();
-      const choice = submitted.submitter?.value || "approve";
-      const deny = choice === "deny";
+      if (!submitted.submitter?.value) return;
+      const deny = submitted.submitter.value === "deny";
       const body = isQuestion && !deny ? { content: answers(form, event.form) } : { reason: form.elements.reason?.value || "" };
       try { await read(await ask("POST", `/interactions/${event.interaction_id}/${deny ? "deny" : isQuestion ? "answer" : "approve"}`, body)); }
       catch (error) { made.append(element("p", "notice bad", error.message)); }

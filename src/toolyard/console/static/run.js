@@ -219,6 +219,7 @@
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !event.target.matches("form[data-call] :is(input, textarea)")) return;
+    if ("decides" in event.target.form.dataset) { event.preventDefault(); return; } // whoever types a reason has not decided yet
     const isLine = event.target.matches(".line") && !event.shiftKey && !event.target.value.includes("\n");
     if (!event.ctrlKey && !event.metaKey && !isLine) return;
     event.preventDefault();
