@@ -18,7 +18,12 @@ FORM = {
         "coach": {"type": "string", "enum": ["first", "second"], "title": "Coach"},
         "seats": {"type": "integer", "title": "Seats", "minimum": 1},
         "quiet": {"type": "boolean", "title": "Quiet"},
-        "extras": {"type": "array", "title": "Extras", "items": {"type": "string", "enum": ["tea", "bike"]}},
+        "extras": {
+            "type": "array",
+            "title": "Extras",
+            "items": {"anyOf": [{"const": "t", "title": "tea"}, {"const": "b", "title": "bike"}]},
+        },
+        "side": {"type": "string", "oneOf": [{"const": "l", "title": "left"}, {"const": "r", "title": "right"}], "default": "r"},
     },
     "required": ["coach", "seats"],
 }
@@ -122,17 +127,18 @@ async def test_a_question_of_a_job_is_answered_in_the_browser(serve: Any, look: 
         await page.get_by_label("bike").check()
         await page.get_by_role("button", name="Answer").click()
         await expect(page.get_by_role("complementary")).to_contain_text("Completed")
+        await expect(page.get_by_role("button", name="Answer")).to_have_count(0)
         result = await served.yard.jobs.result(await served.yard.jobs.get(job_id, None))
 
-    assert result.data == {"coach": "first", "seats": 2, "quiet": True, "extras": ["bike"]}
+    assert result.data == {"coach": "first", "seats": 2, "quiet": True, "extras": ["b"], "side": "r"}
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"key": "answer", "field:coach": "first", "field:seats": "0"},
-        {"key": "answer", "field:coach": "first", "field:seats": "x"},
-        {"key": "other"},
+        {"key": "answer", "content": '{"coach": "first", "seats": 0}'},
+        {"key": "answer", "content": '{"coach": "first"'},
+        {"key": "other", "content": '{"coach": "first", "seats": 1}'},
     ],
 )
 async def test_an_answer_that_does_not_fit_is_not_delivered(serve: Any, fields: dict[str, str]) -> None:
@@ -140,9 +146,9 @@ async def test_an_answer_that_does_not_fit_is_not_delivered(serve: Any, fields: 
         job_id = await start(served, "book")
         await wait_until(served, job_id, "input_required")
         person = await served.person()
-        refused = await post(served, person, f"jobs/answer/{job_id}", answer="accept", **fields)
+        refused = await post(served, person, f"jobs/answer/{job_id}", action="accept", **fields)
         still = await served.yard.jobs.get(job_id, None)
-        await post(served, person, f"jobs/answer/{job_id}", answer="decline", key="answer")
+        await post(served, person, f"jobs/answer/{job_id}", action="decline", key="answer")
         ended = await wait_until(served, job_id, "completed")
         result = await served.yard.jobs.result(ended)
         page = (await served.client.get("/console/jobs", headers=person[0])).text
@@ -151,6 +157,18 @@ async def test_an_answer_that_does_not_fit_is_not_delivered(serve: Any, fields: 
     assert still.status == "input_required"
     assert result.error.code == "approval_denied"
     assert "Failed: approval_denied" in page
+
+
+async def test_an_answer_that_does_not_fit_stays_in_its_form_with_the_reason(serve: Any, look: Any) -> None:
+    async with serve(shop()) as served:
+        job_id = await start(served, "book")
+        await wait_until(served, job_id, "input_required")
+        page: Page = await look(login_to(served, f"jobs?open={job_id}"))
+        await page.get_by_label("Seats").fill("7")
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.locator("[data-other]")).to_contain_text("coach")
+
+        assert await page.get_by_label("Seats").input_value() == "7"
 
 
 async def test_the_result_of_a_job_is_for_the_identity_that_started_it(serve: Any) -> None:
@@ -162,8 +180,8 @@ async def test_the_result_of_a_job_is_for_the_identity_that_started_it(serve: An
         for owner in (identity, "key:bot"):
             job_id = await start(served, "book", owner)
             await wait_until(served, job_id, "input_required")
-            answers = {"key": "answer", "field:coach": "second", "field:seats": "731"}
-            await post(served, person, f"jobs/answer/{job_id}", answer="accept", **answers)
+            answer = {"key": "answer", "content": '{"coach": "second", "seats": 731}'}
+            await post(served, person, f"jobs/answer/{job_id}", action="accept", **answer)
             await wait_until(served, job_id, "completed")
             texts.append((await served.client.get(f"/console/jobs?open={job_id}", headers=person[0])).text)
 

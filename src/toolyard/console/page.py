@@ -19,20 +19,23 @@ from toolyard.config import Config
 from toolyard.console.access import Person
 from toolyard.console.charts import sparkline
 from toolyard.console.runs import Runs
+from toolyard.model.envelope import encode
+from toolyard.model.errors import ToolError
 from toolyard.monitor import Metrics, Ring
 from toolyard.transports.http.request import Request
-from toolyard.transports.http.response import ResponseWriter
+from toolyard.transports.http.response import JSON, Header, ResponseWriter
 from toolyard.transports.http.sessions import HttpSessions
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-__all__ = ["LIVE_BLOCK", "Done", "FindSessions", "Handle", "Page", "Parts", "View", "render", "render_blocks", "url"]
+__all__ = ["FRESH", "LIVE_BLOCK", "Done", "FindSessions", "Handle", "Page", "Parts", "View", "render", "render_blocks", "url"]
 
 Handle = Callable[[Request, ResponseWriter], Awaitable[None]]
 LIVE_BLOCK: Final = "live_"
 """The prefix of template blocks that are sent again when they change."""
+FRESH: Final[Header] = (b"cache-control", b"no-store")
 _FOLDER: Final = Path(__file__).parent / "templates"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
@@ -116,6 +119,19 @@ class Page(ABC):
         if view.path and view.request is not None and view.request.method != "POST":
             raise LookupError
         return False
+
+    async def answer_script(self, view: View, writer: ResponseWriter) -> bool:
+        """Carry out a form that a script submits, and answer with JSON where to go, or why it cannot be done; False for other requests."""
+        request = view.request
+        if request is None or request.method != "POST" or b"application/json" not in request.headers.get(b"accept", b""):
+            return False
+        try:
+            done = await self.act(view)
+        except ToolError as error:
+            await writer.respond(409, encode({"message": error.message}), (JSON, FRESH))
+        else:
+            await writer.respond(200, encode({"to": done.to}), (JSON, FRESH))
+        return True
 
     def live_pause(self, view: View) -> float:  # noqa: ARG002 - for pages whose pace differs
         """Return the seconds until the live blocks are rendered again."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from toolyard.console.access import Person
-from toolyard.console.form import Form, make_form
+from toolyard.console.form import Form, defaults_of, make_form
 from toolyard.dispatch.call import Channel
 from toolyard.dispatch.progress import Progress
 from toolyard.model.elicitation import ClientRequest, unsupported_by_client
@@ -54,6 +54,8 @@ class Question(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     id: str
     text: str
     form: Form
+    content: str
+    """What the form is filled in with at first, as JSON."""
     is_approval: bool
     """Whether the answer decides about the call itself."""
     answer: "asyncio.Future[Mapping[str, Any]]"
@@ -195,6 +197,7 @@ class Run:
             id=token_urlsafe(9),
             text=str(ask.params["message"])[:_MESSAGE_CHARACTERS],
             form=make_form(ask.params["requestedSchema"]),
+            content=defaults_of(ask.params["requestedSchema"]),
             is_approval=key.startswith(_APPROVAL),
             answer=asyncio.get_running_loop().create_future(),
         )

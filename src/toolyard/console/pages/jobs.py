@@ -10,14 +10,16 @@ import msgspec
 
 from toolyard._internal.mask import mask_text
 from toolyard.console.access import Person
+from toolyard.console.form import Form, defaults_of, make_form, read_answer
 from toolyard.console.page import Done, Page, View, page_of, url
 from toolyard.jobs import keys
 from toolyard.jobs.job import Job, JobStatus
 from toolyard.jobs.stored import all_keys
 from toolyard.model.elicitation import ClientRequest, form_content
 from toolyard.model.envelope import Envelope
-from toolyard.model.errors import ToolError, not_found
+from toolyard.model.errors import not_found
 from toolyard.state.store import StoreUnavailableError
+from toolyard.transports.http.response import ResponseWriter
 
 __all__ = ["JobsPage"]
 
@@ -34,26 +36,15 @@ _APPROVAL: Final = "approval-"
 """What the names of questions about approvals begin with, which are decided on their own page."""
 
 
-class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of a question."""
-
-    name: str
-    title: str
-    text: str = ""
-    kind: str
-    """'choice', 'choices', 'boolean', 'number', 'integer' or 'text'."""
-    choices: tuple[tuple[str, str], ...] = ()
-    default: Any = None
-    is_required: bool = False
-
-
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question of a job."""
 
     key: str
     text: str
-    fields: tuple[Field, ...] = ()
-    is_form: bool = False
+    form: Form | None = None
+    """Nothing if no form can answer it."""
+    content: str = ""
+    """What the form is filled in with at first, as JSON."""
     is_approval: bool = False
 
 
@@ -101,6 +92,10 @@ class JobsPage(Page):
         except StoreUnavailableError:
             return 0
 
+    async def answer(self, view: View, writer: ResponseWriter) -> bool:
+        """Answer a script that submits the answer to a question."""
+        return await self.answer_script(view, writer) or await super().answer(view, writer)
+
     async def act(self, view: View) -> Done:
         """Cancel a job, or answer one of its questions."""
         match view.path:
@@ -118,13 +113,13 @@ class JobsPage(Page):
         ask = job.asks.get(key)
         if ask is None or ask.method != _FORM or key.startswith(_APPROVAL):
             raise not_found("question", key, may_have_run=False)
-        decision = view.form.get("answer", "")
-        answer: dict[str, Any] = {"action": "accept" if decision == "accept" else "decline"}
-        if decision == "accept":
-            answer["content"] = _content(_fields(ask), view.form)
+        is_answered = view.form.get("action") == "accept"
+        answer: dict[str, Any] = {"action": "accept" if is_answered else "decline"}
+        if is_answered:
+            answer["content"] = read_answer(view.form.get("content", ""))
             form_content(ask, answer)  # refuses what does not fit
         await self.yard.jobs.answer(job_id, None, {key: answer})
-        return Done(to=url(self.name, open=job_id), notice="Answered." if decision == "accept" else "Declined.")
+        return Done(to=url(self.name, open=job_id), notice="Answered." if is_answered else "Declined.")
 
     async def _all(self) -> list[Job]:
         """Return every job, the newest first; those that have ended are read once."""
@@ -159,53 +154,5 @@ class JobsPage(Page):
 def _question(key: str, ask: ClientRequest) -> Question:
     if ask.method != _FORM or ask.params.get("mode", "form") != "form":
         return Question(key=key, text="It asks its client for something that only a program can answer.")
-    text = str(ask.params.get("message", ""))
-    return Question(key=key, text=text, fields=_fields(ask), is_form=True, is_approval=key.startswith(_APPROVAL))
-
-
-def _fields(ask: ClientRequest) -> tuple[Field, ...]:
-    """Return the fields of a form, the required ones first."""
-    schema: dict[str, Any] = ask.params.get("requestedSchema", {})
-    required = schema.get("required", ())
-    found = [_field(name, part, is_required=name in required) for name, part in schema.get("properties", {}).items()]
-    return tuple(sorted(found, key=lambda field: not field.is_required))
-
-
-def _field(name: str, schema: dict[str, Any], *, is_required: bool) -> Field:
-    kind, source = str(schema.get("type", "")), schema.get("items", {}) if schema.get("type") == "array" else schema
-    titled = source.get("oneOf") or source.get("anyOf") or ()
-    names = source.get("enumNames") or source.get("enum") or ()
-    choices = tuple((str(one["const"]), str(one.get("title", one["const"]))) for one in titled)
-    choices = choices or tuple((str(value), str(text)) for value, text in zip(source.get("enum") or (), names, strict=False))
-    return Field(
-        name=name,
-        title=str(schema.get("title") or name.replace("_", " ")),
-        text=str(schema.get("description", "")),
-        kind="choices" if kind == "array" else "choice" if choices else kind if kind in {"boolean", "number", "integer"} else "text",
-        choices=choices,
-        default=schema.get("default"),
-        is_required=is_required,
-    )
-
-
-def _content(fields: tuple[Field, ...], form: Any) -> dict[str, Any]:
-    """Return what a person filled in; an empty field that may be left out is left out."""
-    content: dict[str, Any] = {}
-    for field in fields:
-        name = f"field:{field.name}"
-        text: str = form.get(name, "")
-        if field.kind == "choices":
-            chosen = [value for index, (value, _) in enumerate(field.choices) if f"{name}:{index}" in form]
-            content |= {field.name: chosen} if chosen or field.is_required else {}
-        elif field.kind == "boolean":
-            content[field.name] = bool(text)
-        elif text or (field.is_required and field.kind == "text"):
-            content[field.name] = _number(field, text) if field.kind in {"number", "integer"} else text
-    return content
-
-
-def _number(field: Field, text: str) -> float:
-    try:
-        return int(text) if field.kind == "integer" else float(text)
-    except ValueError:
-        raise ToolError("invalid_input", f"'{field.title}' must be a number.", may_have_run=False) from None
+    text, schema = str(ask.params.get("message", "")), ask.params.get("requestedSchema", {})
+    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), is_approval=key.startswith(_APPROVAL))

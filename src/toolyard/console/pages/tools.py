@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from toolyard.console.form import make_form
-from toolyard.console.page import Done, Page, Parts, View, page_of, pretty, url
+from toolyard.console.form import make_form, read_answer
+from toolyard.console.page import FRESH, Done, Page, Parts, View, page_of, pretty, url
 from toolyard.console.runs import Action, Run
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.describe import full_description
@@ -37,7 +37,6 @@ _JSON_CHARACTERS: Final = 20_000
 _SHOWN_CHARACTERS: Final = 40_000
 _EXAMPLE_CHARACTERS: Final = 8000
 _NO_CALLS: Final = CallStats()
-_FRESH: Final = (b"cache-control", b"no-store")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -109,22 +108,12 @@ class Tools(Page):
     async def answer(self, view: View, writer: ResponseWriter) -> bool:
         """Answer with JSON: a whole definition, a whole answer, or what came of a script's request."""
         request = view.request
-        if request is None:
-            return False
-        if request.method == "POST":
-            if b"application/json" not in request.headers.get(b"accept", b""):
-                return False
-            try:
-                done = await self.act(view)
-            except ToolError as error:
-                await writer.respond(409, encode({"message": error.message}), (JSON, _FRESH))
-            else:
-                await writer.respond(200, encode({"to": done.to}), (JSON, _FRESH))
-            return True
+        if request is None or request.method == "POST":
+            return await self.answer_script(view, writer)
         if not view.path:
             return False
         body = self._document(view)
-        await writer.respond(200, body, (JSON, _FRESH))
+        await writer.respond(200, body, (JSON, FRESH))
         return True
 
     async def act(self, view: View) -> Done:
@@ -139,7 +128,7 @@ class Tools(Page):
                 run.cancel()
             case ("runs", run_id, "answer"):
                 run = self.parts.runs.get(run_id, view.person)
-                run.answer(form.get("question", ""), _action(form), _content(form.get("content", "")))
+                run.answer(form.get("question", ""), _action(form), read_answer(form.get("content", "")))
             case _:
                 raise LookupError
         await asyncio.sleep(0)
@@ -334,18 +323,6 @@ def _action(form: Mapping[str, str]) -> Action:
     if action not in get_args(Action):
         raise ToolError("invalid_input", "Choose an answer.", may_have_run=False)
     return cast("Action", action)
-
-
-def _content(text: str) -> Any:
-    """Return the content of an answered question.
-
-    Raises:
-        ToolError: `invalid_input` if it is no JSON.
-    """
-    try:
-        return msgspec.json.decode(text or "{}")
-    except msgspec.DecodeError as error:
-        raise ToolError("invalid_input", f"The answer is no JSON: {error}", may_have_run=False) from None
 
 
 def _own(back: str) -> str:
