@@ -30,11 +30,12 @@ from toolyard.yard import Yard
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-__all__ = ["FRESH", "LIVE_BLOCK", "Done", "FindSessions", "Handle", "Page", "Parts", "View", "render", "render_blocks", "url"]
+__all__ = ["FRESH", "HTML", "LIVE_BLOCK", "Done", "FindSessions", "Handle", "Page", "Parts", "View", "render", "render_blocks", "url"]
 
 Handle = Callable[[Request, ResponseWriter], Awaitable[None]]
 LIVE_BLOCK: Final = "live_"
 """The prefix of template blocks that are sent again when they change."""
+HTML: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
 FRESH: Final[Header] = (b"cache-control", b"no-store")
 _FOLDER: Final = Path(__file__).parent / "templates"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
