@@ -37,7 +37,7 @@ _LOG_LINES: Final = 200
 _LINE_CHARACTERS: Final = 1000
 _QUESTION_S: Final = 3600.0
 """A question that nobody answers is dismissed after so long."""
-_MESSAGE_CHARACTERS: Final = 10_000
+_MESSAGE_CHARACTERS: Final = 30_000
 
 
 class LogLine(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -57,7 +57,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operation: str
     source: str
     arguments: str
-    """The arguments as JSON in one line, with secrets masked, very long texts cut and unprintable characters escaped."""
+    """The arguments as JSON in one line, with secrets masked and unprintable characters escaped; without their middle if very long."""
     identity: str
     profile: str
     client: str = ""
@@ -70,30 +70,27 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the card in a few lines for a person."""
         asker = f"{self.identity} ({self.client})" if self.client else self.identity
         title = f" ({self.title})" if self.title != self.tool else ""
-        arguments = _cut(self.arguments, _CARD_CHARACTERS)
         return (
-            f"May '{self.tool}'{title} run?\nOperation: {self.operation}, of '{self.source}'\nArguments: {arguments}\n"
+            f"May '{self.tool}'{title} run?\nOperation: {self.operation}, of '{self.source}'\nArguments: {self.arguments}\n"
             f"Asked by: {asker}, profile '{self.profile}'\nWhy you are asked: {self.why}"
         )
 
 
 _NAME_CHARACTERS: Final = 200
-_TEXT_CHARACTERS: Final = 4000
 _ARGUMENT_CHARACTERS: Final = 20_000
 """Much is shown, because nobody should approve what they cannot read."""
-_CARD_CHARACTERS: Final = 4000
 
 
 def make_card(call: Call, *, spec: ToolSpec, arguments: object, why: str, by: Literal["anyone", "operator"]) -> Card:
     """Return the card of a call."""
-    shown = encode(_shortened(mask_values(msgspec.json.decode(encode(arguments))))).decode()
+    shown = encode(mask_values(msgspec.json.decode(encode(arguments)))).decode()
     return Card(
         tool=spec.name,
         title=_printable(spec.title or spec.name),
         operation=str(spec.operation),
         source=_printable(spec.source),
-        arguments=_printable(_cut(shown, _ARGUMENT_CHARACTERS)),
-        identity=_printable(_cut(call.caller.identity, _NAME_CHARACTERS)),
+        arguments=_without_middle(_printable(shown), _ARGUMENT_CHARACTERS),
+        identity=_without_middle(_printable(call.caller.identity), _NAME_CHARACTERS),
         profile=call.profile.name,
         client=_printable(call.caller.client),
         why=why,
@@ -101,16 +98,11 @@ def make_card(call: Call, *, spec: ToolSpec, arguments: object, why: str, by: Li
     )
 
 
-def _shortened(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _shortened(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_shortened(item) for item in cast("list[Any]", value)]
-    return _cut(value, _TEXT_CHARACTERS) if isinstance(value, str) else value
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+def _without_middle(text: str, most: int) -> str:
+    """Return a text, or its beginning and end with a remark between them that nobody overlooks."""
+    left_out, half = len(text) - most, most // 2
+    # On a line of its own, so that it stands out, and what is left of JSON is none that a page would show as a table.
+    return text if left_out <= 0 else f"{text[:half]}\n[… {left_out:,} OF {len(text):,} CHARACTERS ARE NOT SHOWN …]\n{text[-half:]}"
 
 
 def _printable(text: str) -> str:
