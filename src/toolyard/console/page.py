@@ -174,7 +174,7 @@ def _environment() -> "Environment":
     found = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, auto_reload=False)
     found.trim_blocks = found.lstrip_blocks = True
     names: dict[str, Any] = cast("dict[str, Any]", found.globals)
-    names.update(url=url, sparkline=sparkline, ago=ago, moment=moment, duration=duration, number=number, json=pretty)
+    names.update(url=url, sparkline=sparkline, ago=ago, when=when, moment=moment, duration=duration, number=number, json=pretty)
     names["parts"] = found.get_template("parts.html").module
     return found
 
@@ -217,6 +217,13 @@ def ago(at: float) -> Markup:
         text = f"{size / unit:.0f} {word} ago" if seconds > 0 else f"in {size / unit:.0f} {word}"
     exact = datetime.fromtimestamp(at, UTC)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(exact.isoformat(), exact.strftime("%Y-%m-%d %H:%M:%S UTC"), text)
+
+
+def when(at: float) -> Markup:
+    """Return a time as an element that stays the same in a live block; 'times.js' turns it into how long ago that was."""
+    exact = datetime.fromtimestamp(at, UTC)
+    text = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time data-ago datetime="{}" title="{}">{}</time>').format(exact.isoformat(), text, text)
 
 
 def moment(at: float) -> str:

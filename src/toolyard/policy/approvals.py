@@ -251,6 +251,11 @@ def _pending(owner: str = "") -> str:
     return f"approval_pending/{sha256(owner.encode()).hexdigest()[:32]}/" if owner else "approval_pending/"
 
 
+def _pending_key(approval: "Approval") -> str:
+    """Return the key of a pending approval, which says when it was asked, so that a list reads no more than it shows."""
+    return f"{_pending(approval.binding.owner)}{int(approval.created_at * 1000):014}-{approval.id}"
+
+
 def _decided(at: float, approval_id: str) -> str:
     """Return the key of a decision; keys in order are decisions by age, the newest first."""
     return f"approval_decided/{10**14 - int(at * 1000):014}/{approval_id}"
@@ -359,12 +364,16 @@ class Approvals:
                     approval = await self.get(approval.id)
         return approval.at(self._clock())  # it may have expired at this very moment
 
-    async def pending(self, *, limit: int = 100) -> list[Approval]:
+    async def pending(self, *, limit: int = 100, offset: int = 0) -> list[Approval]:
         """Return the pending approvals, the oldest first."""
-        keys = await self._store.keys(_pending(), limit=_MAX_PENDING)
-        ids = [key.rpartition("/")[2] for key in keys]
+        names = sorted(key.rpartition("/")[2] for key in await self._store.keys(_pending(), limit=_MAX_PENDING))
+        ids = [name.partition("-")[2] for name in names[offset : offset + limit]]
         found = [self._decode(data) for approval_id in ids if (data := await self._store.get(_record(approval_id))) is not None]
-        return sorted((one for one in found if one.status == "pending"), key=lambda one: one.created_at)[:limit]
+        return [one for one in found if one.status == "pending"]
+
+    async def count(self) -> int:
+        """Return how many approvals are pending."""
+        return len(await self._store.keys(_pending(), limit=_MAX_PENDING))
 
     async def decided(self, *, limit: int = 50) -> list[Approval]:
         """Return the approvals that were decided in the last hour, the newest decision first."""
@@ -454,7 +463,7 @@ class Approvals:
     async def _list(self, approval: Approval) -> None:
         left = approval.expires_at - self._clock()
         if left > 0:
-            await self._store.put(f"{_pending(approval.binding.owner)}{approval.id}", b"", ttl=left)
+            await self._store.put(_pending_key(approval), b"", ttl=left)
             await self._store.publish("approvals", b"")
 
     async def _check_room(self, owner: str) -> None:
@@ -468,6 +477,6 @@ class Approvals:
         left = max(approval.expires_at - self._clock(), 0.0) + _KEPT_S
         if not await self._store.compare_and_set(_record(approval.id), data, encode(approval), ttl=left):
             return False
-        await self._store.delete(f"{_pending(approval.binding.owner)}{approval.id}")
+        await self._store.delete(_pending_key(approval))
         await self._store.publish(_record(approval.id), b"")
         return True
