@@ -22,16 +22,18 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: $(READY) ## Serve the example yard at http://127.0.0.1:8321/mcp, with a console to look at
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/toolyard serve examples/bank.toml || [ $$? -eq 130 ]
+# The trap keeps the shell alive on Ctrl-C, which ends only the server; otherwise make would print "*** Interrupt".
+run: $(READY) ## Serve the example yard at http://127.0.0.1:8321/mcp, with a console; TOOLYARD_PORT=8399 make run takes another port
+	@trap : INT; PATH="$(abspath $(BIN)):$$PATH" $(BIN)/toolyard serve examples/bank.toml || [ $$? -eq 130 ]
 
 demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 	@$(BIN)/toolyard demo
+	@printf "\n   First type '. %s/activate', which puts 'toolyard' on your PATH.\n" $(BIN)
 
-test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; at most 20 minutes
-	@scripts/test
+test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; about 20 minutes on 2 cores
+	@VENV=$(VENV) scripts/test
 
-soak: $(READY) ## Long runs: property tests with ten times the examples, ten million records for the monitor, 50 kills of a server, every attack on every sandbox
+soak: $(READY) ## Long runs: property tests with ten times the examples, ten million records for the monitor, every attack on every sandbox, kills of a server with jobs and with approvals
 	scripts/install-test-packages
 	CI_ATTACKS=full $(BIN)/pytest -q tests/runtimes/test_attacks.py
 	CI_EXAMPLES=20000 $(BIN)/pytest -q -n 2 tests/test_promises.py
@@ -61,7 +63,7 @@ generate: $(READY) ## Write the generated pages of docs/reference
 	$(BIN)/python scripts/generate.py
 
 lock: $(READY) ## Lock the dependencies, with hashes and without addresses of package indexes
-	scripts/lock
+	VENV=$(VENV) scripts/lock
 
 clean: ## Remove the virtual environments and everything else the commands made
 	rm -rf $(VENV) .venv-3.* .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -30,6 +30,8 @@ class Peer(NamedTuple):
     eras: tuple[str, ...] = ("2025", "2026")
     transports: tuple[Literal["stdio", "http"], ...] = ("stdio", "http")
     answers: Literal["text", "envelope"] = "text"
+    stream: str = ""
+    """The path of an event stream that a client reads all the time, such as a page of a console."""
 
     def stdio(self, *more: str) -> list[str]:
         """Return the command that serves on stdin and stdout."""
@@ -60,6 +62,7 @@ PEERS: Final = {
             ("--shape", "envelope", "--monitor"),
             transports=("http",),
             answers="envelope",
+            stream="/console/live/",
         ),
         Peer("fastmcp", "FastMCP 4.1.4", "fastmcp", "fastmcp_server.py"),
         Peer("sdk", "MCP SDK 2.3.0, MCPServer", "sdk", "sdk_server.py"),

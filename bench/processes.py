@@ -6,9 +6,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -159,6 +160,25 @@ class HttpServer(Server):
             if time.perf_counter() - self.started > _STARTING:
                 raise self.fail(f"did not list '{name}'.")
             time.sleep(0.05)  # a list is the only sign that it is ready
+
+    def read_stream(self, path: str) -> None:
+        """Read an event stream until the server ends, as a browser does, in a thread of this process.
+
+        Raises:
+            ServerError: There is no such stream.
+        """
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        connection.request("GET", path, headers={"Accept": "text/event-stream"})
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            raise self.fail(f"answers '{path}' with {response.status}.")
+
+        def read() -> None:
+            with suppress(OSError, http.client.HTTPException), closing(connection):
+                while response.read1():
+                    pass
+
+        threading.Thread(target=read, daemon=True).start()
 
     def ask(self, message: Message, era: str) -> str:
         """Return the answer to one request."""

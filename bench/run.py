@@ -11,7 +11,7 @@ from environments import FRAMEWORKS, INJECTED, NAMES, OPTIONAL, InstallError, ca
 from peers import PEERS
 from protocol import ERAS
 from rounds import Measure, Row, Subject, WorkerError, cpu_ms_of, in_rounds, measure_paths
-from searching import search
+from search import search
 from tables import as_table, keep, ratio
 from wire import WIRE
 

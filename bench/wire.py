@@ -213,6 +213,8 @@ def _up(stack: ExitStack, peer: Peer, skipped: dict[str, str], make: Callable[[]
     try:
         if isinstance(server, HttpServer):
             server.wait()
+            if peer.stream:
+                server.read_stream(peer.stream)
         elif isinstance(server, StdioServer):
             server.open(era)
     except (OSError, ServerError) as error:

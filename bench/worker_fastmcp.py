@@ -6,7 +6,7 @@ from itertools import cycle
 from typing import Any
 
 from clock import memory_kb
-from searched import make_questions, make_tools
+from search_data import make_questions, make_tools
 from tools import ARGUMENTS, BASE, some
 from worker import Bench, has_three, work
 

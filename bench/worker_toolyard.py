@@ -6,7 +6,7 @@ from itertools import cycle
 from typing import Final
 
 from clock import memory_kb
-from searched import make_questions, make_tools
+from search_data import make_questions, make_tools
 from servers.toolyard_inproc import toolyard
 from tools import ARGUMENTS, BASE, add, some
 from worker import Bench, has_three, work

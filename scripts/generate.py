@@ -18,9 +18,10 @@ from toolyard.cli.parser import make_parsers
 from toolyard.cli.reference import reference
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
 from toolyard.config.profiles import ProfileTable
-from toolyard.config.settings import AgentSettings, Approving, Deciding, Monitoring, Serving, meanings
+from toolyard.config.settings import AgentSettings, ApprovalSettings, MonitorSettings, PolicySettings, Serving, meanings
 from toolyard.model.profile import Toolset
 from toolyard.model.rule import Predicate, Rule
+from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
 from toolyard.providers.upstream.scan import ALL_RULES
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 from toolyard.runtimes.settings import RuntimeSettings
@@ -34,11 +35,14 @@ SECTIONS: Final[dict[str, type]] = {
     "limits": Limits,
     "search": SearchSettings,
     "runtime": RuntimeSettings,
+    "queue": QueueSettings,
+    "rates": RateSettings,
+    "budgets": BudgetSettings,
     "auth": Authentication,
-    "monitor": Monitoring,
+    "monitor": MonitorSettings,
     "agents": AgentSettings,
-    "approvals": Approving,
-    "policy": Deciding,
+    "approvals": ApprovalSettings,
+    "policy": PolicySettings,
 }
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
@@ -61,8 +65,7 @@ def codes() -> str:
         "status of the command line. *retry* says that the same call may succeed later; `retryable` of an answer is true only if nothing",
         "may have run, or if running twice does no harm. *recoverable* says that other arguments or another tool can still reach the",
         "goal. *ran* says whether something may have happened already; where it is `maybe`, `may_have_run` of the answer says it. A",
-        "tool's own failures use one of these codes and a reason: see [Fail well](../guides/fail-well.md). Some codes are for parts that",
-        "do not exist yet, such as approvals and runtimes; a tool of yours may use any of them.",
+        "tool's own failures use one of these codes and a reason: see [Fail well](../guides/fail-well.md). Your tools may use any code.",
         "",
         "| code | fires when | http | exit | retry | recoverable | blame | ran | hint, unless the failure brings its own |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -79,7 +82,7 @@ def settings() -> str:
         "See [Configuration](../guides/configuration.md); with [a JSON Schema](toolyard.schema.json) editors complete the file.",
         "",
         "An empty variable sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`; items of",
-        "lists are separated by commas; `api_keys`, `metrics_keys` and `profiles` are JSON.",
+        "lists are separated by commas; tables and lists of tables are JSON, such as `api_keys`, `profiles` and `tools` of `[queue]`.",
         "",
         "## Top level",
         "",
@@ -114,9 +117,28 @@ def settings() -> str:
         "",
         *_table("runtime"),
         "",
+        "## `[queue]`",
+        "",
+        "How many calls run and wait in one process: the fields of `QueueSettings`. See [Limit calls](../guides/limits.md#the-queue).",
+        "",
+        *_table("queue"),
+        "",
+        "## `[rates]`",
+        "",
+        "How often calls may come: the fields of `RateSettings`. See [Limit calls](../guides/limits.md#rates).",
+        "",
+        *_table("rates"),
+        "",
+        "## `[budgets]`",
+        "",
+        "How many calls and tokens there are in a period: the fields of `BudgetSettings`. See [Limit calls](../guides/limits.md#budgets).",
+        "",
+        *_table("budgets"),
+        "",
         "## `[auth]`",
         "",
-        "Authentication over HTTP. `api_keys` is a list of tables with `name`, `digest` and optional `profile`.",
+        "Authentication over HTTP. `api_keys` is a list of tables with `name`, `digest` and optional `profile`, `profiles` and `operator`:",
+        "see [Ask callers who they are](../guides/authentication.md).",
         "",
         *_table("auth"),
         "",

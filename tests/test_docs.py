@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Generator, Iterator
 from contextlib import chdir, contextmanager, redirect_stdout
+from enum import EnumType
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -23,6 +24,7 @@ from msgspec.structs import fields
 import toolyard
 from toolyard import CODES, Limits, Rule, Toolset
 from toolyard.cli.parser import make_parsers
+from toolyard.config import known_settings
 from toolyard.config.profiles import ProfileTable
 from toolyard.providers.functions.decorators import ToolOptions
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
@@ -193,11 +195,66 @@ def test_a_page_has_a_row_for_each_name(page: str, names: list[str]) -> None:
     assert [name for name in names if f"| `{name}`" not in text] == []
 
 
+def _cells(page: str) -> dict[str, list[str]]:
+    """Return the rows of the tables of a page by their first name."""
+    rows = re.finditer(r"^\| `(\w+)`.*\|$", page, re.MULTILINE)
+    return {row[1]: row[0].split("|") for row in rows}
+
+
+def _section(page: Path, anchor: str) -> str:
+    """Return the text below the heading of an anchor, up to the next heading."""
+    parts = re.split(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return next((text for title, text in zip(parts[1::2], parts[2::2], strict=True) if _anchor(title) == anchor), "")
+
+
+def _parameters(public: Any) -> list[str]:
+    """Return the names of the parameters of a class or function; types, protocols, enums and what only the yard makes have none."""
+    if public in (toolyard.Call, toolyard.Session) or getattr(public, "_is_protocol", False) or isinstance(public, EnumType):
+        return []
+    try:
+        parameters = inspect.signature(public).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)]
+
+
+@pytest.mark.parametrize("name", toolyard.__all__)
+def test_the_page_of_public_names_has_every_parameter(name: str) -> None:
+    page = DOCS / "reference" / "api.md"
+    taken = _cells(page.read_text(encoding="utf-8"))[name][3]
+    links = [link.partition("#") for link in _LINK.findall(taken)]
+    linked = [_section((page.parent / path) if path else page, anchor) for path, _, anchor in links]
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", " ".join([taken, *linked])))))
+
+    assert [parameter for parameter in _parameters(getattr(toolyard, name)) if parameter not in words] == []
+
+
+def test_the_page_of_public_names_calls_a_yard_as_the_code_does() -> None:
+    text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    shown = {
+        name: re.findall(r"\w+", arguments)
+        for name, arguments in re.findall(r"^\| `(?:await )?yard\.(\w+)\((.*)\)` \|", text, re.MULTILINE)
+    }
+    written_for_programs = {"configure", "use_rules", "open"}
+    methods = dict(inspect.getmembers(toolyard.Yard, inspect.isfunction))
+
+    expected = {name: list(inspect.signature(method).parameters)[1:] for name, method in methods.items() if not name.startswith("_")}
+    assert shown == {name: parameters for name, parameters in expected.items() if name not in written_for_programs}
+
+
 def test_the_settings_page_gives_every_setting_a_meaning() -> None:
     rows = re.findall(r"^\| `(\w+)` \| \S+ \| \S.*\.? \|$", (DOCS / "reference" / "settings.md").read_text(encoding="utf-8"), re.MULTILINE)
 
     tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ProfileTable, Toolset, Rule)
     assert rows == [field.name for table in tables for field in fields(table) if not field.required]
+
+
+def test_the_settings_page_has_the_key_and_the_variable_of_every_setting() -> None:
+    text = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
+    keys = [f"`{setting.name if setting.section == 'limits' else setting.key}`" for setting in known_settings().values()]
+    variables = [f"`{setting.variable}`" for setting in known_settings().values() if setting.section != "limits"]
+
+    assert [name for name in (*keys, *variables) if name not in text] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
@@ -286,13 +343,17 @@ def _exists(page: Path, link: str) -> bool:
 
 def _anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {_anchor(title) for title in titles}
 
 
-def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
+def _anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def test_the_glossary_is_short_and_sorted_and_has_each_word_once() -> None:
     words = _WORD.findall((DOCS / "glossary.md").read_text(encoding="utf-8"))
 
-    assert words
+    assert 0 < len(words) <= 45  # a reader must be able to learn them
     assert len(words) == len(set(words))
     assert words == sorted(words)
 

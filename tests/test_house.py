@@ -115,8 +115,18 @@ def test_every_public_name_is_loaded_when_first_used() -> None:
     for name in toolyard.__all__:
         assert getattr(toolyard, name) is not None
     with pytest.raises(AttributeError, match="nothing_of_ours"):
-        toolyard.nothing_of_ours  # noqa: B018 - the access raises
+        toolyard.nothing_of_ours  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - the access raises
     assert dir(toolyard) == sorted(toolyard.__all__)
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=str)
+def test_a_type_checker_sees_no_getattr_of_a_package(path: Path) -> None:
+    names = [
+        name
+        for node in tree_of(path).body
+        for name in ([node.name] if isinstance(node, ast.FunctionDef) else _targets(node) if isinstance(node, ast.Assign) else [])
+    ]
+    assert "__getattr__" not in names, "With it every name type-checks: define it under 'if not TYPE_CHECKING:'."
 
 
 def imported_by(code: str) -> set[str]:

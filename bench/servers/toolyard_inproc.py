@@ -1,6 +1,5 @@
 """Toolyard, called in the same process: every path for `bench`, the whole funnel first."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
@@ -8,10 +7,8 @@ from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from toolyard import Call, Envelope, Handler, Yard
-from toolyard.monitor import AuditLog, Feed, Metrics, Ring, log_sink
+from toolyard.monitor import AuditLog, Metrics, Ring, log_sink
 
 __all__ = ["toolyard"]
 
@@ -47,21 +44,8 @@ async def toolyard(bench: Bench) -> None:
     with TemporaryDirectory() as folder, AuditLog(f"{folder}/audit.jsonl") as audit:
         async with Yard(tools=_base(), sinks=[Metrics(), audit]) as yard:
             await bench("Yard.call, metrics and audit log", lambda: yard.call("add", _ARGUMENTS), _is_right)
-        async with Yard(tools=_base(), sinks=[Feed()]) as yard:
-            await bench("Yard.call, feed without listeners", lambda: yard.call("add", _ARGUMENTS), _is_right)
-        feed = Feed()
-        async with Yard(tools=_base(), sinks=[Metrics(), audit, feed]) as yard:
-            listener = asyncio.create_task(_listen(feed))
-            await bench("Yard.call, metrics, audit log, feed and a listener", lambda: yard.call("add", _ARGUMENTS), _is_right)
-            listener.cancel()
     async with Yard(tools=_base(), sinks=[Ring()], middleware=[_pass_on], policies=[_allow], limiters=[_go]) as yard:
-        await bench("Yard.call, policy, turn, middleware", lambda: yard.call("add", _ARGUMENTS), _is_right)
-
-
-async def _listen(feed: Feed) -> None:
-    """Write every batch as JSON, as a page that follows the calls needs it."""
-    async for batch in feed.batches():
-        msgspec.json.encode(batch)
+        await bench("Yard.call, policy, limiter, middleware", lambda: yard.call("add", _ARGUMENTS), _is_right)
 
 
 async def add_by_invoking(a: int, b: int, call: Call) -> int:

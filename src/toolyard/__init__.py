@@ -192,10 +192,11 @@ _HOMES = {
 }
 _load_name = load_names("toolyard", _HOMES)
 
+if not TYPE_CHECKING:  # a checker that saw it would accept every name
 
-def __getattr__(name: str) -> "Any":
-    found = globals()[name] = _load_name(name)
-    return found
+    def __getattr__(name: str) -> "Any":
+        found = globals()[name] = _load_name(name)
+        return found
 
 
 def __dir__() -> list[str]:

@@ -245,7 +245,7 @@ class Yard:
         self._records = RecordSinks(sinks)
         self._policies = tuple(policies)
         self._rules, self._asks_before_destroy = tuple(rules), False
-        self._governance: YardOverrides = {}
+        self._policy_options: YardOverrides = {}
         self._gate: Gate | None = None
         self.audit: Audit | None = None  # gets a line for each decision about an approval; set before the yard opens
         self._limiters = tuple(limiters)
@@ -281,7 +281,7 @@ class Yard:
             self._own_store = overrides.get("store") or overrides.get("default_store")
         self._equip(allow_eval=overrides.get("allow_eval", self.registry.allow_eval))
         self._rules = (*overrides.get("rules", ()), *self._rules)
-        self._governance = overrides
+        self._policy_options = overrides
 
     def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
         """Add or replace profiles, and select the yard's own by name; also while the yard is open."""
@@ -295,13 +295,13 @@ class Yard:
             return
         self._asks_before_destroy = True
         if self._dispatcher is not None:
-            self._govern(self._dispatcher)
+            self._apply_policy(self._dispatcher)
 
     def use_rules(self, rules: Iterable[Rule], *, instead_of: Sequence[Rule] = ()) -> None:
         """Replace the rules that came from settings, also while the yard is open; the yard's own stay behind them."""
         self._rules = (*rules, *self._rules[len(instead_of) :])
         if self._dispatcher is not None:
-            self._govern(self._dispatcher)
+            self._apply_policy(self._dispatcher)
 
     async def __aenter__(self) -> Self:
         if self._dispatcher is not None:
@@ -500,9 +500,9 @@ class Yard:
             self._limiter.observe(dispatcher)
         return dispatcher
 
-    def _govern(self, dispatcher: Dispatcher) -> None:
+    def _apply_policy(self, dispatcher: Dispatcher) -> None:
         """Let the gate judge calls, if there are rules."""
-        options = self._governance
+        options = self._policy_options
         if self._gate is None:
             if not self._rules and not self._asks_before_destroy and "decision_point" not in options:
                 return
@@ -541,7 +541,7 @@ class Yard:
         else:
             self.signer.use_secret(secret or b"")
 
-    async def _stop_governing(self) -> None:
+    async def _close_gate(self) -> None:
         gate, self._gate = self._gate, None
         if gate is not None:
             await gate.close()
@@ -560,8 +560,8 @@ class Yard:
             find_profile=self.profile_of,
             needs_credentials=self.providers.forwards,
         )
-        stack.push_async_callback(self._stop_governing)
-        self._govern(dispatcher)
+        stack.push_async_callback(self._close_gate)
+        self._apply_policy(dispatcher)
         await stack.enter_async_context(background_task(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from toolyard.agents.events import StreamEvent, type_of
-from toolyard.agents.interactions import MODES, Decision, Interactions, loosest, mode_asks
+from toolyard.agents.interactions import MODES, Decision, Interactions, looseness, mode_asks
 from toolyard.config.settings import PermissionMode
 from toolyard.model.errors import ToolError
 from toolyard.testing import FakeClock
@@ -46,7 +46,7 @@ def test_the_table_knows_every_mode_and_only_bypassing_does_not_ask() -> None:
     assert set(MODES) == set(get_args(PermissionMode))
     assert [mode for mode in MODES if not mode_asks(mode)] == ["bypassPermissions"]
     assert mode_asks("a mode of a later version")
-    assert loosest("a mode of a later version") == loosest("default") < loosest("acceptEdits") < loosest("bypassPermissions")
+    assert looseness("a mode of a later version") == looseness("default") < looseness("acceptEdits") < looseness("bypassPermissions")
 
 
 @pytest.mark.parametrize(("approve", "outcome"), [(True, "approved"), (False, "denied")])

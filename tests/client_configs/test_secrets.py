@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.client_configs.secrets import MASK, SecretStorage, extract_secrets, is_secret, mask_table, mask_text, store_secrets
+from toolyard.client_configs.secrets import MASK, SecretStorage, extract_secrets, is_secret, mask_excerpt, mask_table, store_secrets
 from toolyard.config.convert import Location, References
 
 TABLE: dict[str, Any] = {
@@ -201,7 +201,7 @@ def test_a_table_without_secrets_does_not_change() -> None:
     ],
 )
 def test_secrets_in_a_line_of_a_file_are_masked(line: str, shown: str) -> None:
-    assert mask_text(line) == shown
+    assert mask_excerpt(line) == shown
 
 
 def test_a_file_with_another_secret_or_one_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ async def test_failures_of_a_tool_need_attention_and_failures_of_callers_do_not(
             await served.call("echo")
         page = (await served.client.get("/console")).text
 
-    assert "100% of the calls of &#39;break_down&#39; fail." in page
+    assert "100% of the latest calls of &#39;break_down&#39; failed." in page
     assert "&#39;echo&#39; fail." not in page
     assert "invalid_input" in page
 

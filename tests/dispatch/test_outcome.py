@@ -145,7 +145,7 @@ async def test_every_limiter_is_waited_for_and_the_last_is_released_first() -> N
 
 async def test_a_request_can_be_written_as_json_and_run_later() -> None:
     caller = Caller(identity="ada", scope="talk", profile=Profile(name="readers", toolsets=(Toolset(name="all", names=("add",)),)))
-    request = CallRequest("add", {"a": 1, "b": 2}, caller, trace={"traceparent": "00-1-2-01"})
+    request = CallRequest("add", {"a": 1, "b": 2}, caller)
     stored = msgspec.json.encode(request)
 
     sink = FakeSink()

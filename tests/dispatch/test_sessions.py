@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import pytest
 
 from toolyard import Call, Caller, Envelope, Limits, Session, ToolError, Yard, tool
-from toolyard.dispatch.sessions import EndReason, SessionEnd, Sessions
+from toolyard.dispatch.sessions import Sessions
 from toolyard.testing import FakeClock
 
 ME = "me"
@@ -23,11 +23,9 @@ def sessions(clock: FakeClock) -> Sessions:
     return Sessions(Limits(session_idle=60, sessions=5, cleanup=0.01), clock=clock)
 
 
-@pytest.fixture
-def ends(sessions: Sessions) -> list[SessionEnd]:
-    seen: list[SessionEnd] = []
-    sessions.on_end(seen.append)
-    return seen
+def note_end(session: Session, ended: list[str]) -> Session:
+    session.on_end(lambda: ended.append(session.id))
+    return session
 
 
 def code_of(run: Callable[[], object]) -> tuple[str, dict[str, Any]]:
@@ -135,7 +133,7 @@ def test_somebody_elses_session_looks_exactly_like_none(sessions: Sessions) -> N
     assert sessions.of(ME) == []
 
 
-async def test_a_session_idle_for_too_long_is_ended(sessions: Sessions, clock: FakeClock, ends: list[SessionEnd]) -> None:
+async def test_a_session_idle_for_too_long_is_ended(sessions: Sessions, clock: FakeClock) -> None:
     old = sessions.start(ME)
     clock.advance(30)
     young = sessions.start(ME)
@@ -146,7 +144,6 @@ async def test_a_session_idle_for_too_long_is_ended(sessions: Sessions, clock: F
     clock.advance(1)
     await sessions.sweep()
     assert sessions.ids(ME) == [young.id]
-    assert ends == [SessionEnd(old.id, ME, "idle", (young.id,))]
 
 
 async def test_a_busy_session_is_not_idle(sessions: Sessions, clock: FakeClock) -> None:
@@ -208,21 +205,7 @@ async def test_the_sweep_repeats_until_it_is_cancelled(clock: FakeClock, monkeyp
     assert len(sessions) == 0
 
 
-@pytest.mark.parametrize("reason", ["ended", "idle", "closed"])
-async def test_listeners_get_the_end_and_its_reason_after_the_session_is_removed(
-    sessions: Sessions, ends: list[SessionEnd], reason: EndReason
-) -> None:
-    session, other = sessions.start(ME), sessions.start(ME)
-    sessions.start(YOU)
-    seen: list[list[str]] = []
-    sessions.on_end(lambda _: seen.append(sessions.ids(ME)))
-
-    assert await sessions.end(session.id, reason=reason) is True
-    assert ends == [SessionEnd(session.id, ME, reason, (other.id,))]
-    assert seen == [[other.id]]
-
-
-async def test_ending_twice_is_ending_once(sessions: Sessions, ends: list[SessionEnd]) -> None:
+async def test_ending_twice_is_ending_once(sessions: Sessions) -> None:
     session = sessions.start(ME)
     cleaned: list[int] = []
     session.on_end(lambda: cleaned.append(1))
@@ -230,7 +213,7 @@ async def test_ending_twice_is_ending_once(sessions: Sessions, ends: list[Sessio
     assert await asyncio.gather(sessions.end(session.id), sessions.end(session.id)) == [True, False]
     assert await sessions.end(session.id) is False
     assert await sessions.end("s_nothing") is False
-    assert (len(ends), cleaned) == (1, [1])
+    assert cleaned == [1]
 
 
 async def test_a_session_is_gone_before_it_is_cleaned_up(sessions: Sessions) -> None:
@@ -244,22 +227,6 @@ async def test_a_session_is_gone_before_it_is_cleaned_up(sessions: Sessions) -> 
     await sessions.end(session.id)
 
     assert seen == [([], 0, False)]
-
-
-async def test_a_listener_that_fails_is_logged_and_the_others_still_run(sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(_: SessionEnd) -> NoReturn:
-        raise RuntimeError
-
-    seen: list[SessionEnd] = []
-    sessions.on_end(broken)
-    stop = sessions.on_end(seen.append)
-    await sessions.end(sessions.start(ME).id)
-    stop()
-    stop()
-    await sessions.end(sessions.start(ME).id)
-
-    assert len(seen) == 1
-    assert "session_listener_failed" in caplog.text
 
 
 async def test_clean_ups_run_in_reverse_even_if_some_fail_or_hang(sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
@@ -305,7 +272,7 @@ async def test_clean_ups_may_take_for_ever_where_there_is_no_limit() -> None:
     assert done == ["awaited"]
 
 
-async def test_a_clean_up_that_waits_for_what_it_cancelled_is_no_cancellation(sessions: Sessions, ends: list[SessionEnd]) -> None:
+async def test_a_clean_up_that_waits_for_what_it_cancelled_is_no_cancellation(sessions: Sessions) -> None:
     session = sessions.start(ME)
     done: list[str] = []
     background = asyncio.create_task(asyncio.Event().wait())
@@ -319,10 +286,9 @@ async def test_a_clean_up_that_waits_for_what_it_cancelled_is_no_cancellation(se
 
     assert await sessions.end(session.id)
     assert done == ["last"]
-    assert len(ends) == 1
 
 
-async def test_clean_ups_run_to_the_end_even_if_the_ending_task_is_cancelled(sessions: Sessions, ends: list[SessionEnd]) -> None:
+async def test_clean_ups_run_to_the_end_even_if_the_ending_task_is_cancelled(sessions: Sessions) -> None:
     session = sessions.start(ME)
     done: list[str] = []
     inside = asyncio.Event()
@@ -344,16 +310,16 @@ async def test_clean_ups_run_to_the_end_even_if_the_ending_task_is_cancelled(ses
         await ending
 
     assert done == ["awaited"]
-    assert [end.session_id for end in ends] == [session.id]
+    assert len(sessions) == 0
 
 
-async def test_all_sessions_are_ended_newest_first(sessions: Sessions, ends: list[SessionEnd]) -> None:
-    ids = [sessions.start(owner).id for owner in (ME, YOU, ME)]
+async def test_all_sessions_are_ended_newest_first(sessions: Sessions) -> None:
+    ended: list[str] = []
+    ids = [note_end(sessions.start(owner), ended).id for owner in (ME, YOU, ME)]
     await sessions.end_all()
     await sessions.end_all()
 
-    assert [end.session_id for end in ends] == ids[::-1]
-    assert {end.reason for end in ends} == {"closed"}
+    assert ended == ids[::-1]
     assert len(sessions) == 0
 
 
@@ -514,31 +480,23 @@ async def test_a_failed_call_is_remembered_by_its_session() -> None:
 
 
 async def test_a_yard_that_closes_ends_its_sessions() -> None:
-    ended: list[SessionEnd] = []
+    ended: list[str] = []
     async with Yard(tools=TOOLS) as yard:
-        yard.sessions.on_end(ended.append)
         ids = [(await yard.call("begin")).data for _ in range(2)]
+        for session in yard.sessions.all():
+            note_end(session, ended)
 
-    assert [end.session_id for end in ended] == ids[::-1]
-    assert {end.reason for end in ended} == {"closed"}
+    assert ended == ids[::-1]
 
 
 async def test_a_yard_ends_sessions_that_are_idle(clock: FakeClock) -> None:
     ended = asyncio.Event()
-    reasons: list[str] = []
-
-    def note(end: SessionEnd) -> None:
-        reasons.append(end.reason)
-        ended.set()
-
     async with Yard(tools=TOOLS, clock=clock, limits=Limits(session_idle=0.5)) as yard:
-        yard.sessions.on_end(note)
         await yard.call("begin")
+        yard.sessions.all()[0].on_end(ended.set)
         clock.advance(1)
         async with asyncio.timeout(5):
             await ended.wait()
-
-    assert reasons == ["idle"]
 
 
 async def test_a_clean_up_that_fails_does_not_stop_the_sweeping(clock: FakeClock) -> None:

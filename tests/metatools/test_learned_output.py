@@ -15,7 +15,7 @@ from toolyard.state.memory import MemoryStore
 ADA, BEA, CEM, DOT = (Caller(identity=name) for name in ("ada", "bea", "cem", "dot"))
 
 
-def learnt(*results: Any) -> Any:
+def learned(*results: Any) -> Any:
     outputs = LearnedOutputs()
     spec = made("t").spec
     for result in results:
@@ -29,9 +29,9 @@ def seen(outputs: LearnedOutputs, caller: Caller) -> Any:
 
 
 def test_maps_are_collapsed_so_that_no_key_of_data_shows() -> None:
-    by_mail = learnt(*[{"users": {f"u{n}@example.org": {"age": n}}} for n in range(4)])
-    by_number = learnt(*[{"17": True, "99": False}] * 3)
-    by_many = learnt(*[{f"key_{chr(97 + n)}{chr(97 + m)}": 1 for m in range(15)} for n in range(6)])
+    by_mail = learned(*[{"users": {f"u{n}@example.org": {"age": n}}} for n in range(4)])
+    by_number = learned(*[{"17": True, "99": False}] * 3)
+    by_many = learned(*[{f"key_{chr(97 + n)}{chr(97 + m)}": 1 for m in range(15)} for n in range(6)])
 
     assert by_mail["properties"]["users"] == {
         "type": "object",
@@ -42,12 +42,12 @@ def test_maps_are_collapsed_so_that_no_key_of_data_shows() -> None:
 
 
 def test_a_name_counts_once_for_each_result() -> None:
-    assert learnt([{"rare": 1}] * 5, [], []) == {"type": "array"}
-    assert learnt([{"a": 1}], [{"a": 2}], [{"a": 3}])["items"]["properties"] == {"a": {"type": "integer"}}
+    assert learned([{"rare": 1}] * 5, [], []) == {"type": "array"}
+    assert learned([{"a": 1}], [{"a": 2}], [{"a": 3}])["items"]["properties"] == {"a": {"type": "integer"}}
 
 
 def test_the_items_of_a_list_are_all_learnt_from() -> None:
-    shape = learnt(*[[{"id": 1, "parent": None, "bonus": 5}, {"id": "two", "parent": 7}, {"id": 3, "parent": 8}]] * 40)
+    shape = learned(*[[{"id": 1, "parent": None, "bonus": 5}, {"id": "two", "parent": 7}, {"id": 3, "parent": 8}]] * 40)
 
     assert shape["items"]["properties"] == {
         "id": {"type": ["integer", "string"]},
@@ -58,20 +58,20 @@ def test_the_items_of_a_list_are_all_learnt_from() -> None:
 
 
 def test_a_type_counts_once_for_each_result() -> None:
-    assert learnt([1, "a", "a", "a"], [1], [1])["items"] == {"type": "integer"}
-    assert learnt([1, "a", 1, "a"], ["a", 1], [1, "a", "a"])["items"] == {"type": ["integer", "string"]}
+    assert learned([1, "a", "a", "a"], [1], [1])["items"] == {"type": "integer"}
+    assert learned([1, "a", 1, "a"], ["a", 1], [1, "a", "a"])["items"] == {"type": ["integer", "string"]}
 
 
 def test_a_field_is_required_if_every_object_has_it_whatever_else_there_is() -> None:
-    assert learnt(*[{"a": 1}] * 3, "none", None)["required"] == ["a"]
-    assert learnt(*[{"by": {"1": {"a": 1, "b": 2}, "2": {"a": 1}}}] * 3)["properties"]["by"]["additionalProperties"]["required"] == ["a"]
-    assert "required" not in learnt(*[{"a": 1}] * 3, {})
+    assert learned(*[{"a": 1}] * 3, "none", None)["required"] == ["a"]
+    assert learned(*[{"by": {"1": {"a": 1, "b": 2}, "2": {"a": 1}}}] * 3)["properties"]["by"]["additionalProperties"]["required"] == ["a"]
+    assert "required" not in learned(*[{"a": 1}] * 3, {})
 
 
 def test_what_there_was_no_time_for_is_not_taken_for_missing() -> None:
     rows = [{f"c{chr(97 + column)}": 1 for column in range(26)} for _ in range(8)]
 
-    assert len(learnt(*[{"one": rows, "two": rows}] * 3)["properties"]["two"]["items"]["required"]) == 26
+    assert len(learned(*[{"one": rows, "two": rows}] * 3)["properties"]["two"]["items"]["required"]) == 26
 
 
 def test_a_shape_has_a_bound_in_depth_and_names() -> None:
@@ -79,11 +79,11 @@ def test_a_shape_has_a_bound_in_depth_and_names() -> None:
     for _ in range(10):
         deep = {"a": deep}
 
-    assert str(learnt(deep, deep, deep)).count("properties") <= 5
-    assert learnt({"a": 1}, {"a": 1}) is None
-    assert learnt("x", 1, 2.5) == {}
-    assert learnt({}, {}, {}) == {"type": "object"}
-    assert learnt({"not a name": []}, {"not a name": []}, {}) == {"type": "object", "additionalProperties": True}
+    assert str(learned(deep, deep, deep)).count("properties") <= 5
+    assert learned({"a": 1}, {"a": 1}) is None
+    assert learned("x", 1, 2.5) == {}
+    assert learned({}, {}, {}) == {"type": "object"}
+    assert learned({"not a name": []}, {"not a name": []}, {}) == {"type": "object", "additionalProperties": True}
 
 
 def test_a_tool_that_changed_is_learnt_anew_and_few_results_suffice() -> None:
@@ -142,15 +142,15 @@ def test_names_that_differ_from_result_to_result_are_keys_of_data() -> None:
     by_name = [{people[number % 8]: {"age": number}, people[(number + 1) % 8]: {"age": number}} for number in range(24)]
     records = [{"id": number, "kind": "x", **({"note": "y"} if number % 2 else {})} for number in range(24)]
 
-    shape = learnt(*by_name)
+    shape = learned(*by_name)
     assert shape["type"] == "object"
     assert list(shape["additionalProperties"]["properties"]) == ["age"]
-    assert sorted(learnt(*records)["properties"]) == ["id", "kind", "note"]
+    assert sorted(learned(*records)["properties"]) == ["id", "kind", "note"]
 
 
 def test_null_goes_with_every_type_where_names_come_and_go() -> None:
-    assert sorted(learnt(*[{"a": None}, {"b": "x"}, {"c": "x"}, {"d": None}] * 6).get("properties", ())) == []
-    assert sorted(learnt(*[{"a": None, "n": 1}, {"b": "x", "n": 2}, {"c": "x", "n": 3}, {"d": None, "n": 4}] * 6)["properties"]) == list(
+    assert sorted(learned(*[{"a": None}, {"b": "x"}, {"c": "x"}, {"d": None}] * 6).get("properties", ())) == []
+    assert sorted(learned(*[{"a": None, "n": 1}, {"b": "x", "n": 2}, {"c": "x", "n": 3}, {"d": None, "n": 4}] * 6)["properties"]) == list(
         "abcdn"
     )
 
@@ -159,7 +159,7 @@ def test_a_large_result_leaves_a_small_shape_with_its_first_levels() -> None:
     def deep(levels: int) -> Any:
         return {f"k{chr(97 + number)}": deep(levels - 1) for number in range(18)} if levels else 0
 
-    shape = learnt(*[deep(4)] * 4)
+    shape = learned(*[deep(4)] * 4)
 
     assert len(encode(shape)) <= 4000
     assert len(shape["properties"]) == 18
@@ -175,7 +175,7 @@ def test_the_work_for_a_result_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(module._Node, "record", counted)  # pyright: ignore[reportPrivateUsage] - the same
 
-    learnt(
+    learned(
         {"rows": [{f"c{chr(97 + number)}": [number] * 20 for number in range(20)}] * 8, "more": {str(number): 1 for number in range(10**5)}}
     )
 
@@ -188,13 +188,13 @@ def test_what_a_map_held_makes_room_for_others() -> None:
     ]
     filling = [{f"f{chr(97 + number)}": {f"g{chr(97 + inner)}": 1 for inner in range(9)} for number in range(9)}] * 3
 
-    shape = learnt(*varied, *[{**one, "other": filling[0]} for one in varied])
+    shape = learned(*varied, *[{**one, "other": filling[0]} for one in varied])
     assert shape["properties"]["by_name"]["additionalProperties"]
     assert len(shape["properties"]["other"]["properties"]) == 9
 
 
 def test_more_names_than_can_be_kept_are_left_out() -> None:
-    shape = learnt(*[{f"a{chr(97 + one)}": {f"b{chr(97 + two)}": 1 for two in range(26)} for one in range(26)}] * 3)
+    shape = learned(*[{f"a{chr(97 + one)}": {f"b{chr(97 + two)}": 1 for two in range(26)} for one in range(26)}] * 3)
 
     assert len(shape["properties"]) == 26
     assert len(encode(shape)) <= 4000
@@ -203,7 +203,7 @@ def test_more_names_than_can_be_kept_are_left_out() -> None:
 def test_a_list_for_which_no_place_is_left_is_known_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_NODES", 1)
 
-    assert learnt(*[{"rows": [1, 2]}] * 3)["properties"] == {"rows": {"type": "array"}}
+    assert learned(*[{"rows": [1, 2]}] * 3)["properties"] == {"rows": {"type": "array"}}
 
 
 def test_of_many_tools_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def record(**fields: Any) -> Record:
 @pytest.mark.parametrize(("accept", "parse"), [("", parse_text), ("application/openmetrics-text; version=1.0.0", parse_openmetrics)])
 def test_the_page_has_every_counter_in_the_format_that_was_asked_for(accept: str, parse: Any) -> None:
     metrics = Metrics()
-    metrics(record(bytes=10, estimated_tokens=4, waited_ms=500.0))
+    metrics(record(elapsed_ms=503.0, bytes=10, estimated_tokens=4, waited_ms=500.0))
     metrics(record(code="timeout", blame="tool", elapsed_ms=200.0, coerced=2, decision="ask"))
     metrics.count_approval("asked", "a_1", source="shop", tool="add")
     metrics.count_approval("denied", "a_1")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolyard import Limits, Operation, Yard, tool
-from toolyard.launch.governance import post_json
+from toolyard.launch.policy import post_json
 from toolyard.model.rule import Rule
 from toolyard.policy.webhook import HttpDecisionPoint, HttpWebhook, signature
 

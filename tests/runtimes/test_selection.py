@@ -120,6 +120,10 @@ async def test_a_runtime_that_was_missing_is_looked_for_again(monkeypatch: pytes
         (RuntimeSettings(profile="dev"), 0, None, True),
         (RuntimeSettings(profile="dev"), 1000, None, False),
         (RuntimeSettings(profile="dev"), 1000, "127.0.0.1", False),
+        (RuntimeSettings(profile="dev"), 1000, "127.8.9.10", False),
+        (RuntimeSettings(profile="dev"), 1000, "[::1]", False),
+        (RuntimeSettings(profile="dev"), 1000, "LocalHost", False),
+        (RuntimeSettings(profile="dev"), 1000, "127.example.com", True),
         (RuntimeSettings(profile="dev"), 1000, "0.0.0.0", True),  # noqa: S104 - the address is the test
         (RuntimeSettings(profile="dev", allow_unsafe=True), 0, "0.0.0.0", False),  # noqa: S104 - the same
         (RuntimeSettings(profile="standard"), 0, "0.0.0.0", False),  # noqa: S104 - the same

@@ -24,7 +24,7 @@ def is_identifier(text: str) -> bool:
 
 
 def is_tool_name(text: str) -> bool:
-    """Return whether a name that no tool has may be logged: it is made of words, as names are and passwords seldom."""
+    """Return whether an unknown tool name is safe to log: it looks like a name, not like a secret."""
     return len(text) <= _MAX_NAME and _TOOL_NAME.match(text) is not None and mask_text(text) == text
 
 

@@ -1,6 +1,6 @@
-"""The HTTP API of agents: sessions, messages as event streams, and what a person decides.
+"""The HTTP API of agents: sessions, messages as event streams, and decisions of people.
 
-It is mounted beside `/mcp` and has the same authentication and host check, which the HTTP application does before it is called.
+It is mounted beside `/mcp`. The HTTP application authenticates each request and checks its host before it calls this module.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from toolyard.agents.events import StreamEvent, encode_stream_event, type_of
-from toolyard.agents.interactions import Interaction, loosest
+from toolyard.agents.interactions import Interaction, looseness
 from toolyard.agents.manager import AgentManager, MessageOptions
 from toolyard.agents.sessions import AgentSession
 from toolyard.agents.turn import Turn
@@ -60,7 +60,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a person says to a decision; may be left out."""
+    """The reason for a decision; may be left out."""
 
     reason: str = ""
     """The model reads it."""
@@ -273,7 +273,7 @@ class AgentApi:
             ToolError: `permission_denied`.
         """
         own = self._manager.options.permission_mode
-        if mode and loosest(mode) > loosest(own):
+        if mode and looseness(mode) > looseness(own):
             message = f"The permission mode '{mode}' is looser than '{own}', which the server allows."
             raise ToolError("permission_denied", message, hint="Choose a stricter one.", may_have_run=False)
 
@@ -329,7 +329,7 @@ def _pattern(path: str) -> "re.Pattern[str]":
 
 
 def _read_body(request: Request, route: Route) -> msgspec.Struct | None:
-    """Return the body of a request; every POST must be JSON, because a page of another origin cannot send that unasked.
+    """Return the body of a request. Every POST must be JSON: a browser asks the server before a page of another origin may send it.
 
     Raises:
         RefusedError: 415 if it is something else.

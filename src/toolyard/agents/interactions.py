@@ -1,7 +1,7 @@
-"""Interactions: what an agent waits for a person to decide or answer, and the permission modes that decide when to ask.
+"""Interactions: decisions and answers of a person that an agent waits for, and the permission modes that say when to ask.
 
-A pending interaction can be listed at any time, so that a client that reconnects shows it again. It waits in two stages: until the
-countdown ends, and then parked, until it is refused. It does not know which SDK asks.
+A pending interaction can be listed at any time, so that a client that reconnects shows it again. It waits until its
+countdown ends, and then parked until it is refused. This module does not know which SDK asks.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from toolyard.agents.events import ApprovalRequired, ApprovalResolved, Outcome, 
 from toolyard.model.errors import ToolError, not_found
 from toolyard.model.schema import SchemaValidator
 
-__all__ = ["MODES", "Decision", "Interaction", "Interactions", "loosest", "mode_asks", "new_interaction_id"]
+__all__ = ["MODES", "Decision", "Interaction", "Interactions", "looseness", "mode_asks", "new_interaction_id"]
 
 MODES: Final[Mapping[str, tuple[bool, int]]] = MappingProxyType(
     {
@@ -41,7 +41,7 @@ def mode_asks(mode: str) -> bool:
     return MODES.get(mode, (True, 0))[0]
 
 
-def loosest(mode: str) -> int:
+def looseness(mode: str) -> int:
     """Return how loose a mode is; an unknown one is as strict as the default."""
     return MODES.get(mode, (True, 0))[1]
 

@@ -120,7 +120,7 @@ class AgentManager:
             await turn.wait()
 
     async def start_turn(self, session_id: str, content: str, **options: Unpack[MessageOptions]) -> Turn:
-        """Start the turn of a message, which goes on whoever reads its events.
+        """Start the turn of a message; it goes on even if nobody reads its events.
 
         Raises:
             ToolError: As `send_message`.
@@ -226,7 +226,7 @@ class AgentManager:
         return turn
 
     async def _run(self, turn: Turn, session: AgentSession, caller: Caller, content: str, options: MessageOptions) -> None:
-        """Run a turn to its last event, whatever happens."""
+        """Run a turn to its last event, even if it fails."""
         status: Status = "failed"
         timeout = asyncio.timeout(self.options.turn_s or None)
         try:

@@ -109,7 +109,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def explain_error(error: Exception, sdk: Any, errors: Any) -> Exception:
-    """Return what a person reads of a failure of the SDK or the model, or the error itself if it is a defect."""
+    """Return the message for a failure of the SDK or the model, or the error itself if it is a defect."""
     known: list[tuple[Any, CodeName, str]] = [
         (sdk.MaxTurnsExceeded, "limit_exceeded", "The agent took too many steps"),
         (errors.AuthenticationError, "unauthenticated", "The model refuses the key"),

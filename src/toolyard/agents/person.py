@@ -1,4 +1,4 @@
-"""The person of a turn: asked for the SDK's permissions and for the yard's approvals, once for each call."""
+"""Asks the person of a turn for permissions of the SDK and approvals of the yard, once for each call."""
 
 import time
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from toolyard.agents.interactions import Decision, Interactions, mode_asks, new_
 from toolyard.agents.sessions import AgentSession
 from toolyard.agents.turn import Turn
 from toolyard.dispatch.call import Call, current_call
-from toolyard.model.elicitation import ClientRequest, unsupported_by_client
+from toolyard.model.elicitation import APPROVAL_KEY, ClientRequest, unsupported_by_client
 from toolyard.model.errors import ToolError
 from toolyard.policy.approvals import Approval, AuditLine, arguments_hash
 from toolyard.policy.gate import TIMED_OUT
@@ -23,8 +23,6 @@ __all__ = ["ELICITATION", "Person"]
 
 ELICITATION: Final = frozenset({"elicitation"})
 """What the client of a turn can be asked."""
-_APPROVAL: Final = "approval-"
-"""How the gate's key of a question about an approval begins."""
 _CALL_IDS: Final = ("claudecode/toolUseId", "openai/toolCallId")
 """Where the SDKs state the id of a tool call."""
 
@@ -72,8 +70,8 @@ class Person:
     async def _answer(self, key: str, ask: ClientRequest) -> dict[str, Any]:
         call = current_call()
         gate = self._yard.gate
-        if key.startswith(_APPROVAL) and gate is not None:
-            await self._approve(call, await gate.approvals.get(key.removeprefix(_APPROVAL)))
+        if key.startswith(APPROVAL_KEY) and gate is not None:
+            await self._approve(call, await gate.approvals.get(key.removeprefix(APPROVAL_KEY)))
             return {"action": "cancel"}  # it is decided already, in the name of the person who did
         text, form = ask.params["message"], ask.params["requestedSchema"]
         decision = await self._interact(kind="question", text=text, tool=call.spec.name, tool_call_id=_call_id(call), form=dict(form))

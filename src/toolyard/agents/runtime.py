@@ -1,6 +1,7 @@
-"""The interface of agent runtimes: what runs one turn with an agent SDK.
+"""The interface of agent runtimes: a runtime runs one turn with an agent SDK.
 
-A runtime knows its SDK and nothing of HTTP, the store or who is asked: all of that is in the `TurnRequest`.
+A runtime knows its SDK, and gets everything else with the `TurnRequest`: the tools, the store and the ways to ask a person. It knows
+no HTTP.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from hashlib import sha256
 from secrets import token_hex
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ import msgspec
 
 from toolyard.dispatch.call import Caller
 from toolyard.model.errors import ToolError, not_found
-from toolyard.state.store import Store
+from toolyard.state.store import Store, owner_key
 
 __all__ = ["AgentSession", "AgentSessions"]
 
@@ -132,4 +131,4 @@ class AgentSessions:
 
 
 def _folder(identity: str) -> str:
-    return f"{_PREFIX}{sha256(identity.encode()).hexdigest()[:32]}/"
+    return f"{_PREFIX}{owner_key(identity)}/"

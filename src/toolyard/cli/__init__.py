@@ -12,4 +12,5 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-__getattr__ = load_names("toolyard.cli", {"program": ("main",)})
+if not TYPE_CHECKING:  # a checker that saw it would accept every name
+    __getattr__ = load_names("toolyard.cli", {"program": ("main",)})

@@ -389,8 +389,8 @@ def _add_jobs(parser: Parser) -> None:
 
 def _add_approvals(parser: Parser) -> None:
     actions = ("list", "show", "approve", "deny", "grants", "revoke")
-    text = "list the pending approvals (default), do this with one, list the grants, or revoke one"
-    parser.add_argument("action", nargs="?", choices=actions, default="list", help=text)
+    text = "'list' (default), 'show', 'approve' or 'deny' for approvals; 'grants' or 'revoke' for grants"
+    parser.add_argument("action", metavar="ACTION", nargs="?", choices=actions, default="list", help=text)
     parser.add_argument("approval_id", metavar="ID", nargs="?", default="", help="the id of the approval, or of the grant to revoke")
     parser.add_argument("--reason", metavar="TEXT", default="", help="why; the agent gets the reason of a denial")
     text = "approve the same call of the same caller for so long, without asking again"
@@ -402,7 +402,7 @@ def _add_approvals(parser: Parser) -> None:
 
 
 def _add_policy(parser: Parser) -> None:
-    parser.add_argument("action", choices=("explain",), help="show which rule decides about a call, and why")
+    parser.add_argument("action", metavar="ACTION", choices=("explain",), help="'explain' shows which rule decides about a call, and why")
     parser.add_argument("name", metavar="TOOL", help="the tool")
     text = "'key=value' for each, or one JSON object, or '-' for JSON from stdin"
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", default=[], help=text)

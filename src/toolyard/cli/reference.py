@@ -1,7 +1,7 @@
 """References in Markdown: of the command line, from its parsers, and of the tools of a yard, from their specs."""
 
 from argparse import Action
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -177,8 +177,7 @@ with `--json` for programs. Options cannot be abbreviated; unknown ones are refu
 _TARGET: Final = """\
 ## TARGET
 
-Every command but `accept`, `add`, `config`, `connect`, `demo`, `diff`, `eval`, `import`, `key`, `logs`, `remove`, `scan` and
-`version` works on a yard:
+These commands take a TARGET, which names a yard: {commands}.
 
 | TARGET | is |
 |---|---|
@@ -220,7 +219,8 @@ A flag overrides an environment variable, that overrides `toolyard.toml`, and th
 variable; `toolyard config` prints the values in effect.
 
 Over stdio, stdout belongs to the client. If stderr is a terminal, a hint shows where the server listens and how to connect clients;
-otherwise stderr gets one log line, `serving …`. When the client disconnects, the server ends with status 0."""
+otherwise stderr gets the log line `serving …`. Over HTTP on loopback without authentication a second line, `console …`, has the
+address of the console. When a client on stdio disconnects, the server ends with status 0."""
 _EVAL: Final = """\
 ### Labelled tools and queries
 
@@ -245,11 +245,17 @@ _MORE: Final = {"call": _ARGUMENTS, "eval": _EVAL, "serve": _SERVE}
 def reference() -> str:
     """Return the reference of the command line, in Markdown."""
     program, commands = make_parsers()
-    blocks = [_HEAD, _TARGET, _OPTIONS, _table(("option", "meaning"), _rows(program.actions))]
+    blocks = [_HEAD, _TARGET.format(commands=_with_target(commands)), _OPTIONS, _table(("option", "meaning"), _rows(program.actions))]
     for name, parser in commands.items():
         blocks += _command(name, parser, shared=program)
         blocks += [_MORE[name]] if name in _MORE else []
     return "\n\n".join([*blocks, _ENVIRONMENT, _STATUS_HEAD, _table(("status", "code", "meaning"), _statuses())]) + "\n"
+
+
+def _with_target(commands: Mapping[str, Parser]) -> str:
+    """Return the names of the commands that take a TARGET, as an argument or as an option."""
+    names = sorted(name for name, parser in commands.items() if any(action.metavar == "TARGET" for action in parser.actions))
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _command(name: str, parser: Parser, *, shared: Parser) -> Iterator[str]:

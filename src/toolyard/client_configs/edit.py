@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard.client_configs.edit_toml import EditError, set_member
-from toolyard.client_configs.secrets import mask_text
+from toolyard.client_configs.secrets import mask_excerpt
 from toolyard.config.upstreams import parse_json
 
 __all__ = ["Snippet", "excerpt", "put_member", "remove_member", "yaml_snippet"]
@@ -41,7 +41,7 @@ def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def _masked(lines: Sequence[str]) -> list[str]:
-    return mask_text("\n".join(lines)).split("\n") if lines else []
+    return mask_excerpt("\n".join(lines)).split("\n") if lines else []
 
 
 def _signed(sign: str, lines: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from toolyard._internal.files import write_once
 from toolyard._internal.mask import FORMS, is_secret_name
 from toolyard.config.convert import Table
 
-__all__ = ["MASK", "REFERENCE", "Extracted", "SecretStorage", "extract_secrets", "is_secret", "mask_table", "mask_text", "store_secrets"]
+__all__ = ["MASK", "REFERENCE", "Extracted", "SecretStorage", "extract_secrets", "is_secret", "mask_excerpt", "mask_table", "store_secrets"]
 
 MASK: Final = "…"
 """Shown in place of a secret."""
@@ -57,7 +57,7 @@ def mask_table(table: Table) -> Table:
     return {**shown, **{field: dict.fromkeys(shown[field], MASK) for field in ("env", "headers") if field in shown}}
 
 
-def mask_text(text: str) -> str:
+def mask_excerpt(text: str) -> str:
     """Return a piece of a file for display, with every quoted string that is probably a secret masked."""
     flag = ""
 

@@ -19,12 +19,12 @@ __all__ = [
     "PACKS",
     "PREFIX",
     "AgentSettings",
-    "Approving",
+    "ApprovalSettings",
     "Authentication",
-    "Deciding",
     "Key",
-    "Monitoring",
+    "MonitorSettings",
     "PermissionMode",
+    "PolicySettings",
     "Serving",
     "Setting",
     "Settings",
@@ -208,8 +208,8 @@ class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The profile for each scope or value of the claim; '*' is for every caller."""
 
 
-class Approving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who decides about approvals, and who is told of them."""
+class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who decides about approvals, and the URL that new ones are sent to."""
 
     operators: tuple[str, ...] = ()
     """Identities that may decide, or 'claim:NAME=VALUE' for every caller whose token has that claim."""
@@ -219,7 +219,7 @@ class Approving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The secret that signs what is sent, or a reference to it, such as 'secretref:env:NAME'; required with 'webhook'."""
 
 
-class Deciding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A service that decides about calls."""
 
     url: str | None = None
@@ -228,7 +228,7 @@ class Deciding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Seconds that the decision may take; after that the call is denied."""
 
 
-class Monitoring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Metrics and log files of a server."""
 
     metrics: bool | None = None
@@ -331,11 +331,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many calls and tokens sessions and callers have."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
-    approvals: Approving = msgspec.field(default_factory=Approving)
-    """Who decides about approvals, and who is told of them."""
-    policy: Deciding = msgspec.field(default_factory=Deciding)
+    approvals: ApprovalSettings = msgspec.field(default_factory=ApprovalSettings)
+    """Who decides about approvals, and the URL that new ones are sent to."""
+    policy: PolicySettings = msgspec.field(default_factory=PolicySettings)
     """A service that decides about calls."""
-    monitor: Monitoring = msgspec.field(default_factory=Monitoring)
+    monitor: MonitorSettings = msgspec.field(default_factory=MonitorSettings)
     """Metrics and log files of a server."""
     agents: AgentSettings = msgspec.field(default_factory=AgentSettings)
     """Agents that the server runs with its tools."""

@@ -14,12 +14,12 @@ from typing import Final
 
 import msgspec
 
+from toolyard._internal.addresses import is_loopback
 from toolyard._internal.logfmt import log_value
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller
 from toolyard.policy.approvals import local_user
 from toolyard.transports.auth import Authenticator, IssuerUnreachableError, Refusal
-from toolyard.transports.auth.authenticator import is_loopback
 from toolyard.transports.http.request import RefusedError, Request
 from toolyard.transports.http.response import Header
 

@@ -1,4 +1,4 @@
-"""A page of the console: what it needs, what it answers, and how its template is rendered.
+"""The base of the console's pages: the request, the answer, and the rendering of templates.
 
 Everything that a template shows is escaped, because names and descriptions of tools come from anywhere.
 """
@@ -45,7 +45,7 @@ FindSessions = Callable[[], HttpSessions | None]
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What pages read and steer."""
+    """The parts of the server that pages show and change."""
 
     yard: Yard
     config: Config
@@ -60,7 +60,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a page: who looks, and what the URL asks for."""
+    """One request for a page: the person, and the parameters of the URL."""
 
     person: Person
     path: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a change: where to go next, and what to say there."""
+    """The result of a change: the page to show next, and a message for it."""
 
     to: str
     notice: str = ""

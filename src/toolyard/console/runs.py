@@ -1,7 +1,7 @@
-"""Runs: calls that people make in the console, with what came of them.
+"""Runs: calls that people make in the console, with their results.
 
 A run belongs to the login that started it, and nobody else sees that it exists. It goes on when the page is closed, so that a reload
-shows it again. Runs are kept in memory, as many as there is room for.
+shows it again. Runs are kept in memory, up to a size.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from toolyard.console.access import Person
 from toolyard.console.form import Form, defaults_of, make_form
 from toolyard.dispatch.call import Channel
 from toolyard.dispatch.progress import Progress
-from toolyard.model.elicitation import ClientRequest, unsupported_by_client
+from toolyard.model.elicitation import APPROVAL_KEY, ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.yard import Yard
@@ -26,8 +26,6 @@ __all__ = ["Action", "LogLine", "Question", "Run", "Runs"]
 
 Action = Literal["accept", "decline", "cancel"]
 _ELICITATION: Final = frozenset({"elicitation"})
-_APPROVAL: Final = "approval-"
-"""The keys of questions that ask for an approval begin so."""
 _KEPT: Final = 200
 _KEPT_OF_LOGIN: Final = 20
 _KEPT_BYTES: Final = 64 * 1024 * 1024
@@ -154,7 +152,7 @@ class Run:
 
     async def _call_tool(self) -> None:
         channel = Channel(
-            name="console", line=self.id, progress=self._on_progress, log=self._on_log, ask=self._ask, capabilities=_ELICITATION
+            name="console", connection_id=self.id, progress=self._on_progress, log=self._on_log, ask=self._ask, capabilities=_ELICITATION
         )
         self._finish(await self._yard.call(self.tool, msgspec.Raw(self.arguments.encode() or b"{}"), caller=self.caller, channel=channel))
 
@@ -176,7 +174,7 @@ class Run:
             calls = self._yard.dispatcher.in_flight.values()
         except RuntimeError:
             return None
-        return next((call for call in calls if call.parent is None and call.channel.line == self.id), None)
+        return next((call for call in calls if call.parent is None and call.channel.connection_id == self.id), None)
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress = msgspec.structs.replace(progress, text=str(progress.text)[:_LINE_CHARACTERS])
@@ -198,10 +196,10 @@ class Run:
             text=str(ask.params["message"])[:_MESSAGE_CHARACTERS],
             form=make_form(ask.params["requestedSchema"]),
             content=defaults_of(ask.params["requestedSchema"]),
-            is_approval=key.startswith(_APPROVAL),
+            is_approval=key.startswith(APPROVAL_KEY),
             answer=asyncio.get_running_loop().create_future(),
         )
-        elsewhere = asyncio.create_task(self._decided(key.removeprefix(_APPROVAL))) if question.is_approval else None
+        elsewhere = asyncio.create_task(self._decided(key.removeprefix(APPROVAL_KEY))) if question.is_approval else None
         self.questions.append(question)
         try:
             waited = [question.answer, *([] if elsewhere is None else [elsewhere])]

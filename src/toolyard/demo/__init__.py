@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["yard"]
 
+if not TYPE_CHECKING:  # a checker that saw it would accept every name
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'toolyard.demo' has no attribute '{name}'")
-    from toolyard.demo.tools import make_yard  # noqa: PLC0415 - the yard is made only when it is used
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'toolyard.demo' has no attribute '{name}'")
+        from toolyard.demo.tools import make_yard  # noqa: PLC0415 - the yard is made only when it is used
 
-    return make_yard()
+        return make_yard()

@@ -1,6 +1,7 @@
 """Admission: what a call must pass before its handler runs.
 
-Policies decide, a person confirms what the tool declares, and limiters make the call wait. An approval is asked for here.
+Policies decide, a person confirms what the tool declares, and limiters make the call wait. Approvals are not known here: the gate
+is one more policy to await.
 """
 
 import logging
@@ -19,7 +20,7 @@ from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.state.store import StoreUnavailableError
 
-__all__ = ["Admission", "Gate", "SerialLocks", "is_first"]
+__all__ = ["Admission", "SelectivePolicy", "SerialLocks", "is_first"]
 
 
 class SerialLocks:
@@ -72,8 +73,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Gate(Protocol):
-    """A policy that tells at once which calls it has nothing to say about."""
+class SelectivePolicy(Protocol):
+    """A policy that judges only some calls; `judges` says which, without waiting."""
 
     def judges(self, call: Call) -> bool:
         """Return whether a call must be judged."""
@@ -97,7 +98,7 @@ class Admission:
         self._deadlines = deadlines
         self.start_job: StartJob | None = None
         """Starts jobs, where a yard has them."""
-        self.gate: Gate | None = None
+        self.gate: SelectivePolicy | None = None
         """Judges calls by rules, where a yard has them."""
 
     async def admit(self, call: Run) -> Envelope | None:
@@ -123,6 +124,7 @@ class Admission:
         if self.start_job is not None and job is None and (spec.job is not None or call.options.background):
             started = await self.start_job(call)
             if started is not None:
+                call.delegated = True
                 return started
         await self._acquire(call, self._resumes if job is not None and job.is_attached else self._limiters)  # which counts no second time
         if job is not None:

@@ -90,7 +90,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     """How a call came in, and what can be sent back while it runs."""
 
     name: str = "library"
-    line: str = ""
+    connection_id: str = ""
     """The connection, where several clients share one identity and name."""
     server: int = 0
     """The number of the server context that the call belongs to; 0 is none."""
@@ -142,12 +142,6 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a reques
     """JSON: as data, or as text in a `msgspec.Raw`."""
     caller: Caller = ANYONE
     kind: Kind = "tool"
-    channel: str = "library"
-    """The name of the channel that the call came in by."""
-    session_id: str | None = None
-    parent_id: str | None = None
-    trace: dict[str, str] | None = None
-    """`traceparent`, `tracestate` and `baggage`."""
 
     def fingerprint(self) -> str:
         """Return a hash of what is called, with which arguments and for whom; the order of arguments does not matter."""

@@ -38,7 +38,7 @@ class Deadlines(SharedTimers[Run]):
         self._watchers: dict[Run, Callable[[], Callable[[], None]]] = {}
 
     def end(self, call: Run) -> None:
-        """Forget a finished call that may have moved to another table, because it was paused or had a timeout of its own."""
+        """Forget a finished call, in whichever table of timers it is: a pause or a timeout of its own moves it to another."""
         self._paused.pop(call, None)
         self.remove(call)
 

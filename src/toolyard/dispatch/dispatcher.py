@@ -153,7 +153,7 @@ class Dispatcher:
                     call.at_fault = "tool"
                     raise
             if not tool.is_simple or request.name != tool.spec.name:
-                await self._admit(call)
+                await self._prepare(call)
             result = outcome = to_outcome(call, tool, await self._execution.run(call, tool))
         except BaseException as error:  # noqa: BLE001 - the caller gets an answer, whatever a handler raises
             result = outcome = self._failed(call, error)
@@ -326,7 +326,7 @@ class Dispatcher:
         call.arguments, call.coerced = tool.repair(call.text, issues, enabled=self._limits.repair, suggestions=suggestions)
         call.at_fault = "yard"
 
-    async def _admit(self, call: Run) -> None:
+    async def _prepare(self, call: Run) -> None:
         """Warn of old names, guard an eval payload and find the session."""
         spec = call.spec
         if call.request.name != spec.name:

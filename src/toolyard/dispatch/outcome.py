@@ -237,6 +237,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The name that was called from outside, if another call started this one."""
     client: str = ""
     """The name that the caller's client states."""
+    delegated: bool = False
+    """Whether a job did its work, and leaves a record of its own."""
 
     @property
     def success(self) -> bool:
@@ -277,7 +279,7 @@ class RecordSinks:
             return
         spec, caller, channel, parent = call.spec, call.request.caller, call.channel, call.parent
         error, meta, is_known = envelope.error, envelope.meta, call.spec is not UNKNOWN_TOOL
-        values = (  # in the order of the fields: 25 keywords take a microsecond longer than 25 values, which every recorded call would pay
+        values = (  # in the order of the fields: 27 keywords take a microsecond longer than 27 values, which every recorded call would pay
             call.id,
             spec.name if is_known else call.tool,
             time.time() - call.elapsed_s,
@@ -304,6 +306,7 @@ class RecordSinks:
             "allow" if call.may_have_run else _decision_on(call, envelope),
             "" if parent is None else _outermost(parent).spec.name,
             caller.client,
+            call.delegated,
         )
         record = Record(*values)
         for sink in sinks:
@@ -402,7 +405,7 @@ def _decision_on(call: Run, answer: Envelope) -> Decision | None:
         return None
     if not call.is_admitted:
         return "deny" if answer.error is not None and answer.error.blame == "policy" else None
-    return "ask" if answer.held else "allow"
+    return "ask" if answer.held and not call.delegated else "allow"
 
 
 def _outermost(call: Call) -> Call:

@@ -122,7 +122,9 @@ class Registry:
         self._suggestions = suggestions
         self.has_foreign = False
         """Whether a foreign source has published, so that some specs may break the rules for our own."""
-        self._tools: Table[Tool] = Table("tool", check=partial(check_tool, limits=limits), announce=self._announce, gate=self._gate)
+        self._tools: Table[Tool] = Table(
+            "tool", check=partial(check_tool, limits=limits), announce=self._announce, refusal=self._eval_refusal
+        )
         self._resources: Table[Resource] = Table("resource", check=partial(check_resource, limits=limits), announce=self._announce)
         self._prompts: Table[Prompt] = Table("prompt", check=partial(check_prompt, limits=limits), announce=self._announce)
         self._by_name = self._tools.entries
@@ -339,7 +341,8 @@ class Registry:
             self._templates = (version, parsed)
         return self._templates[1]
 
-    def _gate(self, tool: Tool) -> str | None:
+    def _eval_refusal(self, tool: Tool) -> str | None:
+        """Return why a tool that runs code is not published, or None."""
         return _GATED if tool.spec.requires_eval and not self.allow_eval else None
 
     def _announce(self, kind: ChangeKind, what: Kind, name: str) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -20,7 +19,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.names import closest_name
 from toolyard.model.profile import Profile
 from toolyard.model.schema import Path, Schema, field_name, resolve, subschema
-from toolyard.state.store import Store
+from toolyard.state.store import Store, owner_key
 
 __all__ = [
     "BACKSLASH",
@@ -310,7 +309,7 @@ def shape_of(value: Any, depth: int = 2) -> Any:
 
 
 def _prefix(owner: str) -> str:
-    return f"result/{sha256(owner.encode()).hexdigest()[:32]}/"
+    return f"result/{owner_key(owner)}/"
 
 
 def _key(prefix: str, handle: str) -> str:

@@ -35,6 +35,8 @@ class Run(Call, eq=False):
     """How long the call waited for policies and limiters."""
     is_admitted: bool = True
     """False if a policy or limiter refused the call, or it ended while it waited for them."""
+    delegated: bool = False
+    """Whether a job does its work, and leaves a record of its own."""
     stopped_by: Blame | None = None
     inner_session_id: str | None = None
     """The session that the envelope of another yard names."""

@@ -1,7 +1,7 @@
 """Sessions: state that outlives a call, with an id that callers pass as an argument.
 
-A session belongs to an owner, an opaque string: no caller, call or transport is known here. It lives in one process; only its `data`
-go to the store, if the yard has one, and a session of nothing else can go on in another process.
+A session belongs to an owner, an opaque string; this module knows no caller, call or transport. A session lives in one process. If
+the yard has a store, the `data` of its sessions are kept there. Another process can continue a session that has only `data`.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
@@ -19,9 +18,9 @@ import msgspec
 from toolyard._internal.logfmt import is_identifier, log_exception
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
-from toolyard.state.store import Clock, Store, StoreUnavailableError
+from toolyard.state.store import Clock, Store, StoreUnavailableError, owner_key
 
-__all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "SessionEnd", "Sessions"]
+__all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "Sessions"]
 
 Cleanup = Callable[[], Awaitable[None] | None]
 EndReason = Literal["ended", "idle", "closed"]
@@ -42,15 +41,6 @@ class _StoredSession(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _decode_stored: Final = msgspec.json.Decoder(_StoredSession).decode
-
-
-class SessionEnd(msgspec.Struct, frozen=True):
-    """The event that listeners get after a session ended; `remaining` are the ids that the owner still has."""
-
-    session_id: str
-    owner: str
-    reason: EndReason
-    remaining: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False, repr=False)  # the state may be secret
@@ -118,7 +108,6 @@ class Sessions:
         self._clock = clock
         self._live: dict[str, Session] = {}
         self._by_owner: dict[str, dict[str, Session]] = {}
-        self._listeners: list[Callable[[SessionEnd], None]] = []
 
     def __len__(self) -> int:
         return len(self._live)
@@ -321,13 +310,8 @@ class Sessions:
         if code is not None:
             session.last_code = code
 
-    def on_end(self, listener: Callable[[SessionEnd], None]) -> Callable[[], None]:
-        """Call the listener after every session that ends; return a function that stops it."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
-
     async def end(self, session_id: str, *, reason: EndReason = "ended") -> bool:
-        """Remove a session, run its clean-ups and notify the listeners; return whether it was live.
+        """Remove a session and run its clean-ups; return whether it was live.
 
         A call that is using the session is not interrupted; no other call can enter it.
         """
@@ -338,19 +322,9 @@ class Sessions:
         own.pop(session.id, None)
         if not own:
             self._by_owner.pop(session.owner, None)
-        try:
-            await session.stop(self._limits.cleanup)
-            await self._forget(session, reason)
-        finally:
-            self._notify(SessionEnd(session.id, session.owner, reason, tuple(self.ids(session.owner))))
+        await session.stop(self._limits.cleanup)
+        await self._forget(session, reason)
         return True
-
-    def _notify(self, event: SessionEnd) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except BaseException:  # noqa: BLE001 - a listener may raise anything, and must not stop the others
-                log_exception(_log, "session_listener_failed session=%s", event.session_id)
 
     async def end_all(self) -> None:
         """End every session, newest first, even if this task is cancelled meanwhile."""
@@ -380,4 +354,4 @@ class Sessions:
 
 
 def _prefix(owner: str) -> str:
-    return f"session/{sha256(owner.encode()).hexdigest()[:32]}/"
+    return f"session/{owner_key(owner)}/"

@@ -99,14 +99,14 @@ class Table(Generic[P]):
         *,
         check: Callable[..., None],
         announce: Callable[[ChangeKind, Kind, str], None],
-        gate: Callable[[P], str | None] = lambda _: None,
+        refusal: Callable[[P], str | None] = lambda _: None,
     ) -> None:
         self.kind: Final = kind
         self.entries: Final[dict[str, P]] = {}
         """Published entries by their first key. Callers keep this dictionary, so it is never replaced."""
         self._check = check
         self._announce = announce
-        self._gate = gate
+        self._refusal = refusal
         self._aliases: dict[str, str] = {}
         self._by_source: dict[str, dict[str, P]] = {}
         self._gives_way: set[str] = set()
@@ -140,11 +140,11 @@ class Table(Generic[P]):
                 displaced.append(entry)
                 continue
             claimed.update(entry.keys)
-            reason, gated = withheld.get((self.kind, key)), self._gate(entry)
+            reason, refusal = withheld.get((self.kind, key)), self._refusal(entry)
             if reason is not None:
                 unavailable[key] = Unavailable(entry.spec, "withheld", reason)
-            elif gated is not None:
-                unavailable[key] = Unavailable(entry.spec, "gated", gated)
+            elif refusal is not None:
+                unavailable[key] = Unavailable(entry.spec, "gated", refusal)
             else:
                 accepted[key] = entry
         return partial(self._commit, source, accepted, unavailable=unavailable, displaced=displaced, gives_way=gives_way)

@@ -114,7 +114,7 @@ class Tool:
         return RepairedArguments(self.check(encode(reading.value)), reading.changed)
 
     def find_reading(self, arguments: object) -> Repair | None:
-        """Return the reading by which arguments fit, if exactly one changes only what all others change too."""
+        """Return the smallest repair that makes arguments fit, or None if there is none or no single smallest one."""
         fitting = [reading for reading in find_repairs(self.spec.input_schema, arguments) if self.fits(reading.value)]
         least = [reading for reading in fitting if all(set(reading.changed) <= set(other.changed) for other in fitting)]
         return least[0]._replace(changed=least[0].changed[:_MAX_COERCED]) if len(least) == 1 else None

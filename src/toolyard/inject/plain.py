@@ -81,7 +81,7 @@ class Conversation:
         # What a tool, a confirmation or a policy asks reaches the person here, and so must approvals: as elicitation of the host.
         self.channel = Channel(
             name="inject",
-            line=scope,
+            connection_id=scope,
             progress=options.get("progress"),
             log=options.get("log"),
             ask=None if elicit is None else _ask_with(elicit),

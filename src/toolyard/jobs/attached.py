@@ -1,7 +1,7 @@
-"""Attached jobs: a call that runs as a job from its start, in case it must wait for a person longer than its caller can.
+"""Attached jobs: calls that run as a job from the start, because they may wait for a person longer than their caller can.
 
-While the caller waits, such a job is not stored, and progress, log lines and questions go to the caller. When it is parked, the
-caller gets its first answer, and the job goes on like any other. It is never run again to get past what it waits for.
+While the caller waits, the job is not stored, and progress, log lines and questions go to the caller. When the job is parked, the
+caller gets a first answer, and the job goes on like any other. The job never starts again because of the wait.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from toolyard.dispatch.outcome import store_unavailable
 from toolyard.dispatch.progress import Progress
 from toolyard.jobs.job import POLL_MS, Job, JobOrder, JobStatus, new_job_id
 from toolyard.jobs.run import RunningJob
-from toolyard.model.elicitation import ClientRequest
+from toolyard.model.elicitation import APPROVAL_REQUIRED, ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.state.store import Lease, StoreUnavailableError
 
@@ -48,19 +48,20 @@ class AttachedJob(RunningJob):
             claimed=True,
         )
         super().__init__(jobs, job, order, lease=_NO_LEASE, saved=b"", is_admitted=True)
-        self._front: Call | None = call
+        self._waiting_call: Call | None = call
         """The call that waits for the answer; None once it was answered."""
         self._forwarded = dict(call.channel.forwarded)
         self._envelope: Envelope | None = None
         self._parked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._parking = asyncio.Lock()
 
-    async def run(self, call: Call, *, status: str = "approval_required") -> Envelope:
+    async def run(self, call: Call, *, status: str = APPROVAL_REQUIRED) -> Envelope:
         """Run the call; return its answer, or that it waits for an approval. Cancelling this cancels a call that is not parked."""
-        request = CallRequest(self.order.name, self.order.arguments, call.caller, "tool", self.order.channel)
+        request = CallRequest(self.order.name, self.order.arguments, call.caller)
         self.task = asyncio.get_running_loop().create_task(self.execute(request), context=copy_context())
         self.task.add_done_callback(self._leave)
         holder: Any = call  # a run, as every call is
+        holder.delegated = True
         while holder is not None:  # the job waits for places of its own, and its callers only wait for it
             holder.release()
             holder = holder.parent
@@ -68,7 +69,7 @@ class AttachedJob(RunningJob):
             await asyncio.wait({self.task, self._parked}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             if not self._parked.done():
-                self._front = None
+                self._waiting_call = None
                 self.task.cancel()
                 await asyncio.wait({self.task})
             raise
@@ -87,15 +88,15 @@ class AttachedJob(RunningJob):
             ToolError: `overloaded` if it cannot be stored, or too many jobs run.
         """
         async with self._parking:
-            front = self._front
-            if front is None or self._parked.done():
+            waiting = self._waiting_call
+            if waiting is None or self._parked.done():
                 return
             self._note_log("info", f"It waits for the approval '{approval_id}'.", {})
             try:
-                self._lease, self.job, self._saved = await self._jobs.adopt(self, front)
+                self._lease, self.job, self._saved = await self._jobs.adopt(self, waiting)
             except StoreUnavailableError:
                 raise store_unavailable(may_have_run=False) from None
-            self._front = None
+            self._waiting_call = None
             self._forwarded.clear()
             self._parked.set_result(approval_id)
 
@@ -117,33 +118,33 @@ class AttachedJob(RunningJob):
         self._jobs.leave(self, self.task)
 
     def _options(self) -> InvokeOptions:
-        seconds = 0.0 if self._front is None else self._front.seconds
+        seconds = 0.0 if self._waiting_call is None else self._waiting_call.seconds
         return msgspec.structs.replace(super()._options(), seconds=seconds)
 
     def _channel(self) -> Channel:
-        front = self._front
-        assert front is not None  # noqa: S101 - it starts before it is parked
+        waiting = self._waiting_call
+        assert waiting is not None  # noqa: S101 - it starts before it is parked
         return msgspec.structs.replace(
-            front.channel,
+            waiting.channel,
             server=0,
             progress=self._note_progress,
             log=self._note_log,
-            ask=None if front.channel.ask is None else self._ask,
+            ask=None if waiting.channel.ask is None else self._ask,
             forwarded=self._forwarded,
             hang_up=None,
         )
 
     async def _ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the type is `AskClient`
-        if self._front is not None:
-            return await self._front.ask_all(asks, declared=declared)
+        if self._waiting_call is not None:
+            return await self._waiting_call.ask_all(asks, declared=declared)
         return await super()._ask(asks, declared)
 
     def _note_progress(self, progress: Progress) -> None:
-        if self._front is not None:
-            self._front.progress(progress.done, progress.total, progress.text)
+        if self._waiting_call is not None:
+            self._waiting_call.progress(progress.done, progress.total, progress.text)
         super()._note_progress(progress)
 
     def _note_log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
-        if self._front is not None and self._front.channel.log is not None:
-            self._front.log(level, text, **facts)
+        if self._waiting_call is not None and self._waiting_call.channel.log is not None:
+            self._waiting_call.log(level, text, **facts)
         super()._note_log(level, text, facts)

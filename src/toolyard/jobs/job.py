@@ -1,7 +1,6 @@
-"""A job as data: what it runs, for whom, and how far it is."""
+"""A job as data: what it runs, for whom, its state and its result."""
 
 import os
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -25,9 +24,9 @@ __all__ = [
     "JobStatus",
     "LogLine",
     "cancelled",
-    "definition_of",
     "interrupted",
     "new_job_id",
+    "resume_hash",
     "started_data",
 ]
 
@@ -94,7 +93,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def request(self, profile: Profile | None) -> CallRequest:
         """Return the request."""
-        return CallRequest(self.name, self.arguments, self.caller.caller(profile), "tool", self.channel)
+        return CallRequest(self.name, self.arguments, self.caller.caller(profile))
 
 
 class LogLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,7 +105,7 @@ class LogLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a job is."""
+    """The state of a job."""
 
     id: str
     tool: str
@@ -134,7 +133,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ended(self) -> bool:
-        """Return whether it goes on no more."""
+        """Return whether it has ended."""
         return self.status in ENDED
 
     def view(self) -> dict[str, Any]:
@@ -201,8 +200,8 @@ def new_job_id() -> str:
     return f"j_{os.urandom(16).hex()}"
 
 
-def definition_of(spec: ToolSpec) -> str:
-    """Return the hash of a tool's name, input schema and operation."""
+def resume_hash(spec: ToolSpec) -> str:
+    """Return the hash of a tool's name, input schema and operation; a job goes on only with the same."""
     return sha256(encode_sorted([spec.name, spec.input_schema, str(spec.operation)])).hexdigest()[:32]
 
 
@@ -217,10 +216,8 @@ def cancelled(job: Job) -> Envelope:
     return Envelope.fail(error, tool_id=job.tool)
 
 
-def interrupted(job: Job, why: str, *, reason: str = "interrupted", details: Mapping[str, Any] | None = None) -> Envelope:
+def interrupted(job: Job, why: str, *, reason: str = "interrupted") -> Envelope:
     """Return the answer of a job whose process ended before it did."""
     hint = "Look at the state first: it may have run." if job.claimed else "Call it again."
-    error = ToolError(
-        "cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=job.partial, **(details or {})
-    )
+    error = ToolError("cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=job.partial)
     return Envelope.fail(error, tool_id=job.tool)

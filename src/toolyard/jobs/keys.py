@@ -1,10 +1,9 @@
 """The keys of jobs in the store."""
 
-from hashlib import sha256
-
 from toolyard.jobs.job import Job
+from toolyard.state.store import owner_key
 
-__all__ = ["job", "lease", "list_entry", "list_prefix", "mail", "order", "result", "running", "topic"]
+__all__ = ["job", "lease", "list_entry", "list_prefix", "messages", "order", "result", "running", "topic"]
 
 
 def job(job_id: str = "") -> str:
@@ -37,14 +36,14 @@ def topic(job_id: str) -> str:
     return f"job/{job_id}"
 
 
-def mail(job_id: str = "") -> str:
+def messages(job_id: str = "") -> str:
     """Return the prefix of messages to the process that runs a job."""
     return f"job_mail/{job_id}/" if job_id else "job_mail/"
 
 
 def list_prefix(owner: str) -> str:
     """Return the prefix of the list of an owner's jobs."""
-    return f"job_list/{sha256(owner.encode()).hexdigest()[:32]}/"
+    return f"job_list/{owner_key(owner)}/"
 
 
 def list_entry(owner: str, started: Job) -> str:

@@ -275,7 +275,7 @@ class RunningJob:
 
 
 async def tidy(store: Store, job: Job, owner: str) -> None:
-    """Drop what only a job that has not ended needs; from now on its entry in the list expires."""
+    """Delete the order and the running mark of a job that has ended, and let its entry in the list expire."""
     await store.put(keys.list_entry(owner, job), b"", ttl=job.ttl)
     await store.delete(keys.order(job.id))
     await store.delete(keys.running(job.id))

@@ -1,4 +1,4 @@
-"""The jobs of one yard: starts them, lets callers see and cancel them, and settles those that a dead process left.
+"""The jobs of one yard: starts, shows and cancels jobs, and settles those of dead processes.
 
 A job belongs to the process that holds its lease. Another process resumes it, or reports it as interrupted, only after the lease
 ended. It knows no protocol and no metatool.
@@ -31,9 +31,9 @@ from toolyard.jobs.job import (
     JobOrder,
     JobStatus,
     cancelled,
-    definition_of,
     interrupted,
     new_job_id,
+    resume_hash,
     started_data,
 )
 from toolyard.jobs.run import LEASE_S, TASKS, RunningJob, tidy
@@ -92,16 +92,16 @@ class Jobs(StoredJobs):
         """Start and settle jobs while the context is open; on leaving, interrupt those that run."""
         self._opened_at = time.monotonic()
         self.dispatcher.admission.start_job = self.start
-        keeper = asyncio.create_task(self._keep())
+        maintenance = asyncio.create_task(self._maintain())
         try:
             yield
         finally:
             self.is_closing = True
-            keeper.cancel()
+            maintenance.cancel()
             running = [*self._running.values(), *self._attached]
             for job in running:
                 job.stop()
-            _, left = await asyncio.wait([keeper, *(job.task for job in running)], timeout=self.limits.cleanup or None)
+            _, left = await asyncio.wait([maintenance, *(job.task for job in running)], timeout=self.limits.cleanup or None)
             if left:
                 _log.warning("jobs_left_behind count=%d", len(left))
 
@@ -129,7 +129,7 @@ class Jobs(StoredJobs):
         return call.options.job is None and not call.channel.job_id and is_first(call)
 
     def attach(self, call: Call) -> AttachedJob:
-        """Return what runs a call that may wait for people, in place of its handler: if that takes long, it becomes a job."""
+        """Return an attached job for a call; its `run` takes the place of the handler."""
         attached = AttachedJob(self, self._order(call), call)
         self._attached.add(attached)
         return attached
@@ -153,7 +153,7 @@ class Jobs(StoredJobs):
             name=call.spec.name,
             arguments=_arguments_of(call),
             caller=JobCaller.of(call.caller),
-            definition=definition_of(call.spec),
+            definition=resume_hash(call.spec),
             safe=call.spec.safe,
             refs_resolved=not wraps or call.options.refs_resolved,
             inside=names_around(call),
@@ -252,7 +252,7 @@ class Jobs(StoredJobs):
         running = self._running.get(job.id)
         await (running.settled.wait() if running is not None else super().wait_settled(job))
 
-    async def _keep(self) -> None:
+    async def _maintain(self) -> None:
         """Renew leases, save progress, deliver messages of other processes, and settle abandoned jobs, as long as the yard is open."""
         renewed = scanned = -math.inf
         while True:
@@ -265,7 +265,7 @@ class Jobs(StoredJobs):
                     await running.save_progress()
                 renewed = now if renews else renewed
                 if self.outlives_process and self._running:
-                    await self._read_mail()
+                    await self._read_messages()
                 if scans:
                     await self._scan()
                     scanned = now
@@ -280,15 +280,16 @@ class Jobs(StoredJobs):
                     await self._wake.wait()
         await asyncio.sleep(_TICK_S)
 
-    async def _read_mail(self) -> None:
-        async for key in all_keys(self.store, keys.mail()):
+    async def _read_messages(self) -> None:
+        """Handle the messages of other processes to the jobs that run here."""
+        async for key in all_keys(self.store, keys.messages()):
             running = self._running.get(key.split("/")[1])
             if running is None:
                 continue
-            letter = await self._open_letter(key)
-            if letter.get("cancel"):
+            message = await self._take_message(key)
+            if message.get("cancel"):
                 await running.cancel()
-            await running.answer(letter.get("answers", {}))
+            await running.answer(message.get("answers", {}))
 
     async def _scan(self) -> None:
         """Settle the jobs whose process is gone."""
@@ -337,7 +338,7 @@ class Jobs(StoredJobs):
         if not order.may_run_again(job):
             return left
         profile, spec = self._find(order)
-        if profile is not None and spec is not None and definition_of(spec) == order.definition:
+        if profile is not None and spec is not None and resume_hash(spec) == order.definition:
             return profile if spec.safe or not job.claimed else left
         if spec is None and time.monotonic() - self._opened_at < _TOOL_WAIT_S:
             return None
@@ -346,13 +347,14 @@ class Jobs(StoredJobs):
 
     async def _was_cancelled(self, job_id: str) -> bool:
         """Return whether somebody cancelled a job that no process ran."""
-        letters = [await self._open_letter(key) for key in await self.store.keys(keys.mail(job_id))]
-        return any(letter.get("cancel") for letter in letters)
+        messages = [await self._take_message(key) for key in await self.store.keys(keys.messages(job_id))]
+        return any(message.get("cancel") for message in messages)
 
-    async def _open_letter(self, key: str) -> dict[str, Any]:
-        letter = msgspec.json.decode(await self.store.get(key) or b"{}")
+    async def _take_message(self, key: str) -> dict[str, Any]:
+        """Return a message and delete it."""
+        message = msgspec.json.decode(await self.store.get(key) or b"{}")
         await self.store.delete(key)
-        return letter
+        return message
 
     def _find(self, order: JobOrder) -> tuple[Profile | None, ToolSpec | None]:
         """Return the profile and the tool of a job, as far as they are still there."""

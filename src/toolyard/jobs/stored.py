@@ -1,4 +1,4 @@
-"""Jobs as the store shows them, to any process that can read it: the operator's commands, and servers that share the file."""
+"""Jobs in the store, for any process that can read it: commands of operators, and servers that share the file."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -19,7 +19,7 @@ __all__ = ["StoredJobs", "all_keys"]
 
 _LOOK_S: Final = 1.0
 """How often a job of another process is looked at, because messages may get lost."""
-_MAIL_S: Final = 3600.0
+_MESSAGE_S: Final = 3600.0
 
 
 async def all_keys(store: Store, prefix: str) -> AsyncGenerator[str]:
@@ -100,6 +100,6 @@ class StoredJobs:
         found = [job for entry in entries if (job := await self.known(entry.removeprefix(keys.job()))) is not None]
         return sorted(found, key=lambda job: -job.created_at)[:limit]
 
-    async def _send(self, job_id: str, letter: dict[str, Any]) -> None:
+    async def _send(self, job_id: str, message: dict[str, Any]) -> None:
         """Leave a message for the process that runs a job."""
-        await self.store.put(keys.mail(job_id) + uuid4().hex, encode(letter), ttl=_MAIL_S)
+        await self.store.put(keys.messages(job_id) + uuid4().hex, encode(message), ttl=_MESSAGE_S)

@@ -12,8 +12,8 @@ from toolyard._internal.logfmt import log_value
 from toolyard._internal.project import project_dir
 from toolyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
 from toolyard.launch.errors import LaunchError, as_launch_error
-from toolyard.launch.governance import governance_options
 from toolyard.launch.notices import Notices
+from toolyard.launch.policy import policy_options
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
 from toolyard.providers import Provider
@@ -100,13 +100,13 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     applied = {key: setting for key, setting in known_settings().items() if setting.section in sections and key != "target"}
     origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
-    governance = governance_options(config, notices)
+    policy = policy_options(config, notices)
     stores = _store_options(yard, config, serves=serves)
     if config.rules and not stores and not yard.has_store:  # a command: an approval must outlive its process, and nothing else does
-        governance["approval_store"] = make_store(config, state_dir=yard.state_dir)
-    if not origins and not providers and not config.profiles and not stores and not governance:
+        policy["approval_store"] = make_store(config, state_dir=yard.state_dir)
+    if not origins and not providers and not config.profiles and not stores and not policy:
         return
-    options: dict[str, Any] = {**stores, **governance} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
+    options: dict[str, Any] = {**stores, **policy} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
     options |= {"profiles": config.profiles.values(), "providers": providers} | {
         name: config.explicit(name) for name in sections & _LOAD_SECTIONS
     }

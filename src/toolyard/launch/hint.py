@@ -1,4 +1,4 @@
-"""The hint that a person sees who starts a server: its address, and how clients connect."""
+"""The hint at the start of a server: its address, and how clients connect."""
 
 import json
 import re

@@ -90,7 +90,7 @@ class Monitor:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
-        """Count and log while the context is open, which must be around the open yard, lest its last calls are missed.
+        """Count and log while the context is open. Open it before the yard, so that it sees the last calls.
 
         Raises:
             OSError: A log file cannot be opened.

@@ -1,4 +1,4 @@
-"""Reactions to changed files: live settings of an open yard, and `--reload`, which restarts the whole server.
+"""Reloading after files change: settings of an open yard, or with `--reload` the whole server.
 
 The supervisor of `--reload` knows no yard: it runs its own program again.
 """
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from toolyard.config import Config, Stamp, known_settings, stamp_of
 from toolyard.launch.build import check_profiles, make_providers, resolve_upstreams
 from toolyard.launch.errors import LaunchError, explain_cause
-from toolyard.launch.governance import governance_options
 from toolyard.launch.notices import Notices
+from toolyard.launch.policy import policy_options
 from toolyard.model.limits import LIVE
 from toolyard.yard import ResolvedUpstream, Yard, background_task
 
@@ -98,7 +98,7 @@ class LiveSettings:
         if config.path != self._config.path:
             raise LaunchError(f"The file '{self._config.path}' no longer exists.")
         check_profiles(self._yard, config)
-        governance_options(config, self._notices)  # raises if a rule is wrong
+        policy_options(config, self._notices)  # raises if a rule is wrong
         return config, resolve_upstreams(config, self._notices)
 
     def _apply_rules(self, config: Config) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Serves a yard: from settings to a transport that runs until a signal ends it.
 
-The command line and programs share this module; nothing of the command line is known here.
+The command line and programs share this module; it does not know the command line.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ def serve_configured(
     read: ReadSettings,
     authenticator: "Authenticator | None" = None,
 ) -> None:
-    """Apply settings to a yard that is not open yet and serve it; what tools print goes to stderr, lest a stdio client reads it.
+    """Apply settings to a yard that is not open yet, and serve it. Output of tools goes to stderr, because a stdio client reads stdout.
 
     Raises:
         LaunchError: The yard cannot be served with these settings, or serving failed.
@@ -369,8 +369,8 @@ def _open_standard_streams() -> None:
 def serve(yard: Yard, *, config: str | None = None, authenticator: "Authenticator | None" = None, **settings: Any) -> None:
     """Serve a yard until a signal ends the program, as `toolyard serve` does.
 
-    The settings are the fields of `Serving` and `Monitoring`, and `profile` and `allow_eval`. Others may be in the environment, in
-    'toolyard.toml' or in the file `config`. An error is written to stderr and ends the program.
+    The settings are those at the top level, in `[serve]` and in `[monitor]`. Others may be in the environment, in 'toolyard.toml' or in
+    the file `config`. An error is written to stderr and ends the program.
 
     Raises:
         SystemExit: The yard cannot be served, or a signal ended the program.

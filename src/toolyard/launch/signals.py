@@ -1,6 +1,6 @@
-"""Runs a coroutine so that SIGTERM ends the program as Ctrl-C does: by cancelling the coroutine, which closes what it opened.
+"""Runs a coroutine and cancels it on SIGTERM, as Ctrl-C does, so that it closes what it opened.
 
-Nothing of yards is known here.
+It knows no yards.
 """
 
 import asyncio

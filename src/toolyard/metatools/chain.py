@@ -15,7 +15,8 @@ from toolyard.dispatch.results import too_large
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools.chain_plan import INPUT_SCHEMA, OUTPUT_SCHEMA, PREVIOUS, Plan, PlannedStep, Step, chain_check, resolve_references
 from toolyard.metatools.metatool import YardParts, build_metatool
-from toolyard.metatools.run import APPROVAL_REQUIRED, DelayedProgress, is_pending
+from toolyard.metatools.run import DelayedProgress, is_pending
+from toolyard.model.elicitation import APPROVAL_REQUIRED
 from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_unchecked, encode_uncopied
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.profile import METATOOLS

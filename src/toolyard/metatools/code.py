@@ -18,6 +18,7 @@ from toolyard.jobs.service import Jobs
 from toolyard.metatools.chain import is_stopped
 from toolyard.metatools.metatool import TEXT, YardParts, object_schema
 from toolyard.metatools.run import DelayedProgress, is_pending
+from toolyard.model.elicitation import APPROVAL_REQUIRED
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError, invalid_input
 from toolyard.model.names import closest_name
@@ -319,7 +320,7 @@ class _Program:
         if is_pending(answer):  # never taken for the result
             message = f"'{name}' waits for the approval of a person."
             raise CallFailedError(
-                {"code": "state_error", "message": message, "details": {"reason": "approval_required", **_as_dict(answer.data)}}
+                {"code": "state_error", "message": message, "details": {"reason": APPROVAL_REQUIRED, **_as_dict(answer.data)}}
             )
         return answer.data
 
@@ -340,15 +341,15 @@ def _as_dict(data: object) -> dict[str, Any]:
 
 
 def _listener(call: Call) -> OutputListener:
-    """Return what is told of output while the program runs: log lines, where the client takes them."""
+    """Return a listener that sends output to the client as log lines; it does nothing if the client takes none."""
     if call.channel.log is None:
         return lambda _stream, _text: None
     return lambda stream, text: cast("None", call.log("info" if stream == "out" else "warning", text.rstrip("\n"), stream=stream))
 
 
 def _runtime(probe: Probe) -> dict[str, Any]:
-    told = {"backend": probe.backend, "sandboxed": probe.sandboxed, "enforced": list(probe.enforced)}
-    return {**told, "not_enforced": probe.unenforced} if probe.unenforced else told
+    isolation = {"backend": probe.backend, "sandboxed": probe.sandboxed, "enforced": list(probe.enforced)}
+    return {**isolation, "not_enforced": probe.unenforced} if probe.unenforced else isolation
 
 
 def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, session: str, may_have_run: bool) -> ToolError:
@@ -373,7 +374,7 @@ def _error(failure: RunFailure, limits: RunLimits, facts: dict[str, Any], *, ses
 
 
 def _hint(failure: RunFailure) -> str | None:
-    """Return what mends a mistake that agents make often."""
+    """Return a hint for a mistake that agents often make."""
     if failure.kind == "syntax":
         return _syntax_hint(failure)
     if failure.type == "ModuleNotFoundError":

@@ -16,13 +16,14 @@ from toolyard.dispatch.results import REF_KEY, RefResolver
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
 from toolyard.metatools.catalogue import OTHER_NAME
 from toolyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
+from toolyard.model.elicitation import APPROVAL_REQUIRED
 from toolyard.model.envelope import Envelope, encode, encode_unchecked
 from toolyard.model.errors import ToolError
 from toolyard.model.schema import has_more_values
 from toolyard.model.signature import signature
 from toolyard.model.spec import Reason, ToolSpec
 
-__all__ = ["APPROVAL_REQUIRED", "WRAPPERS", "DelayedProgress", "is_pending", "run_metatools", "unwrap_arguments"]
+__all__ = ["WRAPPERS", "DelayedProgress", "is_pending", "run_metatools", "unwrap_arguments"]
 
 
 _DELAY_S: Final = 0.1
@@ -74,8 +75,6 @@ class DelayedProgress:
         self._call.progress(self._last.done, self._last.total, self._last.text, own=True)
 
 
-APPROVAL_REQUIRED: Final = "approval_required"
-"""The status of a call that waits for the decision of a person."""
 _INPUT_SCHEMA: Final = object_schema(
     "tool_id",
     tool_id=TEXT,

@@ -14,6 +14,8 @@ from toolyard.model.limits import Limits
 from toolyard.model.schema import SchemaError, SchemaValidator, check_schema
 
 __all__ = [
+    "APPROVAL_KEY",
+    "APPROVAL_REQUIRED",
     "CLIENT_METHODS",
     "OWN_REASONS",
     "STORE_UNAVAILABLE",
@@ -28,6 +30,10 @@ __all__ = [
 
 ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
+APPROVAL_REQUIRED: Final = "approval_required"
+"""The status of a call that waits for the decision of a person."""
+APPROVAL_KEY: Final = "approval-"
+"""The prefix of the key of a client request that asks for an approval; the id of the approval follows."""
 STORE_UNAVAILABLE: Final = "store_unavailable"
 """The reason of `overloaded` while the store cannot be used."""
 _OF_APPROVALS: Final = ("already_used", "arguments_changed")

@@ -25,9 +25,11 @@ __all__ = [
     "Shape",
     "Surface",
     "Toolset",
+    "compile_globs",
     "cost",
     "first_match",
     "listed",
+    "matches_any",
 ]
 
 T = TypeVar("T")
@@ -92,16 +94,16 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
 
     def holds(self, spec: AnySpec) -> bool:
         """Return whether a spec is in the set, under any of its names; deny rules come first."""
-        if _any_matches(spec, self.deny) or _matches(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
+        if _any_matches(spec, self.deny) or matches_any(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
             return False
         if isinstance(spec, ToolSpec):
             if spec.source == METATOOLS:
-                return spec.metatool.alias not in self.deny and not _matches(spec.metatool.alias_of, self.deny)
+                return spec.metatool.alias not in self.deny and not matches_any(spec.metatool.alias_of, self.deny)
             if not self._allows_operation(spec.operation):
                 return False
         return (
             (not self.names or _any_matches(spec, self.names))
-            and (not self.sources or _matches(spec.source, self.sources))
+            and (not self.sources or matches_any(spec.source, self.sources))
             and (not self.tags or any(tag in self.tags for tag in spec.tags))
         )
 
@@ -224,18 +226,20 @@ def _is_listed_metatool(spec: ToolSpec) -> bool:
 
 
 def _any_matches(spec: AnySpec, patterns: tuple[str, ...]) -> bool:
-    return bool(patterns) and any(_matches(name, patterns) for name in spec.known_as)
+    return bool(patterns) and any(matches_any(name, patterns) for name in spec.known_as)
 
 
-def _matches(text: str, patterns: tuple[str, ...]) -> bool:
-    return bool(patterns) and _compiled(patterns).match(text) is not None
+def matches_any(text: str, patterns: Sequence[str]) -> bool:
+    """Return whether one of the glob patterns matches a text; case matters."""
+    return bool(patterns) and compile_globs(tuple(patterns)).match(text) is not None
 
 
 def first_match(text: str, patterns: Mapping[str, T]) -> T | None:
     """Return the value of the first pattern that matches a name, or None."""
-    return next((value for pattern, value in patterns.items() if _matches(text, (pattern,))), None)
+    return next((value for pattern, value in patterns.items() if matches_any(text, (pattern,))), None)
 
 
 @lru_cache(maxsize=256)
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def compile_globs(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a regular expression that matches a whole text if one of the glob patterns does; case matters."""
     return re.compile("|".join(translate(pattern) for pattern in patterns))

@@ -127,7 +127,10 @@ class Parameters:
 
 
 def read_parameters(schema: Schema, part: Schema | None = None) -> Parameters:
-    """Return the parameters in an input schema, or in a part of it: its references, all its parts and what its alternatives share."""
+    """Return the parameters of an input schema, or of a part of it.
+
+    References are followed. Of alternatives, the parameters that all of them share count.
+    """
     return _ParameterReader(schema).read(schema if part is None else part)
 
 

@@ -1,3 +1,3 @@
-"""Policy: what a call must pass before it runs. Rules decide, and people approve what a rule asks about."""
+"""Policy: checks that a call passes before it runs. Rules decide, and people approve where a rule asks."""
 
 __all__: list[str] = []

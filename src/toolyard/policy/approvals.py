@@ -21,7 +21,7 @@ from toolyard.dispatch.call import Call
 from toolyard.model.envelope import encode, encode_sorted
 from toolyard.model.errors import ToolError, not_found
 from toolyard.model.spec import ToolSpec
-from toolyard.state.store import Store
+from toolyard.state.store import Store, owner_key
 
 __all__ = [
     "Approval",
@@ -127,7 +127,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Return one hash of all."""
+        """Return one hash of all fields."""
         return sha256(encode_sorted([self.owner, self.profile, self.tool, self.definition, self.session, self.arguments])).hexdigest()
 
 
@@ -144,7 +144,7 @@ def arguments_hash(arguments: object) -> str:
         raise ToolError("permission_denied", message, reason="not_comparable", may_have_run=False) from None
 
 
-def definition_of(spec: ToolSpec) -> str:
+def spec_hash(spec: ToolSpec) -> str:
     """Return the hash of a whole definition."""
     return sha256(encode_sorted(spec)).hexdigest()
 
@@ -156,7 +156,7 @@ def binding_of(call: Call, spec: ToolSpec, arguments: object) -> Binding:
         identity=call.caller.identity,
         profile=call.profile.name,
         tool=f"{spec.kind}:{spec.name}",
-        definition=definition_of(spec),
+        definition=spec_hash(spec),
         session="" if call.session is None else call.session.id,
         arguments=arguments_hash(arguments),
     )
@@ -248,7 +248,7 @@ def _record(approval_id: str) -> str:
 
 
 def _pending(owner: str = "") -> str:
-    return f"approval_pending/{sha256(owner.encode()).hexdigest()[:32]}/" if owner else "approval_pending/"
+    return f"approval_pending/{owner_key(owner)}/" if owner else "approval_pending/"
 
 
 def _pending_key(approval: "Approval") -> str:
@@ -267,7 +267,7 @@ def _grant_key(binding: Binding, arguments: str) -> str:
 
 
 class Approvals:
-    """The approvals in a store. Whoever can write the store can decide, so check first who it is."""
+    """The approvals in a store. It does not check who decides: that is the business of its callers."""
 
     def __init__(self, store: Store, *, clock: Clock = time.time, audit: Audit | None = None) -> None:
         self._store = store

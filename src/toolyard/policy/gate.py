@@ -1,7 +1,7 @@
 """The gate: judges each call by the rules, and makes a call that needs an approval wait for it.
 
 A person is asked in this order: by elicitation, then while the call is held, and then by an answer that asks the caller to send the
-same call again. It knows no job and no HTTP: what it needs of them is handed in.
+same call again. It imports no jobs and no HTTP: their functions are passed in.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from toolyard._internal.logfmt import log_exception, log_value
 from toolyard.dispatch.admission import is_first
 from toolyard.dispatch.call import CLIENT_SHARE, Call, Caller, Handler, JobRun
 from toolyard.dispatch.outcome import store_unavailable
-from toolyard.model.elicitation import ClientRequest
+from toolyard.model.elicitation import APPROVAL_KEY, APPROVAL_REQUIRED, ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
@@ -29,10 +29,8 @@ from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.rules import ALLOWED, Candidates, Rules, Verdict, judge
 from toolyard.state.store import Store, StoreUnavailableError
 
-__all__ = ["APPROVAL_REQUIRED", "TIMED_OUT", "DecisionPoint", "Gate", "Webhook", "make_gate"]
+__all__ = ["TIMED_OUT", "DecisionPoint", "Gate", "Webhook", "make_gate"]
 
-APPROVAL_REQUIRED: Final = "approval_required"
-"""The status of a call that waits for the decision of a person."""
 TIMED_OUT: Final = "timeout"
 """Who denied an approval that its host does not wait for any longer."""
 Webhook = Callable[[Approval], Awaitable[tuple[Literal["approve", "deny"], str] | None]]
@@ -53,7 +51,7 @@ class DecisionPoint(Protocol):
 
 
 class _Entry(NamedTuple):
-    """What is known of a tool in a profile before its arguments are."""
+    """The rules that may apply to a tool in a profile, before the arguments are known."""
 
     spec: ToolSpec
     candidates: Candidates
@@ -215,7 +213,7 @@ class Gate:
 
     async def _elicit(self, call: Call, approval: Approval) -> Approval:
         """Ask the person at the caller's client; without a yes or no, others may decide."""
-        key = f"approval-{approval.id}"  # so that an answer to another question is none to this one
+        key = f"{APPROVAL_KEY}{approval.id}"  # so that an answer to another question is none to this one
         try:
             results = await call.ask_all({key: ClientRequest.person(approval.card.text(), _FORM)}, declared=is_first(call))
         except Exception as error:  # noqa: BLE001 - a host's own way to ask may raise anything; others may decide then

@@ -77,7 +77,7 @@ class CallLimiter:
             raise
 
     async def resume(self, call: Call) -> Release:
-        """Take back the places of a call that gave them up while it waited for somebody; it counts no second time."""
+        """Wait again for the places of a call that gave them up while it waited for somebody; it is not counted again."""
         return _nothing if self._queue is None or call.spec.source == METATOOLS else await self._queue.resume(call)
 
     def _wraps(self, call: Call) -> bool:

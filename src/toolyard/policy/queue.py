@@ -1,4 +1,4 @@
-"""The queue: how many calls run at one time, and which of those that wait comes next.
+"""The queue: how many calls run at one time, and which waiting call is next.
 
 Each limit is a pool of places: one for all calls, and one for each tool, source and caller. A call takes a place in all of its pools
 or in none, so calls that wait hold nothing. Pools live in one process and one event loop; none of their methods wait.
@@ -323,7 +323,7 @@ class CallQueue:
         return all(holder in blocked for holder in self._held.values() if pool in holder.pools)
 
     def _leave(self, place: _Place) -> None:
-        """Give places back, and let those have them whose turn it is."""
+        """Give places back, and start the next waiting calls."""
         del self._held[place.call.id]
         background = place.background
         for pool in place.pools:

@@ -5,7 +5,6 @@ The first rule that matches a call decides. Rules know no store and ask nobody.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import translate
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from toolyard.dispatch.call import Caller
 from toolyard.dispatch.results import at_pointer
 from toolyard.model.envelope import encode
+from toolyard.model.profile import compile_globs
 from toolyard.model.rule import Decision, Predicate, Rule
 from toolyard.model.spec import ToolSpec
 
@@ -143,7 +143,7 @@ class Rules:
 
 
 def _compile(rule: Rule, number: int) -> _Candidate:
-    callers = re.compile("|".join(translate(pattern) for pattern in rule.callers)) if rule.callers else None
+    callers = compile_globs(rule.callers) if rule.callers else None
     tests = tuple(_Test(_argument(predicate.pointer), compile_predicate(predicate), predicate) for predicate in rule.when)
     return _Candidate(Verdict(rule.decision, rule, rule.reason or f"A rule says: {rule}.", number), callers, tests)
 

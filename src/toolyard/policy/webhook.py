@@ -1,6 +1,6 @@
-"""Services that take part in decisions: a webhook that is told of approvals, and a decision point that judges calls.
+"""Services that take part in decisions: a webhook that receives approvals, and a decision point that judges calls.
 
-What is sent is signed with HMAC-SHA256 over the time and the body. Neither can be called from outside. HTTP is handed in.
+What is sent is signed with HMAC-SHA256 over the time and the body. Neither can be called from outside. The HTTP client is passed in.
 """
 
 import asyncio

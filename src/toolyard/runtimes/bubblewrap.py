@@ -198,9 +198,9 @@ class Bubblewrap:
             return ""
         child.connection.close()
         await child.kill()
-        told = child.last_words()
+        stderr = child.stderr_tail()
         child.close()
-        return told
+        return stderr
 
     async def _argv(self, interpreter: Interpreter, bpf: int) -> list[str]:
         program = shutil.which("bwrap")

@@ -409,8 +409,8 @@ def _checked(value: object, limit: int) -> object:
     try:
         size = len(_encode(value))
     except (TypeError, ValueError, RecursionError) as error:
-        told = str(error) or "the value is nested too deeply"
-        raise _UnserialisableError(f"{told[:1].upper()}{told[1:]}.") from None
+        reason = str(error) or "the value is nested too deeply"
+        raise _UnserialisableError(f"{reason[:1].upper()}{reason[1:]}.") from None
     if size > limit:
         raise _ValueTooLargeError(f"The value has {size} bytes; at most {limit} are returned.")
     return value
@@ -423,7 +423,7 @@ class _UnserialisableError(Exception):
 def _failure(error: BaseException, source: str) -> dict[str, Any]:
     """Return what went wrong, trimmed to the program's own lines."""
     kinds = {SyntaxError: "syntax", _ValueTooLargeError: "value_size", _UnserialisableError: "value", MemoryError: "memory"}
-    told = traceback.TracebackException(type(error), error, error.__traceback__, limit=-200)
+    trace = traceback.TracebackException(type(error), error, error.__traceback__, limit=-200)
     line, column = _place(error)
     lines = source.splitlines()
     failure = {
@@ -433,7 +433,7 @@ def _failure(error: BaseException, source: str) -> dict[str, Any]:
         "line": line,
         "column": column,
         "source": lines[line - 1][:200] if line and line <= len(lines) else "",
-        "traceback": "".join(_trim(told).format())[-_TEXT_CHARACTERS:],
+        "traceback": "".join(_trim(trace).format())[-_TEXT_CHARACTERS:],
     }
     if failure["kind"] in ("value", "value_size"):  # the driver raised it, not the program
         return {"kind": failure["kind"], "message": failure["message"]}
@@ -462,14 +462,14 @@ def _place(error: BaseException) -> tuple[int, int]:
     return found.tb_lineno, 0 if column is None else column + 1
 
 
-def _trim(told: traceback.TracebackException, depth: int = 0) -> traceback.TracebackException:
+def _trim(trace: traceback.TracebackException, depth: int = 0) -> traceback.TracebackException:
     """Drop the frames of the driver and of libraries, in the causes as well."""
-    own = [frame for frame in told.stack if frame.filename.startswith(_PROGRAM)]
-    told.stack[:] = own
-    for cause in (told.__cause__, told.__context__, *(getattr(told, "exceptions", None) or ())):
+    own = [frame for frame in trace.stack if frame.filename.startswith(_PROGRAM)]
+    trace.stack[:] = own
+    for cause in (trace.__cause__, trace.__context__, *(getattr(trace, "exceptions", None) or ())):
         if cause is not None and depth < _CAUSES:
             _trim(cause, depth + 1)
-    return told
+    return trace
 
 
 def _harden(limits: dict[str, int], seccomp: str) -> None:
@@ -492,8 +492,8 @@ def _harden(limits: dict[str, int], seccomp: str) -> None:
             _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
 
         library = ctypes.CDLL(None, use_errno=True)
-        told = Filter(len(program) // 8, ctypes.addressof(code))
-        if library.prctl(38, 1, 0, 0, 0) or library.prctl(22, 2, ctypes.byref(told), 0, 0):  # NO_NEW_PRIVS, SECCOMP with a filter
+        bpf = Filter(len(program) // 8, ctypes.addressof(code))
+        if library.prctl(38, 1, 0, 0, 0) or library.prctl(22, 2, ctypes.byref(bpf), 0, 0):  # NO_NEW_PRIVS, SECCOMP with a filter
             os._exit(97)
 
 

@@ -1,4 +1,4 @@
-"""The runtime over guests: one guest for each run, or one for each session, and never a guest that misbehaved."""
+"""The runtime over guests: one for each run, or one for each session while it is alive."""
 
 import asyncio
 import secrets
@@ -16,7 +16,7 @@ _SESSIONS: Final = 32
 
 
 class Launcher(Protocol):
-    """Starts guests: what the backends with a CPython inside differ in."""
+    """Starts guests; each backend that runs CPython has its own launcher."""
 
     name: str
 

@@ -387,7 +387,7 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         return await self._process.wait()
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """Return the end of what it wrote to standard error."""
         if self._errors.closed:
             return ""
@@ -426,9 +426,9 @@ async def start_guest(
     try:
         await guest.begin(settings)
     except (RuntimeMissingError, OSError):
-        told = child.last_words()
+        stderr = child.stderr_tail()
         await guest.close()
-        raise RuntimeMissingError(f"The guest did not start: {told or 'it said nothing'}.") from None
+        raise RuntimeMissingError(f"The guest did not start: {stderr or 'it said nothing'}.") from None
     except BaseException:
         await guest.close()
         raise

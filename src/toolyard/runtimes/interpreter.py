@@ -1,4 +1,4 @@
-"""The interpreter behind this process: what a sandbox needs of it, whoever installed it."""
+"""The interpreter of this process: the files of it that a sandbox needs, for every kind of installation."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ _found: dict[str, Interpreter] = {}
 
 
 async def find_interpreter() -> Interpreter:
-    """Return the interpreter behind this process, whoever installed it.
+    """Return the interpreter of this process, for every kind of installation.
 
     Raises:
         RuntimeMissingError: It cannot be inspected.

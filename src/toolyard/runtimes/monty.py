@@ -1,7 +1,7 @@
 """The backend `monty`: a small Python interpreter that starts in a millisecond, for programs that stay within a part of the language.
 
-A program is checked before it runs: one that uses anything beyond that part is run by another backend. So the choice never
-changes what a program means.
+A program is checked before it runs. Another backend runs a program that uses more of the language. So the choice of the backend
+never changes what a program does.
 """
 
 import ast
@@ -462,7 +462,7 @@ class _Run:
         return RuntimeError(f"{error.get('code')}: {error.get('message')}")
 
     def _failure(self, error: Exception, translation: _Translation) -> RunFailure:
-        """Return what went wrong, in the words of the other backends."""
+        """Return the failure in the format of the other backends."""
         import pydantic_monty  # noqa: PLC0415 - optional
 
         if isinstance(error, _ValueError):

@@ -78,7 +78,7 @@ def remove_orphans() -> None:
 
 
 def server_id() -> str:
-    """Return what names this process for good: the machine with its pid namespace, its pid and when it started."""
+    """Return a unique id of this process: its machine with the pid namespace, its pid and its start time."""
     pid = os.getpid()
     return f"{_machine()}/{pid}/{_started(pid)}"
 

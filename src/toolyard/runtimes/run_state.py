@@ -1,4 +1,4 @@
-"""What every runtime keeps of a program while it runs: the head and tail of its output, and its clock."""
+"""State of a running program, for every runtime: the head and tail of its output, and its clock."""
 
 import asyncio
 import time

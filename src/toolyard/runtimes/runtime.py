@@ -1,4 +1,4 @@
-"""A runtime as data and as a protocol: what is asked of it, what it answers, which limits it keeps.
+"""The protocol of runtimes, with the structs for limits, calls and results.
 
 It knows no backend.
 """
@@ -93,7 +93,7 @@ Invoke = Callable[[GuestCall], Awaitable[Any]]
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
-    """What the host is told while a program runs."""
+    """Callbacks to the host while a program runs."""
 
     output: Callable[[str, str], None] = lambda _stream, _text: None
     """Called with `out` or `err` and a text."""
@@ -101,14 +101,14 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     paused: Callable[[], float] = lambda: 0.0
     """Seconds that the clock of this run stood still so far."""
     watch: Callable[[Callable[[], Callable[[], None]]], AbstractContextManager[None]] = lambda _pause: nullcontext()
-    """Takes a function that is called when that clock stops, and that returns what is called when it goes on."""
+    """Registers a function that is called when that clock stops; it returns a function that is called when the clock goes on."""
 
 
 NO_HOOKS: Final = Hooks()
 
 
 class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a program has no value, and where in it."""
+    """Why a program failed, and where."""
 
     kind: FailureKind
     type: str = ""
@@ -122,7 +122,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a program."""
+    """The result of a program: its value or its failure, and its output."""
 
     value: Any = None
     failure: RunFailure | None = None

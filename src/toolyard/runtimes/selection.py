@@ -1,4 +1,4 @@
-"""The selection of a runtime: the first backend that is there and stops the canary attacks. It never falls back to `dev`."""
+"""The selection of a runtime: the first backend that is installed and stops the canary attacks. It never falls back to `dev`."""
 
 import asyncio
 import logging
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from toolyard._internal.addresses import is_loopback
 from toolyard.model.errors import ToolError
 from toolyard.runtimes.bubblewrap import Bubblewrap
 from toolyard.runtimes.container import Container
@@ -21,7 +22,7 @@ from toolyard.runtimes.guest_runtime import GuestRuntime
 from toolyard.runtimes.process import Subprocess, make_folder, remove_orphans
 from toolyard.runtimes.runtime import GuestCall, Hooks, Invoke, Probe, RunFailure, RunLimits, RunResult, Runtime, RuntimeMissingError
 from toolyard.runtimes.settings import BACKENDS, RuntimeSettings
-from toolyard.runtimes.turns import Turns
+from toolyard.runtimes.slots import Slots
 from toolyard.runtimes.wasm import Wasm
 
 __all__ = ["Runtimes", "canary_attacks", "make_runtime", "probe_all", "try_backend", "unsafe_reason", "wanted_backends"]
@@ -56,7 +57,7 @@ def unsafe_reason(settings: RuntimeSettings, *, host: str | None = None) -> str 
         return None
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return "The runtime profile 'dev' does not run as root."
-    if host is not None and host not in ("localhost", "::1") and not host.startswith("127."):
+    if host is not None and not is_loopback(host):
         return f"The runtime profile 'dev' is not served on '{host}', which others can reach."
     return None
 
@@ -75,7 +76,7 @@ class Runtimes:
     def __init__(self, settings: RuntimeSettings, *, state_dir: str | None = None) -> None:
         self._settings = settings
         self._state_dir = state_dir
-        self._turns = Turns(settings.concurrency)
+        self._slots = Slots(settings.concurrency)
         self._selecting: asyncio.Task[tuple[Runtime, Probe]] | None = None
         self._closing = False
         self._monty: asyncio.Task[tuple[Runtime, Probe]] | None = None
@@ -104,7 +105,7 @@ class Runtimes:
         return await asyncio.shield(self._selecting)
 
     async def for_program(self, code: str, session: str = "") -> tuple[Runtime, Probe]:
-        """Return the runtime of a program: Monty, if it is switched on and knows everything in it, else the selected one.
+        """Return the runtime of a program: Monty, if it is switched on and supports the program, else the selected one.
 
         Raises:
             ToolError: `runtime_unavailable`, with what to install.
@@ -118,32 +119,32 @@ class Runtimes:
     async def run(
         self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, owner: str = "", session: str = ""
     ) -> tuple[RunResult, Probe]:
-        """Run a program when it is its turn; the wait is not part of its time.
+        """Run a program once a slot is free; the wait is not part of its time.
 
         Raises:
             ToolError: `runtime_unavailable`, or `state_error` if the session has a program that waits for a person.
         """
         runtime, probe = await self.for_program(code, session)
         run_id = secrets.token_hex(8)
-        async with self._turns.take(owner, session=session, refuse=partial(runtime.cancel, run_id)) as turn:
+        async with self._slots.take(owner, session=session, refuse=partial(runtime.cancel, run_id)) as slot:
 
             async def answer(call: GuestCall) -> object:
-                await turn.ready()
+                await slot.ready()
                 try:
                     value = await invoke(call)
                 except Exception:  # a call that is cancelled has no answer to wait with
-                    await turn.ready()
+                    await slot.ready()
                     raise
-                await turn.ready()
+                await slot.ready()
                 return value
 
-            timed = msgspec.structs.replace(hooks, paused=lambda: hooks.paused() + turn.queued_s)
+            timed = msgspec.structs.replace(hooks, paused=lambda: hooks.paused() + slot.queued_s)
             try:
-                with hooks.watch(turn.pause):
+                with hooks.watch(slot.pause):
                     result = await runtime.run(code, inputs, limits, answer, hooks=timed, run_id=run_id, session=session)
             except RuntimeMissingError as error:
                 raise ToolError("runtime_unavailable", str(error), hint=error.install or None) from None
-        return (msgspec.structs.replace(result, failure=_CROWDED) if turn.is_refused else result), probe
+        return (msgspec.structs.replace(result, failure=_CROWDED) if slot.is_refused else result), probe
 
     async def end_session(self, session: str) -> None:
         """End the guest of a session."""
@@ -164,9 +165,9 @@ class Runtimes:
             except (RuntimeMissingError, OSError) as error:
                 missing[name] = str(error)
                 install.append(getattr(error, "install", ""))
-        told = " ".join(f"{name}: {why}" for name, why in missing.items())
+        reasons = " ".join(f"{name}: {why}" for name, why in missing.items())
         hint = " Or: ".join(dict.fromkeys(filter(None, install))) or _NOTHING_ALLOWED
-        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}".strip(), hint=hint, backends=missing)
+        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {reasons}".strip(), hint=hint, backends=missing)
 
 
 def _fits_monty(code: str) -> bool:

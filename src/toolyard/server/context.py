@@ -213,7 +213,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """The `ServerSession` of a client that began with a handshake."""
     stateless: bool = False
     """Whether the client began with a handshake and the server keeps no session."""
-    line: str = ""
+    connection_id: str = ""
     """Identifies the session, if there is one."""
     meta: Mapping[str, Any] = {}
     headers: Mapping[str, str] = {}
@@ -256,7 +256,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         ask = ask or self.ask_client
         notifies = notify is not None and (token is not None or self.log_level is not None)
         quiet = has_only_protocol_keys(meta)
-        tasks = (self.capabilities or meta) and self.takes_tasks
+        tasks = (self.capabilities or meta.get(CAPABILITIES)) and self.takes_tasks  # mostly both are empty
         if (
             quiet
             and ask is None
@@ -273,7 +273,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         return Channel(
             name=self.server.channel,
             # without an identity and a session, each request is a client of its own
-            line=self.line or (f"request {next(_request_numbers)}" if self.caller.identity == ANYONE.identity else ""),
+            connection_id=self.connection_id or (f"request {next(_request_numbers)}" if self.caller.identity == ANYONE.identity else ""),
             server=self.server.number,
             progress=self.progress if (notify is not None and token is not None) or resumes else None,
             log=self.log if (notify is not None and self.log_level is not None) or resumes else None,

@@ -172,8 +172,8 @@ class ServerSession:
         self._is_closed = False
         self.number = next(_session_numbers)
         """Names it to people: an id may be all that lets somebody in."""
-        self._line = f"conversation {self.number}"
-        self._channel = Channel(name=server.channel, line=self._line, server=server.number, log=self._send_log)
+        self._connection_id = f"conversation {self.number}"
+        self._channel = Channel(name=server.channel, connection_id=self._connection_id, server=server.number, log=self._send_log)
         self._shared_context: RequestContext | None = None
         """The context of all tool calls that have neither `_meta` nor headers, so that it is built once."""
         self._subscription: Subscription | None = None
@@ -216,7 +216,7 @@ class ServerSession:
         """
         if is_modern(method, params):
             context = open_request(self.server, request_id, params, caller=self.caller, notify=notify, headers=headers)
-            context.line = self._line
+            context.connection_id = self._connection_id
             return context
         if self.version is None and method not in {"initialize", "ping"}:
             raise Fault(INVALID_REQUEST, "The session must begin with 'initialize', or the request name its version in '_meta'.")
@@ -228,7 +228,7 @@ class ServerSession:
             capabilities=self.capabilities,
             session=self,
             stateless=self._send is None,
-            line=self._line,
+            connection_id=self._connection_id,
             meta=params.meta or _EMPTY,
             headers=headers,
             notify=notify,

@@ -6,17 +6,23 @@ A store must not know what the bytes mean. Its keys and values are written by th
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from hashlib import sha256
 from typing import Final, Protocol
 
 import msgspec
 
-__all__ = ["RETRY_AFTER_MS", "Clock", "Lease", "Store", "StoreUnavailableError", "Subscription"]
+__all__ = ["RETRY_AFTER_MS", "Clock", "Lease", "Store", "StoreUnavailableError", "Subscription", "owner_key"]
 
 Clock = Callable[[], float]
 """Returns seconds: monotonic ones, unless the parameter says otherwise."""
 RETRY_AFTER_MS: Final = 1000
 """When to try again after a failure of the store."""
 _MESSAGES: Final = 1000
+
+
+def owner_key(owner: str) -> str:
+    """Return the part of a key that stands for an owner: a hash, because an owner may have any characters and any length."""
+    return sha256(owner.encode()).hexdigest()[:32]
 
 
 class StoreUnavailableError(Exception):

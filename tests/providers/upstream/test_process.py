@@ -167,10 +167,10 @@ def test_when_this_process_is_killed_nothing_is_left(tmp_path: Path, mode: str) 
     with subprocess.Popen(command, stdout=subprocess.PIPE) as ours:  # noqa: S603 - our own code
         assert ours.stdout is not None
         pids = [int(word) for word in ours.stdout.readline().split() if word != b"0"]
-        keepers = children(ours.pid)
+        guards = children(ours.pid)
         assert all(is_alive(pid) for pid in pids)
         ours.kill()
-    asyncio.run(until(lambda: not any(is_alive(pid) for pid in [*pids, *keepers])))
+    asyncio.run(until(lambda: not any(is_alive(pid) for pid in [*pids, *guards])))
 
 
 def test_a_loop_that_ends_while_a_program_is_closed_ends_it_at_once(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ async def test_without_a_shell_programs_run_without_a_guard(
     assert "keeper_missing" in caplog.text
 
 
-def is_keeper(pid: int) -> bool:
-    return b"toolyard-keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
+def is_guard(pid: int) -> bool:
+    return b"toolyard-guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.mark.usefixtures("first_process")
@@ -246,7 +246,7 @@ async def test_after_many_starts_and_ends_nothing_is_left(tmp_path: Path, monkey
         async with Wired(tmp_path, command=command, args=args) as wired:
             await wired.ask("ping")
             if cycle % 2:
-                os.kill(next(pid for pid in children() if pid not in others and not is_keeper(pid)), signal.SIGKILL)
+                os.kill(next(pid for pid in children() if pid not in others and not is_guard(pid)), signal.SIGKILL)
                 await wired.end()
 
     assert descriptors() <= opened

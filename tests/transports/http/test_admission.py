@@ -13,7 +13,7 @@ import pytest
 from toolyard import Serving
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 from toolyard.transports.http import Http
-from toolyard.transports.http.admission import HostCheck
+from toolyard.transports.http.admission import AccessCheck
 from toolyard.transports.http.request import RefusedError
 
 
@@ -331,14 +331,14 @@ async def test_a_page_may_use_the_public_server_it_came_from(serve: Any) -> None
 
 
 def test_a_gate_remembers_only_so_many_names() -> None:
-    host_check = HostCheck(Serving(allowed_hosts=("*",)), None, host="127.0.0.1")
+    access_check = AccessCheck(Serving(allowed_hosts=("*",)), None, host="127.0.0.1")
 
     for number in range(3000):
-        host_check.check({b"host": b"h%d" % number})
+        access_check.check({b"host": b"h%d" % number})
 
-    assert len(host_check._checked) == 1000  # pyright: ignore[reportPrivateUsage] - what it keeps cannot be seen from outside
+    assert len(access_check._checked) == 1000  # pyright: ignore[reportPrivateUsage] - what it keeps cannot be seen from outside
     with pytest.raises(RefusedError):
-        host_check.check({b"host": b"h5000", b"origin": b"http://evil.example"})
+        access_check.check({b"host": b"h5000", b"origin": b"http://evil.example"})
 
 
 def test_an_encrypted_key_is_refused_at_once_and_asks_nobody_for_a_pass_phrase(certificate: tuple[str, str], tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ async def test_clients_that_nobody_knows_are_told_apart(serve: Any, *, guarded: 
     @tool
     def line() -> str:
         """Say which client it is."""
-        return current_call().channel.line
+        return current_call().channel.connection_id
 
     server = await serve(Yard(tools=[line]), authenticator=KEYS if guarded else None)
     key = {"X-API-Key": "ty_full"} if guarded else {}

@@ -1,4 +1,4 @@
-"""The page 'Jobs': calls that go on in the background, their questions, and what came of them.
+"""The page 'Jobs': calls that go on in the background, their questions and their results.
 
 Everybody who may read sees that a job is there and how far it is. Its log lines, texts and questions are for people with a login, and
 its result only for the identity that started it.
@@ -15,7 +15,7 @@ from toolyard.console.page import Done, Page, View, page_of, url
 from toolyard.jobs import keys
 from toolyard.jobs.job import Job, JobStatus
 from toolyard.jobs.stored import all_keys
-from toolyard.model.elicitation import ClientRequest, form_content
+from toolyard.model.elicitation import APPROVAL_KEY, ClientRequest, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import not_found
 from toolyard.state.store import StoreUnavailableError
@@ -32,8 +32,6 @@ _WORDS: Final[dict[JobStatus, tuple[str, str]]] = {
     "interrupted": ("bad", "Interrupted"),
 }
 _FORM: Final = "elicitation/create"
-_APPROVAL: Final = "approval-"
-"""What the names of questions about approvals begin with, which are decided on their own page."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +109,7 @@ class JobsPage(Page):
     async def _answer(self, job_id: str, view: View) -> Done:
         job, key = await self.yard.jobs.get(job_id, None), view.form.get("key", "")
         ask = job.asks.get(key)
-        if ask is None or ask.method != _FORM or key.startswith(_APPROVAL):
+        if ask is None or ask.method != _FORM or key.startswith(APPROVAL_KEY):
             raise not_found("question", key, may_have_run=False)
         is_answered = view.form.get("action") == "accept"
         answer: dict[str, Any] = {"action": "accept" if is_answered else "decline"}
@@ -155,4 +153,4 @@ def _question(key: str, ask: ClientRequest) -> Question:
     if ask.method != _FORM or ask.params.get("mode", "form") != "form":
         return Question(key=key, text="It asks its client for something that only a program can answer.")
     text, schema = str(ask.params.get("message", "")), ask.params.get("requestedSchema", {})
-    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), is_approval=key.startswith(_APPROVAL))
+    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), is_approval=key.startswith(APPROVAL_KEY))

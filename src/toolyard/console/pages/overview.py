@@ -1,4 +1,4 @@
-"""The page 'Overview': how the yard does now, and what needs attention."""
+"""The page 'Overview': the state of the yard, and what needs attention."""
 
 import time
 from collections import Counter
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from toolyard.console.page import Page, View, url
 from toolyard.model.profile import METATOOLS
-from toolyard.monitor.metrics import CallStats, Label, Second, quantile
+from toolyard.monitor.metrics import CallStats, Label, Second
 from toolyard.state.store import StoreUnavailableError
 
 __all__ = ["Overview"]
@@ -31,7 +31,7 @@ class Attention(NamedTuple):
 
 
 class Overview(Page):
-    """How the yard does now."""
+    """The state of the yard."""
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = "Overview"
@@ -44,7 +44,7 @@ class Overview(Page):
         is_first_run = not self.parts.metrics.tools
         return {
             "is_first_run": is_first_run,
-            "numbers": self._numbers(spans, rates.last(_NOW_S, now=now)),
+            "numbers": self._numbers(spans, rates.total(int(now) - _NOW_S + 1, _NOW_S)),
             "errors": _errors(spans).most_common(),
             "attention": await self._attention(),
             "tools": self._busiest(),
@@ -59,17 +59,16 @@ class Overview(Page):
         found = [spec.name for spec in specs if spec.operation == operation]
         return url("tools", open=found[0]) if found else ""
 
-    def _numbers(self, spans: list[Second], recent: list[Second]) -> dict[str, Any]:
-        calls, errors = sum(second.calls for second in recent), _errors(recent).total()
-        buckets = [sum(counts) for counts in zip(*(second.buckets for second in recent if second.calls), strict=True)]
+    def _numbers(self, spans: list[Second], recent: Second) -> dict[str, Any]:
+        errors = sum(recent.errors.values())
         return {
-            "rate": calls / _NOW_S,
+            "rate": recent.calls / _NOW_S,
             "rates": [span.calls / _SPAN_S for span in spans],
-            "p95": quantile(buckets, 0.95) if buckets else 0.0,
-            "p50": quantile(buckets, 0.5) if buckets else 0.0,
-            "p95s": [span.p95_ms if span.calls else 0.0 for span in spans],
+            "p95": recent.quantile_ms(0.95),
+            "p50": recent.quantile_ms(0.5),
+            "p95s": [span.quantile_ms(0.95) for span in spans],
             "errors": errors,
-            "error_share": errors / calls if calls else 0.0,
+            "error_share": errors / recent.calls if recent.calls else 0.0,
             "error_rates": [sum(span.errors.values()) / _SPAN_S for span in spans],
             "running": self.yard.calls_in_flight,
             "calls": sum(stats.calls for stats in self.parts.metrics.tools.values()),
@@ -98,9 +97,9 @@ class Overview(Page):
                 text = f"{status.withheld} changed definitions of '{status.name}' are withheld."
                 found.append(Attention("warn", text, "Review", url("upstreams", open=status.name)))
         found += [
-            Attention("bad", f"{share:.0%} of the calls of '{label.tool}' fail.", "Look", url("calls", tool=label.tool))
+            Attention("bad", f"{share:.0%} of the latest calls of '{label.tool}' failed.", "Look", url("calls", tool=label.tool))
             for label, stats in self.parts.metrics.tools.items()
-            if stats.calls >= _MIN_CALLS and (share := _own_failures(stats) / stats.calls) >= _BAD_SHARE
+            if stats.errors and (share := _share_of_failures(stats)) >= _BAD_SHARE
         ]
         return found[:_TOP]
 
@@ -109,9 +108,11 @@ class Overview(Page):
         return [(label, stats, sum(stats.errors.values())) for label, stats in busiest]
 
 
-def _own_failures(stats: CallStats) -> int:
-    """Return how many calls failed by a fault of the tool, its upstream or the yard, not of the caller."""
-    return sum(count for (_, blame), count in stats.errors.items() if blame in {"tool", "upstream", "yard"})
+def _share_of_failures(stats: CallStats) -> float:
+    """Return which share of the calls of the last 15 minutes failed, not by a fault of the caller; 0 if they were few."""
+    steps = stats.trend.last(now=time.time())
+    calls = sum(step.calls for step in steps)
+    return sum(step.failed for step in steps) / calls if calls >= _MIN_CALLS else 0.0
 
 
 def _errors(seconds: list[Second]) -> Counter[str]:

@@ -1,6 +1,6 @@
 """The page 'Sessions': state that tools keep between calls, and the MCP clients that are connected.
 
-The id of a session may be all that lets somebody use it, so that pages show only its beginning.
+Whoever knows the id of a session may be able to use it, so pages show only its beginning.
 """
 
 from hashlib import sha256

@@ -13,6 +13,7 @@ from toolyard.console.page import FRESH, Done, Page, Parts, View, page_of, prett
 from toolyard.console.runs import Action, Run
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.describe import full_description
+from toolyard.model.elicitation import APPROVAL_REQUIRED
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import METATOOLS, cost
@@ -20,7 +21,6 @@ from toolyard.model.signature import one_line
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.model.stub import stub
 from toolyard.monitor.metrics import CallStats, Label
-from toolyard.policy.gate import APPROVAL_REQUIRED
 from toolyard.transports.http.response import JSON, ResponseWriter
 
 __all__ = ["Tools", "next_step", "shown", "shown_envelope"]
@@ -282,7 +282,7 @@ def shown_envelope(run: Run) -> dict[str, Any]:
 
 
 def next_step(run: Run) -> dict[str, str] | None:
-    """Return where a call goes on that was answered before its tool ran to its end: at an approval, or as a job."""
+    """Return the link to the approval or the job of a call that has no result yet, or None."""
     data: object = None if run.envelope is None else run.envelope.data
     facts = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if facts.get("status") == APPROVAL_REQUIRED:

@@ -1,7 +1,7 @@
 // The console's manners: pages change without a flash, live blocks update, keys work. Reading needs none of this.
 "use strict";
 const main = () => document.getElementById("main");
-const say = (text) => { document.getElementById("told").textContent = text; };
+const say = (text) => { document.getElementById("announcement").textContent = text; };
 let stream = null;
 
 // Live blocks: the server sends the HTML of those that changed. A block under the mouse or with the focus waits.

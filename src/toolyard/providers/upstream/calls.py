@@ -376,7 +376,7 @@ class Calls:
             raise ToolError("not_supported", message, hint="Call it directly, not in the background.")
         forwarded = {name: channel.forwarded[name] for name in self._forwarded if name in channel.forwarded}
         return CallContext(
-            owner=f"{call.caller.owner}:{call.caller.client}:{channel.line}",  # each program gets its own questions
+            owner=f"{call.caller.owner}:{call.caller.client}:{channel.connection_id}",  # each program gets its own questions
             progress=None if channel.progress is None else partial(_send_progress, call),
             log=call.log,
             sent=partial(_mark_sent, call),

@@ -208,7 +208,7 @@ def _start_guard(group: int) -> "subprocess.Popen[bytes] | None":
     """Start the guard of a process group; without a shell there is none."""
     try:
         return subprocess.Popen(  # noqa: S603 - our own script, and a number
-            [_SHELL, "-c", _GUARD_SCRIPT, "toolyard-keeper", str(group)],
+            [_SHELL, "-c", _GUARD_SCRIPT, "toolyard-guard", str(group)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

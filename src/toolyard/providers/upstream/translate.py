@@ -5,10 +5,9 @@ Descriptions and schemas stay word for word, unless the settings reshape them.
 
 import logging
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, cast
 
-from toolyard.model.profile import PINNED
+from toolyard.model.profile import PINNED, first_match, matches_any
 from toolyard.model.spec import Annotations, EvalRule, Operation, PromptArgument, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.providers.upstream.catalogue import Catalogue, Item, published_names, published_uri
 from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
@@ -45,7 +44,7 @@ def tools_of(source: str, catalogue: Catalogue, settings: UpstreamSettings, *, l
     chosen = {
         name: item
         for name, item in _by_name(source, catalogue.tools).items()
-        if _matches(name, settings.tools) and not _matches(name, settings.without)
+        if matches_any(name, settings.tools) and not matches_any(name, settings.without)
     }
     reshapes = {name: _reshape(name, settings) for name in chosen}
     renamed = {name: reshapes[name].rename or name for name in chosen}
@@ -53,15 +52,11 @@ def tools_of(source: str, catalogue: Catalogue, settings: UpstreamSettings, *, l
     return [_tool(source, item, reshapes[name], published=published[renamed[name]], settings=settings) for name, item in chosen.items()]
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def _reshape(name: str, settings: UpstreamSettings) -> Reshape:
     exact = settings.reshape.get(name)
     if exact is not None:
         return exact
-    return next((reshape for pattern, reshape in settings.reshape.items() if fnmatchcase(name, pattern)), _UNCHANGED)
+    return first_match(name, settings.reshape) or _UNCHANGED
 
 
 def _tool(source: str, item: Item, reshape: Reshape, *, published: str, settings: UpstreamSettings) -> UpstreamTool:

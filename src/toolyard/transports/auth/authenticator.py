@@ -1,11 +1,12 @@
 """The interface of authenticators: who is admitted, how others are refused, and the checks that all of them need."""
 
 from collections.abc import Iterable
-from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import quote, urlsplit
 
 import msgspec
+
+from toolyard._internal.addresses import is_loopback
 
 __all__ = [
     "KEY_PREFIX",
@@ -18,7 +19,6 @@ __all__ = [
     "bearer_of",
     "check_exposure",
     "check_url",
-    "is_loopback",
 ]
 
 
@@ -29,19 +29,6 @@ class FetchError(Exception):
         super().__init__(text)
         self.reason = reason
         self.text = text
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host can be reached from this machine only; no name but 'localhost' counts, and none is resolved."""
-    bare = host.removeprefix("[").removesuffix("]")
-    if bare.lower() == "localhost":
-        return True
-    try:
-        address = ip_address(bare)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def check_url(name: str, url: str) -> None:

@@ -18,9 +18,10 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.types import Options
 
+from toolyard._internal.addresses import is_loopback
 from toolyard._internal.logfmt import log_value
 from toolyard.state.store import Clock
-from toolyard.transports.auth.authenticator import FetchError, IssuerUnreachableError, Refusal, check_url, is_loopback
+from toolyard.transports.auth.authenticator import FetchError, IssuerUnreachableError, Refusal, check_url
 
 __all__ = ["ALGORITHMS", "MAX_BYTES", "FixedKeys", "Issuer", "KeySet", "Verifier", "claims_of", "fetch_object", "header_of"]
 

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from toolyard._internal.addresses import is_loopback
 from toolyard._internal.logfmt import log_value
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, SHARED, Caller
 from toolyard.model.profile import Profile
 from toolyard.transports.auth import Authenticator, Refusal
-from toolyard.transports.auth.authenticator import is_loopback
 from toolyard.transports.http.request import Headers, RefusedError, Release, Request
 from toolyard.yard import Yard
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METADATA_PATH",
+    "AccessCheck",
     "Connections",
     "EndpointUrl",
-    "HostCheck",
     "Requests",
     "Throttle",
     "check_duplicates",
@@ -104,7 +104,7 @@ def endpoint_url_of(request: Request, path: str, serving: Serving) -> EndpointUr
     return EndpointUrl(f"{request.scheme}://{host}{request.root}", path)
 
 
-class HostCheck:
+class AccessCheck:
     """Checks the host, the origin and the credentials of requests."""
 
     def __init__(self, serving: Serving, authenticator: Authenticator | None, *, host: str | None) -> None:

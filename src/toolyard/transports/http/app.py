@@ -24,7 +24,7 @@ from toolyard.server.methods import is_modern, name_of, open_request, params_of_
 from toolyard.transports.auth import Authenticator
 from toolyard.transports.http.admission import (
     METADATA_PATH,
-    HostCheck,
+    AccessCheck,
     Requests,
     check_duplicates,
     endpoint_url_of,
@@ -132,7 +132,7 @@ class App:
         self.is_ready = True
         self.is_open = authenticator is None
         """Whether requests need no credentials."""
-        self._host_check = HostCheck(serving, authenticator, host=host)
+        self._access_check = AccessCheck(serving, authenticator, host=host)
         self._default_caller = SHARED if authenticator is None else None
         self._requests = Requests(serving)
         self._endpoint: Endpoint | None = None
@@ -193,7 +193,7 @@ class App:
                 check_duplicates(request.pairs)
             mount = self._mounts.get(request.path)
             if mount is None or mount.needs_host_check:
-                self._host_check.check(headers)
+                self._access_check.check(headers)
                 if b"origin" in headers:
                     writer.extra_headers = cors_headers(headers[b"origin"])
                     if request.method == "OPTIONS":
@@ -262,7 +262,7 @@ class App:
 
     async def _authenticate(self, request: Request, writer: ResponseWriter) -> Caller:
         url = endpoint_url_of(request, self.resource_path(request), self.serving)
-        caller, request.profiles = await self._host_check.authenticate(self.yard, request.headers, url)
+        caller, request.profiles = await self._access_check.authenticate(self.yard, request.headers, url)
         if not writer.admit(caller.identity):
             raise RefusedError(503, "These credentials have too many connections.", ((b"retry-after", b"1"), (b"connection", b"close")))
         return caller
@@ -289,7 +289,7 @@ class App:
         path = request.path[len(METADATA_PATH) :] or self.endpoint_path
         metadata = None
         if request.method == "GET" and self.has_endpoint(path):
-            metadata = self._host_check.protected_resource(endpoint_url_of(request, path, self.serving))
+            metadata = self._access_check.protected_resource(endpoint_url_of(request, path, self.serving))
         if metadata is None:
             raise RefusedError(404, self.not_found)
         await writer.respond(200, encode(metadata))

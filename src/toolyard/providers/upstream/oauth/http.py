@@ -8,7 +8,6 @@ from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
-from ipaddress import ip_address
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +16,7 @@ import msgspec
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
+from toolyard._internal.addresses import is_loopback
 from toolyard.providers.upstream.http.client import tls_context
 from toolyard.providers.upstream.oauth.metadata import Client, LoginError
 
@@ -228,12 +228,9 @@ async def open_http(name: str, url: str) -> AsyncGenerator[OAuthHttp]:
 
 
 def is_local(url: str) -> bool:
-    """Return whether a URL is on this machine."""
+    """Return whether a URL is on this machine; names below 'localhost' are, too (RFC 6761)."""
     host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    return is_loopback(host) or host.endswith(".localhost")
 
 
 def _without_query(url: str) -> str:

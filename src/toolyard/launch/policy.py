@@ -1,4 +1,4 @@
-"""Rules, operators, webhook and decision point, from settings to what a yard takes."""
+"""Makes the policy options of a yard from settings: rules, operators, webhook and decision point."""
 
 import asyncio
 import os
@@ -15,14 +15,14 @@ from toolyard.policy.rules import Rules
 if TYPE_CHECKING:
     from toolyard.policy.webhook import Post  # few yards need it
 
-__all__ = ["governance_options", "post_json"]
+__all__ = ["policy_options", "post_json"]
 
 _ANSWER_BYTES: Final = 64 * 1024
 _CONNECT_S: Final = 10.0
 
 
-def governance_options(config: Config, notices: Notices) -> dict[str, Any]:
-    """Return what the settings say about rules and approvals, by its name in `Yard.configure`.
+def policy_options(config: Config, notices: Notices) -> dict[str, Any]:
+    """Return the options for `Yard.configure` that concern rules and approvals.
 
     Raises:
         LaunchError: A rule, a URL or a secret is wrong.
