@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Example, Limits, Rule, Yard, tool
+from toolyard import Call, Example, Image, Limits, Rule, Yard, tool
 from toolyard.dispatch.tool import Tool, check_by_schema
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.providers import Publish
@@ -491,6 +492,23 @@ async def test_enter_in_the_reason_of_an_approval_decides_nothing(serve: Any, lo
         answer = await answer_in(page)
 
     assert answer["error"]["code"] == "approval_denied"
+
+
+async def test_an_image_in_an_answer_is_shown(serve: Any, look: Any) -> None:
+    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+    @tool(operation="query")
+    async def draw() -> Image:
+        """Draw a pixel."""
+        return Image(b64decode(pixel))
+
+    async with serve(Yard("shop", tools=[draw])) as served:
+        page = await open_tool(served, look, "draw")
+        await page.locator("[data-start]").click()
+        picture = page.locator("#run_result img")
+        await expect(picture).to_be_visible()
+
+        assert await picture.evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
 
 
 async def test_texts_of_tools_run_no_script(serve: Any, look: Any) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, Literal
@@ -38,7 +38,10 @@ __all__ = [
 ]
 
 Status = Literal["pending", "approved", "denied", "spent", "expired"]
+Decision = Literal["approve", "deny", "withdraw"]
 Clock = Callable[[], float]
+_DECIDED: Final[Mapping[Decision, Status]] = {"approve": "approved", "deny": "denied", "withdraw": "expired"}
+"""The status after each decision."""
 _LOOK_S: Final = 1.0
 """How often a waiting call reads its approval again, because messages may get lost."""
 _KEPT_S: Final = 3600.0
@@ -316,8 +319,10 @@ class Approvals:
                 return approval, True
             await self._store.delete(_record(approval.id))
 
-    async def decide(self, approval_id: str, decision: Literal["approve", "deny"], *, by: str, reason: str = "") -> Approval:
-        """Approve or deny; an approval that is not used yet can still be denied.
+    async def decide(self, approval_id: str, decision: Decision, *, by: str, reason: str = "") -> Approval:
+        """Approve, deny or withdraw; an approval that is not used yet can still be denied or withdrawn.
+
+        A denial holds for the same call until it expires. One that is withdrawn is expired at once, so the same call asks anew.
 
         Raises:
             ToolError: `not_found` if there is none, `state_error` if it is decided already.
@@ -327,10 +332,10 @@ class Approvals:
             if data is None:
                 raise not_found("approval", approval_id, reason="unknown_approval", may_have_run=False)
             approval = self._decode(data)
-            if approval.status != "pending" and not (approval.status == "approved" and decision == "deny"):
+            if approval.status != "pending" and not (approval.status == "approved" and decision != "approve"):
                 message = f"The approval '{approval.id}' is {approval.status} already."
                 raise ToolError("state_error", message, reason="already_decided", may_have_run=False, status=approval.status)
-            status: Status = "approved" if decision == "approve" else "denied"
+            status = _DECIDED[decision]
             decided = msgspec.structs.replace(approval, status=status, decided_at=self._clock(), decided_by=by, reason=reason)
             if await self._replace(data, decided):
                 await self._store.put(_decided(decided.decided_at, decided.id), b"", ttl=_KEPT_S)
