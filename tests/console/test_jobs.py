@@ -1,14 +1,21 @@
 """Jobs and sessions in the console: what readers see, and what people with a login can end, answer and read."""
 
 import asyncio
+import itertools
+import re
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from mcp import Client
 from playwright.async_api import Page, expect
 
-from toolyard import Call, Caller, Channel, Yard, tool
+from toolyard import Call, Caller, Channel, MemoryStore, Yard, tool
+from toolyard.jobs import keys
+from toolyard.jobs.job import Job, new_job_id
 from toolyard.jobs.run import TASKS
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -169,6 +176,53 @@ async def test_an_answer_that_does_not_fit_stays_in_its_form_with_the_reason(ser
         await expect(page.locator("[data-other]")).to_contain_text("coach")
 
         assert await page.get_by_label("Seats").input_value() == "7"
+
+
+async def test_a_list_of_many_jobs_is_read_page_by_page(serve: Any) -> None:
+    read: list[str] = []
+
+    class Watched(MemoryStore):
+        async def get(self, key: str) -> bytes | None:
+            read.append(key)
+            return await super().get(key)
+
+    store = Watched()
+    now = time.time()
+    for number in range(3000):
+        at = now - number
+        job_id = f"j_{2**48 - int(at * 1000):012x}{number:04}"
+        facts: dict[str, Any] = {"owner": "key:bot", "created_at": at, "updated_at": at, "ttl": 60, "lease": 1}
+        job = Job(id=job_id, tool=f"tool_{number}", status="working" if number < 120 else "failed", **facts)
+        await store.put(keys.job(job_id), msgspec.json.encode(job))
+        if number < 120:
+            await store.put(keys.running(job_id), b"")
+
+    async with serve(Yard("shop", tools=[report], store=store)) as served:
+
+        async def tools_of(query: str) -> list[str]:
+            read.clear()
+            return re.findall(r'class="name">(\w+)<', (await served.client.get(f"/console/jobs?{query}")).text)
+
+        first, first_read = await tools_of(""), [key for key in read if key.startswith("job/")]
+        later, later_read = await tools_of("page=3"), [key for key in read if key.startswith("job/")]
+        working = await tools_of("status=working&page=3")
+        found = await tools_of("q=tool_77")
+        beyond = await tools_of("page=61") + await tools_of("page=99999999999999999999")
+
+    assert first == [f"tool_{number}" for number in range(50)]
+    assert later == [f"tool_{number}" for number in range(100, 150)]
+    assert (len(first_read), len(later_read)) == (51, 51)
+    assert working == [f"tool_{number}" for number in range(100, 120)]
+    assert found == ["tool_77", *(f"tool_77{number}" for number in range(10))]
+    assert beyond == []
+
+
+def test_ids_in_order_are_jobs_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count(1_700_000_000)
+    monkeypatch.setattr("toolyard.jobs.job.time", SimpleNamespace(time=lambda: next(seconds)))
+    ids = [new_job_id() for _ in range(300)]
+
+    assert ids == sorted(ids, reverse=True)
 
 
 async def test_the_result_of_a_job_is_for_the_identity_that_started_it(serve: Any) -> None:

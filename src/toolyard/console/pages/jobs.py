@@ -11,10 +11,9 @@ import msgspec
 from toolyard._internal.mask import mask_text
 from toolyard.console.access import Person
 from toolyard.console.form import Form, defaults_of, make_form, read_answer
-from toolyard.console.page import Done, Page, View, page_of, url
+from toolyard.console.page import Done, Page, View, url
 from toolyard.jobs import keys
 from toolyard.jobs.job import Job, JobStatus
-from toolyard.jobs.stored import all_keys
 from toolyard.model.elicitation import APPROVAL_KEY, ClientRequest, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import not_found
@@ -32,6 +31,12 @@ _WORDS: Final[dict[JobStatus, tuple[str, str]]] = {
     "interrupted": ("bad", "Interrupted"),
 }
 _FORM: Final = "elicitation/create"
+_ROWS: Final = 50
+_PAGES: Final = 10_000
+_SEARCHED: Final = 1000
+"""How many of the newest jobs a filter looks at."""
+_OPEN: Final = ("working", "input_required")
+"""The statuses of jobs that have not ended, which have a list of their own."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,30 +61,28 @@ class JobsPage(Page):
     def __init__(self, parts: Any) -> None:
         super().__init__(parts)
         self._ended: dict[str, Job] = {}
-        """Jobs that have ended, which do not change any more."""
+        """Jobs that have ended, which do not change any more: those that were read last."""
         self._codes: dict[str, str] = {}
         """The codes of their failures, of those that were shown; empty for a success."""
 
     async def context(self, view: View) -> dict[str, Any]:
         """Return the jobs, the newest first, and the one that is open."""
-        found = await self._all()
-        status, words = view.query.get("status", ""), view.query.get("q", "").lower()
-        shown = [job for job in found if status in {"", job.status} and words in f"{job.tool} {job.owner}".lower()]
-        jobs, number, pages = page_of(shown, view.query.get("page", ""))
+        wanted = view.query.get("page", "")
+        number = min(max(int(wanted), 1), _PAGES) if wanted.isdecimal() else 1
+        jobs = await self._newest(view.query.get("status", ""), view.query.get("q", "").lower(), number)
         facts: dict[str, Any] = {
-            "jobs": jobs,
-            "total": len(found),
+            "jobs": jobs[:_ROWS],
             "page_number": number,
-            "page_count": pages,
+            "has_more": len(jobs) > _ROWS,
             "words": _WORDS,
             "open": None,
             "mask": mask_text,
         }
-        facts["codes"] = {job.id: await self._code_of(job) for job in jobs}
+        facts["codes"] = {job.id: await self._code_of(job) for job in facts["jobs"]}
         facts["endpoint"] = self.yard.address or "URL"
         opened = view.query.get("open", "")
         if opened and view.person.can_act:  # whoever knows the id of a job can read its result, so readers see none
-            facts["open"] = next((job for job in found if job.id == opened), None)
+            facts["open"] = await self.yard.jobs.known(opened)
             facts |= await self._details(facts["open"], view.person)
         return facts
 
@@ -119,14 +122,31 @@ class JobsPage(Page):
         await self.yard.jobs.answer(job_id, None, {key: answer})
         return Done(to=url(self.name, open=job_id), notice="Answered." if is_answered else "Declined.")
 
-    async def _all(self) -> list[Job]:
-        """Return every job, the newest first; those that have ended are read once."""
-        jobs, store = self.yard.jobs, self.yard.store
-        ids = [key.removeprefix(keys.job()) async for key in all_keys(store, keys.job())]
-        found = [job for job_id in ids if (job := self._ended.get(job_id) or await jobs.known(job_id)) is not None]
-        self._ended = {job.id: job for job in found if job.ended}
-        self._codes = {job_id: code for job_id, code in self._codes.items() if job_id in self._ended}
-        return sorted(found, key=lambda job: -job.created_at)
+    async def _newest(self, status: str, words: str, number: int) -> list[Job]:
+        """Return the jobs of a page, the newest first, and one more if another page follows. No more are read than the page shows."""
+        prefix = keys.running() if status in _OPEN else keys.job()
+        first, end = (number - 1) * _ROWS, number * _ROWS + 1
+        if not status and not words:
+            entries = (await self.yard.store.keys(prefix, limit=end))[first:]
+            return [job for key in entries if (job := await self._read(key.removeprefix(prefix))) is not None]
+        found: list[Job] = []
+        for key in await self.yard.store.keys(prefix, limit=_SEARCHED):  # only reading tells whether a job fits
+            job = await self._read(key.removeprefix(prefix))
+            if job is not None and status in {"", job.status} and words in f"{job.tool} {job.owner}".lower():
+                found.append(job)
+                if len(found) == end:
+                    break
+        return found[first:]
+
+    async def _read(self, job_id: str) -> Job | None:
+        """Return a job, if there is one of this id; one that has ended is read once."""
+        job = self._ended.get(job_id) or await self.yard.jobs.known(job_id)
+        if job is not None and job.ended:
+            if len(self._ended) >= 2 * _SEARCHED:
+                self._ended.clear()
+                self._codes.clear()
+            self._ended[job_id] = job
+        return job
 
     async def _code_of(self, job: Job) -> str:
         """Return the code with which a job failed; its result is read once."""
