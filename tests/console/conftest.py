@@ -108,7 +108,9 @@ async def look() -> AsyncGenerator[Look]:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
         async def open_page(url: str, *, width: int = 1280, scheme: Any = "light", scripts: bool = True) -> Page:
-            page = await browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme, java_script_enabled=scripts)
+            size: Any = {"width": width, "height": 860}
+            context = await browser.new_context(viewport=size, color_scheme=scheme, java_script_enabled=scripts)
+            page = await context.new_page()
             page.on("pageerror", lambda error: faults.append(str(error)))
             page.on("console", lambda message: faults.append(message.text) if "Content Security Policy" in message.text else None)
             await page.goto(url)

@@ -412,6 +412,27 @@ async def test_the_person_with_the_printed_address_decides_also_about_calls_of_t
     assert "bad=1" not in taken_back.headers["location"]
 
 
+async def test_where_a_rule_wants_an_operator_the_person_with_the_printed_address_needs_another_one(serve: Any) -> None:
+    rule = '[[rules]]\ndecision = "ask"\ntools = ["close_account"]\nby = "operator"\n'
+    async with serve(bank(), NOT_HELD + rule) as served:
+        person = cookie, csrf = await served.person()
+        fields = {"csrf": csrf, "tool": "close_account", "arguments": '{"account": "savings"}'}
+        await served.client.post("/console/tools/run", data=fields, headers=cookie)
+        own = await waiting(served.yard)
+        page = (await served.client.get("/console/approvals", headers=cookie)).text
+        refused = await decide(served, person, own.id, decision="approve")
+        await served.call("close_account", {"account": "holiday"})
+        other = await served.yard.gate.approvals.watch({own.id})
+        decided = await decide(served, person, other.id, decision="approve")
+        statuses = [(await served.yard.gate.approvals.get(one.id)).status for one in (own, other)]
+
+    assert "somebody else must decide" in page
+    assert 'value="approve"' not in page
+    assert "bad=1" in refused.headers["location"]
+    assert "bad=1" not in decided.headers["location"]
+    assert statuses == ["pending", "approved"]
+
+
 async def test_an_approval_of_another_process_is_decided_here_and_seen_there(serve: Any, tmp_path: Any) -> None:
     file = tmp_path / "shared.sqlite3"
     async with (

@@ -1,12 +1,13 @@
 """The page 'Calls': calls as trees while they happen, filters, cancelling, one call in full, and what it never shows."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
-from toolyard import Call, Caller, Yard, tool
+from toolyard import Call, Caller, ToolError, Yard, tool
 from toolyard.console.charts import timeline
 from toolyard.console.pages import calls
 
@@ -202,8 +203,38 @@ async def test_the_session_of_a_call_is_shown_to_people_with_a_login_alone(serve
         cookie, _ = await served.person()
         everybody: list[dict[str, str]] = [cookie, {}]
         pages = [(await served.client.get(f"/console/calls?open={answer.meta.call_id}", headers=headers)).text for headers in everybody]
+        link = re.findall(r'href="(/console/sessions\?open=[^"]+)"', pages[0])[0]
+        opened, gone = [
+            (await served.client.get(target, headers=cookie)).text for target in (link.partition("#")[0], "/console/sessions?open=x")
+        ]
 
     assert [answer.data in page for page in pages] == [True, False]
+    assert answer.data not in link
+    assert f'id="{link.partition("#")[2]}" aria-selected="true"' in opened
+    assert "has ended" in gone
+
+
+async def test_long_codes_do_not_run_into_the_names_of_tools(serve: Any, look: Any) -> None:
+    @tool(operation="query")
+    async def unavailable() -> str:
+        """Fail."""
+        raise ToolError("upstream_unavailable", "No.")
+
+    @tool(operation="query")
+    async def outer(call: Call) -> str:
+        """Call another tool."""
+        await call.invoke("unavailable")
+        return ""
+
+    async with serve(Yard("shop", tools=[unavailable, outer])) as served:
+        answer = await served.yard.call("outer")
+        page: Page = await look(f"{served.base}/console/calls?open={answer.meta.call_id}")
+        fits = await page.locator("td.w-status").evaluate_all(
+            "cells => cells.map((e) => e.firstElementChild.getBoundingClientRect().right <= e.getBoundingClientRect().right)"
+        )
+
+    assert len(fits) == 4
+    assert all(fits)
 
 
 async def test_names_of_callers_show_as_text(serve: Any) -> None:

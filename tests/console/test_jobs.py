@@ -259,6 +259,18 @@ async def test_sessions_are_listed_without_their_ids_and_can_be_ended(serve: Any
     assert left == []
 
 
+async def test_sessions_are_filtered_by_kind_and_owner(serve: Any, look: Any) -> None:
+    async with serve(shop()) as served:
+        await served.call("start_basket")
+        page: Page = await look(login_to(served, "sessions"))
+        await page.get_by_label("Filter by kind or owner").fill("nothing like it")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="No session fits")).to_be_visible()
+        await page.get_by_label("Filter by kind or owner").fill(MARKUP)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("cell", name=MARKUP)).to_be_visible()
+
+
 async def test_a_client_with_a_handshake_is_shown_and_can_be_disconnected(serve: Any) -> None:
     async with serve(shop()) as served:
         person = await served.person()

@@ -145,6 +145,105 @@ async def test_keys_reach_the_search_and_all_actions(serve: Any, look: Any) -> N
         await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
+async def test_the_first_steps_lead_to_all_tools_where_none_only_reads(serve: Any) -> None:
+    async with serve(Yard("shop", tools=[wipe])) as served:
+        page = (await served.client.get("/console")).text
+
+    assert '<a class="button primary" href="/console/tools">' in page
+
+
+async def test_hidden_tabs_leave_the_connections_to_others(serve: Any, look: Any) -> None:
+    async with serve(Yard("shop", tools=[echo])) as served:
+        page: Page = await look(served.login)
+        tabs = [page, *[await page.context.new_page() for _ in range(7)]]
+        for tab in tabs[1:]:
+            await tab.goto(f"{served.base}/console/calls", timeout=10_000)
+            await hide(tab, is_hidden=True)
+        await hide(tabs[1], is_hidden=False)
+        await served.call("echo", {"text": "x"})
+        await expect(tabs[1].locator("#finished").get_by_text("echo")).to_be_visible()
+        await expect(tabs[2].locator("#finished").get_by_text("echo")).to_have_count(0)
+
+
+async def hide(page: Page, *, is_hidden: bool) -> None:
+    """Hide or show a tab as the browser does when a person chooses another one, which a headless browser never does."""
+    await page.evaluate(
+        """(isHidden) => {
+          Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        is_hidden,
+    )
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_a_page_says_that_its_server_is_gone_and_recovers(serve: Any, look: Any, width: int) -> None:
+    async with serve(Yard("shop", tools=[echo])) as served:
+        page: Page = await look(served.login, width=width)
+        await expect(page.locator("#numbers")).to_be_visible()
+        port = served.base.rpartition(":")[2]
+    await expect(page.locator("#state")).to_have_text("Disconnected", timeout=10_000)
+    await expect(page.locator("#state")).to_be_visible()
+    await page.locator("#nav").get_by_text("Tools").click()
+    await expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+    async with serve(Yard("shop", tools=[echo]), **{"serve.port": port}):
+        await expect(page.locator("#state")).to_have_text("Running", timeout=20_000)
+
+
+async def test_a_form_that_reaches_nobody_can_be_sent_again(serve: Any, look: Any) -> None:
+    async with serve(Yard("shop", tools=[wipe]), "[limits]\napproval_hold_s = 0\n") as served:
+        await served.call("wipe")
+        page: Page = await look(served.login.replace("/console?", "/console/approvals?"))
+        await page.route("**/approvals/decide/**", lambda route: route.abort())
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_role("alert")).to_be_visible()
+        await expect(page.get_by_role("button", name="Approve")).to_be_enabled()
+
+
+async def test_all_actions_open_a_tool_run_it_and_approve_the_first_call(serve: Any, look: Any) -> None:
+    async with serve(Yard("shop", tools=[echo, wipe]), "[limits]\napproval_hold_s = 0\n") as served:
+        await served.call("wipe")
+        page: Page = await look(served.login)
+        actions = page.get_by_role("dialog", name="Actions").get_by_role("listitem")
+        await page.keyboard.press("Control+k")
+        await page.keyboard.type("wip")
+        await expect(actions.first).to_contain_text("wipe")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".drawer h1")).to_contain_text("wipe")
+        await page.keyboard.press("Control+k")
+        await page.keyboard.type("run wipe")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#run_question")).to_contain_text("wipe")
+        await page.keyboard.press("Control+k")
+        await page.keyboard.type("approvals")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("article").first).to_be_visible()
+        await page.keyboard.press("Control+k")
+        await expect(actions.first).to_contain_text("Overview")  # Enter alone decides nothing
+        await page.keyboard.type("approve")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("article").first).to_contain_text("Approved")
+
+
+async def test_on_a_phone_without_scripts_all_pages_can_be_reached(serve: Any, look: Any) -> None:
+    async with serve(Yard("shop", tools=[echo])) as served:
+        page: Page = await look(served.login, width=390, scripts=False)
+        await expect(page.locator("#nav").get_by_role("link", name="Settings")).to_be_hidden()
+        await page.get_by_role("link", name="More").click()
+        await page.locator("#nav").get_by_role("link", name="Settings").click()
+        await expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+
+
+async def test_a_long_name_of_the_yard_is_cut_with_an_ellipsis_and_whole_on_hover(serve: Any, look: Any) -> None:
+    name = "a-yard-with-quite-a-long-name-" * 3
+    async with serve(Yard(name, tools=[echo])) as served:
+        page: Page = await look(served.login)
+        brand = page.locator(".brand span")
+
+        assert await brand.evaluate("e => [getComputedStyle(e).textOverflow, e.scrollWidth > e.clientWidth]") == ["ellipsis", True]
+        assert await brand.get_attribute("title") == name
+
+
 async def test_a_page_weighs_under_200_kb(serve: Any) -> None:
     async with serve(Yard("shop", tools=[echo])) as served:
         page = await served.client.get("/console")

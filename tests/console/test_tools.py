@@ -320,7 +320,7 @@ async def test_a_call_for_operators_says_that_another_person_decides(serve: Any)
 
     assert "Waits for approval" in page
     assert "Accounts are dear." in page
-    assert "/console/approvals?open=a_" in page
+    assert "/console/approvals?done=a_" in page
 
 
 async def test_a_call_that_goes_on_elsewhere_says_where(serve: Any) -> None:
@@ -339,7 +339,7 @@ async def test_a_call_that_goes_on_elsewhere_says_where(serve: Any) -> None:
         ]
         held, job = [(await served.client.get(location, headers=person[0])).text for location in locations]
 
-    assert "/console/approvals?open=a_" in held
+    assert "/console/approvals?done=a_" in held
     assert "/console/jobs?open=" in job
 
 
@@ -576,8 +576,35 @@ async def test_the_keyboard_opens_a_tool_and_closes_it(serve: Any, look: Any) ->
         await page.keyboard.press("Enter")
         await expect(page.locator(".drawer h1")).to_contain_text("place_order")
         assert page.url.endswith("open=place_order")
+        await page.keyboard.press("k")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".drawer h1")).to_contain_text("echo")
         await page.keyboard.press("Escape")
         await expect(page.locator(".drawer")).to_have_count(0)
+
+
+async def test_the_name_of_a_source_is_not_broken(serve: Any, look: Any) -> None:
+    async with serve(Yard("system", tools=[place_order, echo])) as served:
+        page: Page = await look(f"{served.base}/console/tools", width=900)
+        sizes = page.locator("td .source").first.evaluate(
+            "e => e.getBoundingClientRect().height <= 1.6 * parseFloat(getComputedStyle(e).fontSize)"
+        )
+
+        assert await sizes
+
+
+async def test_the_link_of_a_run_that_waits_leads_to_the_card_of_its_approval(serve: Any, look: Any) -> None:
+    rule = Rule(decision="ask", tools=("close_account",), by="operator")
+    yard = Yard("shop", tools=[close_account], rules=[rule], limits=Limits(approval_hold_s=0))
+    async with serve(yard) as served:
+        for number in range(8):
+            await served.call("close_account", {"account": str(number)})
+        page = await open_tool(served, look, "close_account")
+        await page.locator("[data-name=account] textarea").fill("mine")
+        await page.locator("[data-start]").click()
+        await page.locator("#run").get_by_role("link", name="Approvals").click()
+        card = page.get_by_role("article").filter(has_text="mine")
+        await expect(card).to_be_in_viewport()
 
 
 async def test_the_form_works_on_a_page_that_was_reached_by_links(serve: Any, look: Any) -> None:

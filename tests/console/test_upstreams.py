@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,35 @@ async def test_a_restart_starts_another_process(serve: Any, look: Any, notes: st
     assert before is not None
     assert after is not None
     assert before != after
+
+
+async def test_the_durations_of_an_upstream_have_percentiles(serve: Any, notes: str) -> None:
+    async with serve(Yard("shop"), notes) as served:
+        await upstream_of(served, "notes").supervisor.refresh()
+        for _ in range(3):
+            await served.call("notes__add", {"words": "x"})
+        page = (await served.client.get("/console/upstreams?open=notes")).text
+
+    assert re.search(r'data-label="p95" class="figure">[\d.]+ ms<', page)
+    assert re.search(r"3 calls, 0 failures, p50 [\d.]+ ms, p95 [\d.]+ ms", page)
+    assert re.search(r">for \d+ s</time>", page)
+
+
+async def test_the_head_of_a_table_in_a_drawer_covers_no_row(serve: Any, look: Any, notes: str) -> None:
+    async with serve(Yard("shop"), notes) as served:
+        await upstream_of(served, "notes").supervisor.refresh()
+        page: Page = await look(login_to(served, "upstreams?open=notes"))
+        await expect(page.locator("#offer th").first).to_be_visible()
+        await page.set_viewport_size({"width": 1280, "height": 400})
+        below = await page.locator("#offer").evaluate(
+            """(e) => {
+              e.scrollIntoView();
+              const head = e.querySelector("th").getBoundingClientRect(), row = e.querySelector("td").getBoundingClientRect();
+              return row.top >= head.bottom - 1;
+            }"""
+        )
+
+    assert below
 
 
 async def test_a_changed_definition_is_shown_side_by_side_and_accepted(serve: Any, look: Any, notes: str, tmp_path: Path) -> None:

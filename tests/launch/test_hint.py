@@ -68,6 +68,22 @@ def test_on_a_unix_socket_a_proxy_is_told_and_clients_if_they_know_that(transpor
     assert way(known, "Any MCP client") == f"https://bank.example/{'mcp' if transport == 'http' else 'sse'}"
 
 
+@pytest.mark.parametrize(
+    ("address", "public_url", "base"),
+    [
+        (URL, None, "http://127.0.0.1:8321"),
+        ("http://0.0.0.0:8321/mcp", None, "http://127.0.0.1:8321"),
+        (URL, "https://bank.example/", "https://bank.example"),
+        ("unix:/run/bank", "https://bank.example/", "https://bank.example"),
+        ("unix:/run/bank", None, "http://localhost"),
+    ],
+)
+def test_the_console_is_where_clients_reach_the_server(address: str, public_url: str | None, base: str) -> None:
+    lines = hint("bank", address, transport="http", command=["x"], keyed=False, public_url=public_url, console="{}/console?token=1".format)
+
+    assert f"{base}/console?token=1" in str([*lines][1])
+
+
 def test_at_a_place_that_is_nobodys_of_ours_only_the_address_can_be_told() -> None:
     assert told(address="roof", transport="pigeon") == ["Serving 'bank' at roof until Ctrl-C."]
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -13,7 +13,7 @@ import msgspec
 
 from toolyard.config import Config
 from toolyard.console.access import CSRF_HEADER, Access, Person
-from toolyard.console.page import Done, FindSessions, Handle, Page, Parts, View, render, render_blocks, url
+from toolyard.console.page import FRESH, HTML, Done, FindSessions, Handle, Page, Parts, View, render, render_blocks, url
 from toolyard.console.pages import PAGES
 from toolyard.console.runs import Runs
 from toolyard.dispatch.call import ANYONE, Caller
@@ -21,10 +21,10 @@ from toolyard.model.errors import ToolError
 from toolyard.monitor import Metrics, Ring
 from toolyard.state.store import StoreUnavailableError
 from toolyard.transports.auth import Authenticator
+from toolyard.transports.http.admission import find_profile
 from toolyard.transports.http.app import Mount
 from toolyard.transports.http.request import RefusedError, Request, TooLargeError, read_body
 from toolyard.transports.http.response import Header, ResponseWriter
-from toolyard.transports.http.sessions import HttpSessions
 from toolyard.wire.sse import KEEP_ALIVE, encode_event
 from toolyard.yard import Yard
 
@@ -33,8 +33,6 @@ __all__ = ["Console"]
 PATH: Final = "/console"
 _STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8", ".svg": b"image/svg+xml"}
-_HTML: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
-_FRESH: Final[Header] = (b"cache-control", b"no-store")
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
     b"base-uri 'none'; frame-ancestors 'none'"
@@ -43,11 +41,14 @@ _SAFETY: Final[tuple[Header, ...]] = (
     (b"content-security-policy", _POLICY),
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    # Not 'no-referrer', with which browsers send 'Origin: null' when a form is submitted without scripts.
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _FORM_BYTES: Final = 4 * 1024 * 1024
+_LOGIN_BYTES: Final = 16 * 1024
+_FORM_FIELDS: Final = 1000
 _MAX_STREAMS: Final = 100
 _KEEP_ALIVE_TICKS_S: Final = 15.0
 _NOTICE_CHARACTERS: Final = 300
@@ -71,7 +72,8 @@ class Console:
             return yard.gate is not None and yard.gate.is_operator(caller)
 
         self._yard = yard
-        self.access = Access(config.settings.serve, authenticator, is_operator=is_operator)
+        find = partial(find_profile, yard)
+        self.access = Access(config.settings.serve, authenticator, is_operator=is_operator, find_profile=find)
         self.find_sessions: FindSessions = lambda: None
         """Returns the sessions of the HTTP transport; set once there is one."""
         parts = Parts(
@@ -81,26 +83,28 @@ class Console:
             records=records,
             runs=Runs(yard),
             agents=agents,
-            find_sessions=self._sessions,
+            find_sessions=lambda: self.find_sessions(),  # noqa: PLW0108 - it is set later
         )
         self._pages: dict[str, Page] = {page.name: page(parts) for page in PAGES}
-        self._streams = 0
-
-    def _sessions(self) -> HttpSessions | None:
-        return self.find_sessions()
+        self._streams: set[asyncio.Event] = set()
+        """Each is set when its stream must end."""
 
     @property
     def mounts(self) -> dict[str, Mount]:
         """Return the mounts for the HTTP application."""
         guard = _admit_all  # pages check for themselves, because a login replaces the credentials of the server
         return {
-            PATH: Mount(handle=self._serve, has_subpaths=True, authenticate=guard),
+            PATH: Mount(handle=self._serve, has_subpaths=True, authenticate=guard, end=self._end_streams),
             "/": Mount(handle=self._redirect, authenticate=guard),
         }
 
     def address(self, base: str) -> str:
         """Return the address that logs a person in, for the server at a URL."""
         return f"{base}{PATH}?token={self.access.token}"
+
+    def _end_streams(self) -> None:
+        for gone in self._streams:
+            gone.set()
 
     async def _redirect(self, request: Request, writer: ResponseWriter) -> None:
         writer.extra_headers = _SAFETY
@@ -161,9 +165,9 @@ class Console:
             raise RefusedError(404, "There is nothing of that name.") from None
 
     async def _change(self, request: Request, writer: ResponseWriter, person: Person | None, first: str, rest: tuple[str, ...]) -> None:
-        form = dict(parse_qsl((await _body_of(request)).decode("utf-8", "replace"), keep_blank_values=True)) if _is_form(request) else {}
-        token = form.pop("csrf", "") or request.text(CSRF_HEADER)
-        person = self.access.check_change(request, person, token)
+        person = self.access.check_sender(request, person)
+        form = await _form_of(request) if _is_form(request) else {}
+        person.check_token(form.pop("csrf", "") or request.text(CSRF_HEADER))
         if first == "logout":
             await writer.respond(303, b"", ((b"location", PATH.encode()), *self.access.log_out(request)))
             return
@@ -183,18 +187,15 @@ class Console:
         mark = {"notice": done.notice[:_NOTICE_CHARACTERS], "bad": "1" if done.is_bad else ""}
         target, _, query = done.to.partition("?")
         pairs = {**dict(parse_qsl(query)), **mark}
-        await writer.respond(303, b"", ((b"location", url(target.removeprefix(PATH).strip("/"), pairs).encode()), _FRESH))
+        await writer.respond(303, b"", ((b"location", url(target.removeprefix(PATH).strip("/"), pairs).encode()), FRESH))
 
     async def _log_in(self, request: Request, writer: ResponseWriter) -> None:
         if request.method != "POST":
             context = {"takes_credentials": self.access.takes_credentials, "is_wrong": False}
             await self._respond(writer, "login.html", context)
             return
-        origin = request.headers.get(b"origin")
-        if origin is not None and origin != f"{request.scheme}://{request.text(b'host')}".encode("latin-1"):
-            raise RefusedError(403, "A page of another site cannot log in here.")
-        form = dict(parse_qsl((await _body_of(request)).decode("utf-8", "replace")))
-        given = form.get("credentials", "").strip()
+        self.access.check_origin(request)
+        given = (await _form_of(request, _LOGIN_BYTES)).get("credentials", "").strip()
         headers = await self.access.log_in_with_credentials(request, given) or self.access.log_in_with_token(request, given)
         if headers is None:
             context = {"takes_credentials": self.access.takes_credentials, "is_wrong": True}
@@ -207,7 +208,7 @@ class Console:
         if headers is None:
             raise RefusedError(403, "This address is of an earlier start of the server. Open the one that it printed last.")
         page = request.subpath.strip("/")
-        await writer.respond(303, b"", ((b"location", url(page, query).encode()), _FRESH, *headers))
+        await writer.respond(303, b"", ((b"location", url(page, query).encode()), FRESH, *headers))
 
     async def _context(self, page: Page, view: View) -> dict[str, Any]:
         """Return the variables of a page and of the frame around it."""
@@ -230,24 +231,23 @@ class Console:
 
     async def _respond(self, writer: ResponseWriter, template: str, context: Mapping[str, Any], *, status: int = 200) -> None:
         body = render(template, {"yard": self._yard.name, "static": _static_url, **context})
-        await writer.respond(status, body, (_HTML, _FRESH))
+        await writer.respond(status, body, (HTML, FRESH))
 
     async def _stream(self, writer: ResponseWriter, page: Page, view: View) -> None:
         """Send the live blocks of a page, each whenever it changed."""
         if not page.live_seconds:
             raise RefusedError(404, "This page does not change by itself.")
-        if self._streams >= _MAX_STREAMS:
+        if len(self._streams) >= _MAX_STREAMS:
             raise RefusedError(503, "Too many pages are open.", ((b"retry-after", b"5"),))
-        self._streams += 1
         gone = asyncio.Event()
+        self._streams.add(gone)
         writer.watch(gone.set)
         try:
             await writer.start_stream()
             await self._send_blocks(writer, page, view, gone)
-            if not gone.is_set():
-                await writer.write(b"", last=True)
+            await writer.write(b"", last=True)
         finally:
-            self._streams -= 1
+            self._streams.discard(gone)
             writer.unwatch()
 
     async def _send_blocks(self, writer: ResponseWriter, page: Page, view: View, gone: asyncio.Event) -> None:
@@ -293,22 +293,22 @@ def _is_own(target: str) -> bool:
     return target == PATH or target.startswith((f"{PATH}/", f"{PATH}?"))
 
 
-async def _body_of(request: Request) -> bytes:
-    """Return the body of a request.
+async def _form_of(request: Request, max_bytes: int = _FORM_BYTES) -> dict[str, str]:
+    """Return the fields of a submitted form.
 
     Raises:
-        RefusedError: 413 if it is too long, 400 if it is incomplete.
+        RefusedError: 413 if it is too large, 400 if it is incomplete.
     """
-    if request.body is not None:
-        return request.body
-    assert request.receive is not None  # noqa: S101 - one of the two is there
+    too_large = RefusedError(413, "The form is too large.")
     try:
-        body = await read_body(request.receive, request.headers, _FORM_BYTES)
+        body = request.body if request.receive is None else await read_body(request.receive, request.headers, max_bytes)
     except TooLargeError:
-        raise RefusedError(413, "The form is too large.") from None
+        raise too_large from None
     if body is None:
         raise RefusedError(400, "The form is incomplete.")
-    return body
+    if len(body) > max_bytes or body.count(b"&") >= _FORM_FIELDS:
+        raise too_large
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 def _state_of(yard: Yard) -> dict[str, str]:

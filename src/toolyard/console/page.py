@@ -21,6 +21,7 @@ from toolyard.console.charts import sparkline
 from toolyard.console.runs import Runs
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
+from toolyard.model.profile import Profile
 from toolyard.monitor import Metrics, Ring
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import JSON, Header, ResponseWriter
@@ -134,6 +135,10 @@ class Page(ABC):
             await writer.respond(200, encode({"to": done.to}), (JSON, FRESH))
         return True
 
+    def profile_of(self, view: View) -> Profile:
+        """Return the profile of the person's credentials, which decides what tools exist for them; the yard's own by default."""
+        return view.person.caller.profile or self.yard.profile
+
     def live_pause(self, view: View) -> float:  # noqa: ARG002 - for pages whose pace differs
         """Return the seconds until the live blocks are rendered again."""
         return self.live_seconds
@@ -174,7 +179,9 @@ def _environment() -> "Environment":
     found = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, auto_reload=False)
     found.trim_blocks = found.lstrip_blocks = True
     names: dict[str, Any] = cast("dict[str, Any]", found.globals)
-    names.update(url=url, sparkline=sparkline, ago=ago, when=when, moment=moment, duration=duration, number=number, json=pretty)
+    names.update(
+        url=url, sparkline=sparkline, ago=ago, since=since, when=when, moment=moment, duration=duration, number=number, json=pretty
+    )
     names["parts"] = found.get_template("parts.html").module
     return found
 
@@ -208,13 +215,23 @@ def number(value: float) -> str:
 def ago(at: float) -> Markup:
     """Return a time as an element that says how long ago it was, or how far off it is, with the exact time on hover."""
     seconds = time.time() - at
-    size = abs(seconds)
-    if size < 1.5:  # noqa: PLR2004 - the moment itself
-        text = "now"
-    else:
-        units = ((_MINUTE, 1, "s"), (_HOUR, _MINUTE, "min"), (_DAY, _HOUR, "h"))
-        unit, word = next(((unit, word) for most, unit, word in units if size < most), (_DAY, "days"))
-        text = f"{size / unit:.0f} {word} ago" if seconds > 0 else f"in {size / unit:.0f} {word}"
+    if abs(seconds) < 1.5:  # noqa: PLR2004 - the moment itself
+        return _time(at, "now")
+    return _time(at, f"{_span(seconds)} ago" if seconds > 0 else f"in {_span(-seconds)}")
+
+
+def since(at: float) -> Markup:
+    """Return a time as an element that says for how long something is so, with the exact time on hover."""
+    return _time(at, f"for {_span(max(time.time() - at, 1))}")
+
+
+def _span(seconds: float) -> str:
+    units = ((_MINUTE, 1, "s"), (_HOUR, _MINUTE, "min"), (_DAY, _HOUR, "h"))
+    unit, word = next(((unit, word) for most, unit, word in units if seconds < most), (_DAY, "days"))
+    return f"{seconds / unit:.0f} {word}"
+
+
+def _time(at: float, text: str) -> Markup:
     exact = datetime.fromtimestamp(at, UTC)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(exact.isoformat(), exact.strftime("%Y-%m-%d %H:%M:%S UTC"), text)
 

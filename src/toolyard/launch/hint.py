@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from toolyard.launch.notices import Line, Painted
 
-__all__ = ["hint"]
+__all__ = ["console_base", "hint"]
 
 
 def hint(
@@ -32,17 +32,28 @@ def hint(
         yield from _entries(_over_stdio(client_name, command))
     elif address.startswith(("http://", "https://")):
         yield (Painted(f"Serving '{name}' at ", "bold"), Painted(address, "good"), " until Ctrl-C.")
-        url = _client_url(address, public_url)
-        if console is not None:
-            yield (Painted("The console is at ", "bold"), Painted(console(url.removesuffix(urlsplit(address).path)), "good"))
+        yield from _console_line(console, address, public_url)
         yield ("",)
-        yield from _entries(_over_http(client_name, url, transport=transport, keyed=keyed))
+        yield from _entries(_over_http(client_name, _client_url(address, public_url), transport=transport, keyed=keyed))
     else:
         yield (Painted(f"Serving '{name}' at ", "bold"), Painted(address, "good"), " until Ctrl-C.")
+        yield from _console_line(console, address, public_url)
         if address.startswith("unix:"):
             yield ("",)
             path = address.removeprefix("unix:")
             yield from _entries(_over_socket(client_name, path, transport=transport, keyed=keyed, public_url=public_url))
+
+
+def console_base(address: str, public_url: str | None) -> str:
+    """Return the URL below which the console of a server is."""
+    if address.startswith("unix:"):
+        return (public_url or "http://localhost").rstrip("/")
+    return _client_url(address, public_url).removesuffix(urlsplit(address).path)
+
+
+def _console_line(console: Callable[[str], str] | None, address: str, public_url: str | None) -> Iterator[Line]:
+    if console is not None:
+        yield (Painted("The console is at ", "bold"), Painted(console(console_base(address, public_url)), "good"))
 
 
 def _entries(entries: dict[str, str]) -> Iterator[Line]:

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from toolyard._internal.files import find_state_dir, write_atomically
 from toolyard._internal.logfmt import log_value
+from toolyard._internal.project import project_dir
 from toolyard.config import Config, known_settings
 from toolyard.config.settings import Serving
 from toolyard.launch.build import apply_settings, make_authenticator, read_settings
@@ -44,6 +46,7 @@ from toolyard.transports import Address, Transport, fastest_loop
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
+    from toolyard.console import Console  # stdio starts sooner without
     from toolyard.launch.agents import Agents  # most servers run none
     from toolyard.transports.auth import Authenticator  # stdio needs none and starts sooner without
 
@@ -102,11 +105,11 @@ def serve_configured(
         description = transport.info()
         listening.append(description.address)
         _log.info("serving yard=%s transport=%s address=%s", log_value(yard.name), log_value(description.name), description.address)
-        console = None if monitor.console is None else monitor.console.address
         if notices.stderr_is_terminal and not notices.quiet:
+            console = None if monitor.console is None else monitor.console.address
             _write_hint(notices, yard, config, description, command=command(), console=console, again=start == "again")
-        elif console is not None and not notices.quiet and monitor.console is not None and monitor.console.access.is_open:
-            _log.info("console address=%s", console(description.address.removesuffix("/mcp")), extra=UNMASKED)
+        elif monitor.console is not None:
+            _log_console(monitor.console, yard, config, description.address)
 
     def watch() -> AbstractAsyncContextManager[None]:
         return LiveSettings(yard, config, notices, read=read).watch()
@@ -141,6 +144,25 @@ def _write_hint(
     lines = hint(yard.name, address.address, transport=address.name, command=command, keyed=keyed, public_url=url, console=console)
     for line in islice(lines, 1 if console is None else 2) if again else lines:
         notices.say(*line)
+
+
+def _log_console(console: "Console", yard: Yard, config: Config, address: str) -> None:
+    """Log where the console is. The log has the token only where everybody who reaches the server may read; else a private file has it."""
+    from toolyard.launch.hint import console_base  # noqa: PLC0415 - most servers with a terminal, or without a console, need it not
+
+    login = console.address(console_base(address, config.settings.serve.public_url))
+    if console.access.is_open:
+        _log.info("console address=%s", login, extra=UNMASKED)
+        return
+    try:
+        state = find_state_dir(config.settings.state_dir or yard.state_dir)
+        path = project_dir(state, config.project) / f"console-{config.settings.serve.port}.url"
+        write_atomically(path, f"{login}\n".encode())
+    except OSError as error:
+        reason = log_value(error.strerror or str(error))
+        _log.warning("console_address_not_written address=%s reason=%s", login.partition("?")[0], reason)
+    else:
+        _log.info("console address=%s file=%s", login.partition("?")[0], log_value(str(path)))
 
 
 def _make_agents(yard: Yard, config: Config) -> "Agents | None":

@@ -131,7 +131,7 @@ class ApprovalsPage(Page):
         card = approval.card
         arguments, rest = _arguments(card) if person.can_act else ((), "")
         required, order = self._schema_of(card.tool)
-        is_own = person.operator is not None and approval.binding.identity == person.identity
+        is_own = _is_own(approval, person)
         call_id = approval.call_id
         size = len(escape(rest)) + sum(len(escape(one.text)) + _ROW_CHARACTERS for one in arguments)
         return Shown(
@@ -162,6 +162,11 @@ def _object(arguments: tuple[Argument, ...], required: list[str]) -> str:
     return found[0].text if found and not found[0].is_code and len(found[0].text) <= _SHORT else ""
 
 
+def _is_own(approval: Approval, person: Person) -> bool:
+    """Return whether somebody else must decide: a person without credentials decides about own calls unless a rule wants an operator."""
+    return approval.binding.identity == person.identity and (person.operator is not None or approval.card.by == "operator")
+
+
 async def _decide(gate: Gate, approval_id: str, view: View) -> Done:
     """Approve or deny in the name of the person, and allow the call again for a time if the form says so."""
     form, person = view.form, view.person
@@ -173,6 +178,8 @@ async def _decide(gate: Gate, approval_id: str, view: View) -> Done:
     if person.operator is not None:
         approval = await gate.decide(approval_id, chosen, caller=person.operator, reason=reason)
     else:
+        if _is_own(await gate.approvals.get(approval_id), person):
+            raise ToolError("permission_denied", _OWN_CALL, reason="own_call", may_have_run=False)
         approval = await gate.approvals.decide(approval_id, chosen, by=person.identity, reason=reason)
     notice = "Approved." if decision == "approve" else "Denied."
     if seconds:

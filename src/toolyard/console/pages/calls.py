@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from toolyard.console.charts import timeline
 from toolyard.console.page import Done, Page, Parts, View, url
+from toolyard.console.pages.sessions import session_key
 from toolyard.console.pages.tools import next_step, shown, shown_envelope
 from toolyard.dispatch.outcome import Record
 from toolyard.model.errors import CODES, ToolError
@@ -124,6 +125,7 @@ class Calls(Page):
             "arguments": None if run is None else shown(run.arguments),
             "shown_envelope": shown_envelope,
             "next_step": next_step,
+            "session_key": session_key,
             "back": url("calls", chosen, open=opened),
         }
 

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any, ClassVar, Final, NamedTuple
 
 from toolyard.console.page import Page, View, url
-from toolyard.model.profile import METATOOLS
+from toolyard.model.profile import METATOOLS, Profile
 from toolyard.monitor.metrics import CallStats, Label, Second
 from toolyard.state.store import StoreUnavailableError
 
@@ -37,7 +37,7 @@ class Overview(Page):
     title: ClassVar[str] = "Overview"
     template: ClassVar[str] = "overview"
 
-    async def context(self, view: View) -> dict[str, Any]:  # noqa: ARG002 - the page is the same for everybody
+    async def context(self, view: View) -> dict[str, Any]:
         """Return the charts, the busiest tools and what needs attention."""
         now, rates = time.time(), self.parts.metrics.rates
         spans = rates.last(_CHART_S, now=now, step=_SPAN_S)
@@ -49,15 +49,14 @@ class Overview(Page):
             "attention": await self._attention(),
             "tools": self._busiest(),
             "endpoint": self.yard.address or "",
-            "first_tool": self._link_to("query") if is_first_run else "",
-            "destroy_tool": self._link_to("destroy") if is_first_run else "",
+            **(self._first_tools(self.profile_of(view)) if is_first_run else {}),
         }
 
-    def _link_to(self, operation: str) -> str:
-        """Return the link to a tool of an operation, for the first steps; empty if there is none."""
-        specs = [spec for spec in self.yard.registry.visible(self.yard.profile) if spec.source != METATOOLS]
-        found = [spec.name for spec in specs if spec.operation == operation]
-        return url("tools", open=found[0]) if found else ""
+    def _first_tools(self, profile: Profile) -> dict[str, str]:
+        """Return the links of the first steps: to a tool that only reads, or else to all, and to one that destroys, if there is any."""
+        names = {spec.operation: spec.name for spec in reversed(self.yard.registry.visible(profile)) if spec.source != METATOOLS}
+        links = {str(operation): url("tools", open=name) for operation, name in names.items()}
+        return {"first_tool": links.get("query", url("tools")), "destroy_tool": links.get("destroy", "")}
 
     def _numbers(self, spans: list[Second], recent: Second) -> dict[str, Any]:
         errors = sum(recent.errors.values())

@@ -10,10 +10,11 @@ from toolyard.console.page import Done, Page, View, page_of, url
 from toolyard.dispatch.sessions import Session
 from toolyard.model.errors import not_found
 
-__all__ = ["SessionsPage"]
+__all__ = ["SessionsPage", "session_key"]
 
 _SHOWN: Final = 6
 _KEY: Final = 16
+_PAGE: Final = 50
 
 
 class SessionRow(NamedTuple):
@@ -44,12 +45,17 @@ class SessionsPage(Page):
         words = view.query.get("q", "").lower()
         live = sorted(self.yard.sessions.all(), key=lambda session: -session.last_used)
         rows = [row for row in map(self._row, live) if words in f"{row.kind} {row.identity}".lower()]
-        sessions, number, pages = page_of(rows, view.query.get("page", ""))
+        opened = view.query.get("open", "")
+        place = next((place for place, row in enumerate(rows) if row.key == opened), None)
+        current = view.query.get("page", "" if place is None else str(place // _PAGE + 1))
+        sessions, number, pages = page_of(rows, current, _PAGE)
         found = self.parts.find_sessions()
         idle_s = self.yard.limits.session_idle
         return {
             "sessions": sessions,
             "total": len(live),
+            "opened": opened,
+            "is_gone": bool(opened) and place is None,
             "page_number": number,
             "page_count": pages,
             "clients": [] if found is None else found.describe(),
@@ -61,7 +67,7 @@ class SessionsPage(Page):
         """End a session of the yard, or disconnect a client."""
         match view.path:
             case ("end", key):
-                session = next((one for one in self.yard.sessions.all() if _key(one) == key), None)
+                session = next((one for one in self.yard.sessions.all() if session_key(one.id) == key), None)
                 if session is None or not await self.yard.sessions.end(session.id):
                     raise not_found("session", key, may_have_run=False)
                 return Done(to=url(self.name), notice="The session has ended.")
@@ -77,7 +83,7 @@ class SessionsPage(Page):
         now, sessions = self.yard.sessions.now(), self.yard.sessions
         length, _, rest = session.owner.partition(":")
         return SessionRow(
-            key=_key(session),
+            key=session_key(session.id),
             short=f"{session.id[:_SHOWN]}…",
             kind=session.kind,
             identity=rest[: int(length)] if length.isdecimal() else session.owner,
@@ -90,5 +96,6 @@ class SessionsPage(Page):
         )
 
 
-def _key(session: Session) -> str:
-    return sha256(session.id.encode()).hexdigest()[:_KEY]
+def session_key(session_id: str) -> str:
+    """Return what names a session in URLs and forms, without giving its id away."""
+    return sha256(session_id.encode()).hexdigest()[:_KEY]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Final, cast, get_args
 from urllib.parse import parse_qsl
 
@@ -16,7 +17,7 @@ from toolyard.metatools.describe import full_description
 from toolyard.model.elicitation import APPROVAL_REQUIRED
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
-from toolyard.model.profile import METATOOLS, cost
+from toolyard.model.profile import METATOOLS, Profile, cost
 from toolyard.model.signature import one_line
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.model.stub import stub
@@ -29,6 +30,7 @@ _ROWS: Final = 50
 _SUMMARY: Final = 160
 _QUERY: Final = 500
 _LISTINGS: Final = 64
+_NAMES: Final = 8
 _ORDER_S: Final = 10.0
 """How long a list in the order of calls stays as it is."""
 _AT_ONCE: Final = 200
@@ -72,7 +74,7 @@ class Tools(Page):
         self._catalogue: Catalogue | None = None
         self._listings: dict[tuple[Any, ...], Listing] = {}
         self._costs: dict[str, tuple[ToolSpec, int]] = {}
-        self._totals: tuple[int, dict[str, Any]] = (-1, {})
+        self._totals: dict[Profile, tuple[int, dict[str, Any]]] = {}
 
     def live_pause(self, view: View) -> float:
         """Return a short pause while a run is shown that is not over."""
@@ -82,11 +84,12 @@ class Tools(Page):
     async def context(self, view: View) -> dict[str, Any]:
         """Return the list, the opened tool and its run."""
         query = {key: value[:_QUERY] for key, value in view.query.items()}
-        spec = self._opened(query.get("open", ""))
+        profile = self.profile_of(view)
+        spec = self._opened(query.get("open", ""), profile)
         run = self._run_of(view)
         return {
-            "listing": await self._listing(query),
-            "totals": await self._count_all(),
+            "listing": await self._listing(query, profile),
+            "totals": await self._count_all(profile),
             "operations": [str(operation) for operation in Operation],
             "chosen": {key: query.get(key, "") for key in ("q", "source", "operation", "sort")},
             "stats": self._stats,
@@ -106,7 +109,7 @@ class Tools(Page):
         }
 
     async def answer(self, view: View, writer: ResponseWriter) -> bool:
-        """Answer with JSON: a whole definition, a whole answer, or what came of a script's request."""
+        """Answer with JSON: names of tools, a whole definition, a whole answer, or what came of a script's request."""
         request = view.request
         if request is None or request.method == "POST":
             return await self.answer_script(view, writer)
@@ -136,8 +139,12 @@ class Tools(Page):
 
     def _document(self, view: View) -> bytes:
         match view.path:
+            case ("names",):
+                words = view.query.get("q", "").lower()
+                names = (spec.name for spec in self._find_catalogue().tools(self.profile_of(view)) if words in spec.name.lower())
+                return encode([*islice(names, _NAMES)])
             case ("describe", name):
-                spec = self._opened(name)
+                spec = self._opened(name, self.profile_of(view))
                 if spec is None:
                     raise LookupError(name)
                 return pretty(full_description(spec)).encode()
@@ -148,11 +155,11 @@ class Tools(Page):
             case _:
                 raise LookupError
 
-    def _opened(self, name: str) -> ToolSpec | None:
+    def _opened(self, name: str, profile: Profile) -> ToolSpec | None:
         if not name:
             return None
         try:
-            return self.yard.registry.find(name, self.yard.profile).spec
+            return self.yard.registry.find(name, profile).spec
         except ToolError:
             return None
 
@@ -183,24 +190,24 @@ class Tools(Page):
             self._catalogue = Catalogue(self.yard.registry, self.yard.search)
         return self._catalogue
 
-    async def _listing(self, query: Mapping[str, str]) -> Listing:
+    async def _listing(self, query: Mapping[str, str], profile: Profile) -> Listing:
         """Return one page of the list; it is kept, because an open page asks for it every second."""
         chosen = tuple(query.get(key, "") for key in ("q", "source", "operation", "sort", "page"))
         order = int(time.monotonic() / _ORDER_S) if query.get("sort") == "calls" else 0
-        key = (*chosen, self.yard.registry.versions["tool"], self.yard.profile, order)
+        key = (*chosen, self.yard.registry.versions["tool"], profile, order)
         found = self._listings.get(key)
         if found is None:
-            found = await self._search(query) if query.get("q", "").strip() else await self._list(query)
+            found = await (self._search if query.get("q", "").strip() else self._list)(query, profile)
             if len(self._listings) >= _LISTINGS:
                 self._listings.clear()
             self._listings[key] = found
         return found
 
-    async def _search(self, query: Mapping[str, str]) -> Listing:
+    async def _search(self, query: Mapping[str, str], profile: Profile) -> Listing:
         number = int(query["page"]) if query.get("page", "").isdecimal() else 1
         found = await self._find_catalogue().search(
             query["q"],
-            self.yard.profile,
+            profile,
             namespace=query.get("source") or None,
             operation=_operation(query.get("operation", "")),
             offset=(number - 1) * _ROWS,
@@ -210,11 +217,11 @@ class Tools(Page):
         closest = [source for source in found.closest if source != METATOOLS]
         return Listing(rows=rows, number=number, pages=number + found.more, total=found.total, closest=closest)
 
-    async def _list(self, query: Mapping[str, str]) -> Listing:
+    async def _list(self, query: Mapping[str, str], profile: Profile) -> Listing:
         operation = _operation(query.get("operation", ""))
-        specs = self._find_catalogue().tools(self.yard.profile, namespace=query.get("source") or None, operation=operation)
+        specs = self._find_catalogue().tools(profile, namespace=query.get("source") or None, operation=operation)
         if query.get("sort") == "tokens":
-            await self._count_all()
+            await self._count_all(profile)
             specs = sorted(specs, key=lambda spec: (-self._cost(spec), spec.name))
         elif query.get("sort") == "calls":
             specs = sorted(specs, key=lambda spec: (-self._stats(spec).calls, spec.name))
@@ -230,13 +237,14 @@ class Tools(Page):
             found = self._costs[spec.name] = (spec, cost([spec]))
         return found[1]
 
-    async def _count_all(self) -> dict[str, Any]:
+    async def _count_all(self, profile: Profile) -> dict[str, Any]:
         """Return how many tools there are, what they would cost in a list, and what agents see instead; counted once a version."""
         version = self.yard.registry.versions["tool"]
-        if self._totals[0] == version:
-            return self._totals[1]
-        specs = self.yard.registry.visible(self.yard.profile)
-        if len(self._costs) > 2 * len(specs):
+        known, totals = self._totals.get(profile, (-1, {}))
+        if known == version:
+            return totals
+        specs = self.yard.registry.visible(profile)
+        if len(self._costs) > 2 * len(self.yard.registry):
             self._costs.clear()
         sources: dict[str, int] = {}
         tokens = 0
@@ -246,7 +254,7 @@ class Tools(Page):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # other calls run in between
         own = len(specs) - sources.get(METATOOLS, 0)
-        listed = self.yard.list()
+        listed = self.yard.list(profile)
         totals = {
             "tools": own,
             "tokens": tokens,
@@ -254,13 +262,15 @@ class Tools(Page):
             "listed": len(listed),
             "listed_tokens": cost(listed),
         }
-        self._totals = (version, totals)
+        if len(self._totals) >= _LISTINGS:
+            self._totals.clear()
+        self._totals[profile] = (version, totals)
         return totals
 
     def _describe(self, spec: ToolSpec, view: View) -> dict[str, Any]:
         """Return what the drawer shows of a tool."""
         gate = self.yard.gate
-        needs = False if gate is None else gate.needs_approval(spec, self.yard.profile.name, view.person.caller)
+        needs = False if gate is None else gate.needs_approval(spec, self.profile_of(view).name, view.person.caller)
         described = full_description(spec)
         examples = [example for example in spec.examples if len(encode(example)) <= _EXAMPLE_CHARACTERS]
         return {

@@ -10,7 +10,9 @@ from toolyard.console.access import is_local
 from toolyard.console.page import Done, Page, View, url
 from toolyard.dispatch.table import Unavailable
 from toolyard.model.errors import ToolError
+from toolyard.model.profile import Profile
 from toolyard.model.spec import ToolSpec
+from toolyard.monitor.metrics import CallStats
 from toolyard.providers.upstream.diff import Comparison, Difference
 from toolyard.providers.upstream.health import State, Status, more_command
 from toolyard.providers.upstream.oauth.metadata import LoginError
@@ -38,6 +40,7 @@ _RESTART_S: Final = 3.0
 _ADDRESS_S: Final = 15.0
 """How long an upstream may take to say where people log in."""
 _LOGIN_S: Final = 600.0
+_NO_CALLS: Final = CallStats()
 
 
 class Advice(NamedTuple):
@@ -135,8 +138,10 @@ class UpstreamsPage(Page):
         rows.sort(key=lambda row: (not row.is_broken, row.kind != "warn", row.is_off, row.name))
         opened = view.query.get("open", "")
         facts: dict[str, Any] = {"upstreams": rows, "open": next((row for row in rows if row.name == opened), None), "upstream": None}
+        sources = self.parts.metrics.sources()
+        facts["stats"] = {row.name: sources.get(row.name, _NO_CALLS) for row in rows}
         if opened in open_ones:
-            facts |= await self._details(open_ones[opened], may_read_log=view.person.can_act)
+            facts |= await self._details(open_ones[opened], view)
         elif opened and facts["open"] is None:
             raise LookupError
         return facts
@@ -195,13 +200,13 @@ class UpstreamsPage(Page):
     def _open(self) -> dict[str, Upstream]:
         return {provider.name: provider for provider in self.yard.providers if isinstance(provider, Upstream)}
 
-    async def _details(self, upstream: Upstream, *, may_read_log: bool) -> dict[str, Any]:
+    async def _details(self, upstream: Upstream, view: View) -> dict[str, Any]:
         comparison, problem = None, ""
         try:
             comparison = await asyncio.to_thread(upstream.compare)
         except LockError as error:
             problem = str(error)
-        tools, withheld = self._tools(upstream.name)
+        tools, withheld = self._tools(upstream.name, self.profile_of(view))
         return {
             "upstream": upstream,
             "can_log_in": self._can_log_in(upstream),
@@ -212,13 +217,13 @@ class UpstreamsPage(Page):
             "comparison": comparison,
             "changes": _changes(comparison),
             "lock_problem": problem,
-            "log": await asyncio.to_thread(upstream.last_log_lines, _LOG_LINES) if may_read_log else [],
+            "log": await asyncio.to_thread(upstream.last_log_lines, _LOG_LINES) if view.person.can_act else [],
             "has_log": upstream.settings.carrier == "stdio",
             "address": self.parts.config.tables.get(f"upstreams.{upstream.name}.url", ""),
         }
 
-    def _tools(self, name: str) -> tuple[list[ToolSpec], list[Unavailable]]:
-        registry, profile = self.yard.registry, self.yard.profile
+    def _tools(self, name: str, profile: Profile) -> tuple[list[ToolSpec], list[Unavailable]]:
+        registry = self.yard.registry
         tools = [spec for spec in registry.visible(profile) if spec.source == name]
         return tools, [one for one in registry.unavailable(profile) if one.spec.source == name]
 

@@ -56,21 +56,31 @@ let keysPausedUntil = 0;
 function keyTarget() { return document.querySelector("[data-key]")?.form?.action; }
 document.addEventListener("mouseout", () => { for (const [id, html] of [...waiting]) swap(id, html); });
 document.addEventListener("focusout", () => setTimeout(() => { for (const [id, html] of [...waiting]) swap(id, html); }, 0));
+// A hidden tab has no stream, because browsers allow six connections to a host over HTTP/1.1, and the seventh tab would hang.
 function listen() {
   if (stream) stream.close();
   stream = null;
   waiting.clear();
   const url = main()?.dataset.liveUrl;
-  if (!url) return;
-  stream = new EventSource(url + location.search);
+  if (!url || document.hidden) return;
+  const opened = stream = new EventSource(url + location.search);
   stream.onmessage = (event) => { for (const [id, html] of Object.entries(JSON.parse(event.data))) swap(id, html); };
+  stream.onopen = () => document.getElementById("state").classList.remove("lost"); // the first message brings its text back
+  stream.onerror = () => {
+    const state = document.getElementById("state");
+    if (!state.classList.contains("lost")) say("Disconnected from the server.");
+    state.classList.add("lost");
+    state.innerHTML = '<i class="dot bad"></i>Disconnected';
+    if (opened.readyState === EventSource.CLOSED) setTimeout(() => { if (stream === opened) listen(); }, 5000);
+  };
 }
+document.addEventListener("visibilitychange", listen);
 
 // Pages are fetched and put in place, so that a drawer opens without a flash and the list keeps its place.
 async function go(url, options = {}, push = true) {
   let response;
-  try { response = await fetch(url, { ...options, headers: { ...(options.headers || {}), "X-Console": "1" } }); }
-  catch { say("The server does not answer."); return; }
+  try { response = await fetch(url, options); }
+  catch { fail("The server does not answer. Look whether it runs, and try again."); return; }
   const type = response.headers.get("content-type") || "";
   if (!type.startsWith("text/html")) { location.assign(url); return; }
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -86,6 +96,14 @@ async function go(url, options = {}, push = true) {
   const drawer = document.querySelector(".drawer");
   (drawer || main()).focus({ preventScroll: true });
 }
+function fail(text) {
+  document.getElementById("failed")?.remove();
+  const notice = document.createElement("p");
+  Object.assign(notice, { id: "failed", className: "notice bad", textContent: text });
+  notice.setAttribute("role", "alert");
+  (document.querySelector(".drawer") || main()).prepend(notice);
+  notice.scrollIntoView({ block: "nearest" });
+}
 function loadOnce(source) {
   if ([...document.scripts].some((script) => script.getAttribute("src") === source)) return;
   const script = document.createElement("script");
@@ -95,7 +113,7 @@ function loadOnce(source) {
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a");
   if (event.target.closest("[data-more]")) { event.preventDefault(); document.getElementById("nav").classList.toggle("all"); return; }
-  if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || link.target) return;
+  if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || link.target || link.hash) return;
   if (link.origin !== location.origin || !link.pathname.startsWith("/console") || link.hasAttribute("data-plain")) return;
   event.preventDefault();
   go(link.href);
@@ -106,12 +124,16 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   const fields = new URLSearchParams(new FormData(form, event.submitter)), action = form.getAttribute("action"); // a field may be named so
   if (form.getAttribute("method") !== "post") go(action + "?" + new URLSearchParams([...fields].filter(([, value]) => value)));
-  else { for (const button of form.querySelectorAll("button")) button.disabled = true; go(action, { method: "POST", body: fields }); }
+  else {
+    const buttons = [...form.querySelectorAll("button:enabled")], set = (isDisabled) => { for (const button of buttons) button.disabled = isDisabled; };
+    set(true);
+    go(action, { method: "POST", body: fields }).finally(() => set(false));
+  }
 });
 window.addEventListener("popstate", () => go(location.href, {}, false));
 
 // Keys
-function rows() { return [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a")); }
+function rows() { return [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a") && !row.closest(".drawer")); }
 function move(step) {
   const all = rows(), at = all.findIndex((row) => row.getAttribute("aria-selected") === "true");
   const next = all[Math.min(Math.max(at + step, 0), all.length - 1)];
@@ -127,34 +149,56 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/") { event.preventDefault(); document.getElementById("find").focus(); }
   else if (event.key === "j") move(1);
   else if (event.key === "k") move(-1);
-  else if (event.key === "Enter" && event.target === document.body || event.key === "Enter" && event.target === main()) rows().find((row) => row.getAttribute("aria-selected") === "true")?.querySelector("a").click();
+  else if (event.key === "Enter" && !event.target.closest("a, button, summary")) rows().find((row) => row.getAttribute("aria-selected") === "true")?.querySelector("a").click();
   else if (event.key === "Escape" && drawer) drawer.click();
   else if (performance.now() > keysPausedUntil) document.querySelector(`[data-key="${CSS.escape(event.key)}"]`)?.click();
 });
 
-// All actions: pages, and the search for tools
+// All actions: pages, the buttons of this page that have keys, and tools by name
+function actions() {
+  const found = [], press = (selector) => () => document.querySelector(selector)?.click(); // an update may put another element there
+  if (document.querySelector(".drawer [data-start]:enabled")) found.push([`Run ${document.querySelector(".drawer h1 .name").textContent}`, "on this page", press("[data-start]")]);
+  for (const button of document.querySelectorAll("[data-key]")) {
+    const card = button.closest("article"), name = `${button.firstChild.textContent.trim()}: ${card.querySelector("h2").textContent}`;
+    found.push([name, "on this page", press(`#${CSS.escape(card.id)} [data-key="${button.dataset.key}"]`)]);
+  }
+  // Pages are first, lest Enter alone decides or runs something.
+  return [...[...document.querySelectorAll("#nav a:not(.more)")].map((link) => [link.querySelector("span").textContent, "page", link.href]), ...found];
+}
 function openPalette() {
-  const dialog = document.getElementById("palette"), input = dialog.querySelector("input"), list = dialog.querySelector("ul");
-  const pages = [...document.querySelectorAll("#nav a:not(.more)")].map((link) => [link.querySelector("span").textContent, link.href]);
-  const fill = () => {
-    const words = input.value.trim().toLowerCase();
-    const found = pages.filter(([name]) => name.toLowerCase().includes(words));
-    if (words) found.push([`Search tools for “${input.value.trim()}”`, "/console/tools?q=" + encodeURIComponent(input.value.trim())]);
-    list.replaceChildren(...found.map(([name, href], index) => {
-      const item = document.createElement("li"), link = document.createElement("a");
-      link.textContent = name; link.href = href; item.append(link);
-      item.setAttribute("aria-selected", String(index === 0));
-      return item;
-    }));
+  const dialog = document.getElementById("palette"), input = dialog.querySelector("input"), list = dialog.querySelector("ul"), known = actions();
+  const item = ([name, kind, target], index) => {
+    const row = document.createElement("li"), link = document.createElement("a"), note = document.createElement("small");
+    link.href = typeof target === "string" ? target : "#";
+    if (typeof target !== "string") link.onclick = (event) => { event.preventDefault(); dialog.close(); target(); };
+    note.textContent = kind; link.append(name, note); row.append(link);
+    row.setAttribute("aria-selected", String(index === 0));
+    return row;
   };
-  input.value = ""; fill(); input.oninput = fill;
+  const fill = (names) => {
+    const words = input.value.trim(), found = known.filter(([name]) => name.toLowerCase().includes(words.toLowerCase()));
+    found.push(...names.map((name) => [name, "tool", "/console/tools?open=" + encodeURIComponent(name)]));
+    if (words) found.push([`Search tools for “${words}”`, "search", "/console/tools?q=" + encodeURIComponent(words)]);
+    list.replaceChildren(...found.map(item));
+  };
+  input.oninput = async () => {
+    fill([]);
+    const words = input.value.trim();
+    if (!words) return;
+    try {
+      const names = await (await fetch("/console/tools/names?q=" + encodeURIComponent(words))).json();
+      if (names.length && words === input.value.trim()) fill(names);
+    } catch { /* the other actions stay */ }
+  };
+  input.value = ""; fill([]);
   input.onkeydown = (event) => {
-    const items = [...list.children], at = items.findIndex((item) => item.getAttribute("aria-selected") === "true");
+    const items = [...list.children], at = items.findIndex((row) => row.getAttribute("aria-selected") === "true");
     if (event.key === "Enter") { event.preventDefault(); dialog.close(); items[at]?.querySelector("a").click(); }
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
     event.preventDefault();
     const next = Math.min(Math.max(at + (event.key === "ArrowDown" ? 1 : -1), 0), items.length - 1);
-    items.forEach((item, index) => item.setAttribute("aria-selected", String(index === next)));
+    items.forEach((row, index) => row.setAttribute("aria-selected", String(index === next)));
+    items[next]?.scrollIntoView({ block: "nearest" });
   };
   list.onclick = () => dialog.close();
   dialog.showModal();
