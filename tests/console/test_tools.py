@@ -320,7 +320,7 @@ async def test_a_call_for_operators_says_that_another_person_decides(serve: Any)
 
     assert "Waits for approval" in page
     assert "Accounts are dear." in page
-    assert "/console/approvals?done=a_" in page
+    assert "/console/approvals?open=a_" in page
 
 
 async def test_a_call_that_goes_on_elsewhere_says_where(serve: Any) -> None:
@@ -339,7 +339,7 @@ async def test_a_call_that_goes_on_elsewhere_says_where(serve: Any) -> None:
         ]
         held, job = [(await served.client.get(location, headers=person[0])).text for location in locations]
 
-    assert "/console/approvals?done=a_" in held
+    assert "/console/approvals?open=a_" in held
     assert "/console/jobs?open=" in job
 
 
