@@ -24,12 +24,12 @@
     const calls = new Map(), cards = new Map(), log = view.querySelector(".messages"), left = new AbortController();
     let session = view.dataset.session, reply = null, isBusy = Boolean(session), hasRoom = true, lastId = "";
 
-    function add(node) {
-      const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-      log.append(node);
+    function grow(change) { // keeps the end in view for whoever looks at it
+      const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 120;
+      change();
       if (atEnd) log.scrollTop = log.scrollHeight;
-      return node;
     }
+    const add = (node) => { grow(() => log.append(node)); return node; };
     const complain = (error) => show.error({ message: error.message });
 
     // This tab keeps the transcript, so that a reload shows the conversation again; the agent itself remembers on its own.
@@ -55,7 +55,7 @@
     const show = {
       user(event) { reply = null; add(element("p", "said mine", event.text)); },
       note(event) { reply = null; add(element("p", "muted", event.text)); },
-      text_delta(event) { reply = reply || add(element("p", "said", "")); const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 120; reply.textContent += event.text; if (atEnd) log.scrollTop = log.scrollHeight; },
+      text_delta(event) { reply = reply || add(element("p", "said", "")); grow(() => { reply.textContent += event.text; }); },
       tool_call_start(event) {
         reply = null;
         const box = element("details", "tool"), head = element("summary"), state = element("span", "status", "running");
@@ -110,8 +110,11 @@
       try {
         const response = await fetch("/console/chat/form", { method: "POST", body: new URLSearchParams({ csrf: token(), schema: JSON.stringify(schema) }) });
         if (!response.ok) throw new Error();
-        made.querySelector(".shown").innerHTML = await response.text();
-        document.dispatchEvent(new CustomEvent("console:prepare", { detail: form }));
+        const html = await response.text();
+        grow(() => {
+          made.querySelector(".shown").innerHTML = html;
+          document.dispatchEvent(new CustomEvent("console:prepare", { detail: form }));
+        });
       } catch { made.append(element("p", "notice bad", "The form could not be loaded. Reload the page to answer.")); }
     }
 
