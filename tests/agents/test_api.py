@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx2
 import pytest
@@ -18,6 +18,7 @@ from toolyard.agents.openapi import openapi_document
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller
 from toolyard.launch.serve import serve_forever
+from toolyard.model.schema import SchemaValidator
 from toolyard.state.memory import MemoryStore
 from toolyard.state.store import StoreUnavailableError
 from toolyard.transports import Transport
@@ -552,6 +553,54 @@ def test_the_openapi_document_has_every_route_event_and_reference() -> None:
 
     assert operations == {(route.method, route.path) for route in ROUTES}
     assert {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]} <= set(schemas)
-    types = {schemas[one["$ref"].rpartition("/")[2]]["properties"]["type"]["enum"][0] for one in schemas["StreamEvent"]["oneOf"]}
-    assert len(types) == 10
-    assert {"text_delta", "approval_required", "question", "done"} <= types
+    mapping = schemas["StreamEvent"]["discriminator"]["mapping"]
+    assert mapping == {type_of_class(one): f"#/components/schemas/{one.__name__}" for one in get_args(StreamEvent)}
+    assert {one["$ref"] for one in schemas["StreamEvent"]["anyOf"]} == set(mapping.values())
+
+
+def type_of_class(event: Any) -> str:
+    return event.__struct_config__.tag
+
+
+def test_the_openapi_document_has_a_schema_for_every_answer_and_names_the_credentials() -> None:
+    document = openapi_document("shop")
+    operations = {one["operationId"]: one for methods in document["paths"].values() for one in methods.values()}
+    created = operations["create_session"]["responses"]["201"]["content"]["application/json"]["schema"]
+
+    assert created == {"$ref": "#/components/schemas/Session"}
+    assert {"id", "running", "cwd"} <= set(document["components"]["schemas"]["Session"]["required"])
+    for name, operation in operations.items():
+        assert {"400", "401", "403", "404", "409", "413", "415", "501", "503"} < set(operation["responses"])
+        [success] = [answer for status, answer in operation["responses"].items() if status < "300"]
+        assert ("content" in success) == (name != "delete_session")
+    assert {next(iter(one), "") for one in document["security"]} == {"", *document["components"]["securitySchemes"]}
+
+
+async def test_answers_fit_the_schemas_of_the_openapi_document(serving: Any, runtime: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        await request.permit("burn", {"what": "tea"}, tool_call_id="t1", source="yard")
+        yield TextDelta(text="Never.")
+
+    runtime.play = play
+    async with serving() as clients:
+        client = clients.of()
+        created = (await client.post("/api/sessions", json={})).json()
+        sending = asyncio.create_task(client.post(f"/api/sessions/{created['id']}/messages", json={"content": "Go."}))
+        while not (waiting := (await client.get("/api/interactions")).json())["interactions"]:
+            pass
+        answers = {
+            "Session": created,
+            "Sessions": (await client.get("/api/sessions")).json(),
+            "SessionWithInteractions": (await client.get(f"/api/sessions/{created['id']}")).json(),
+            "Waiting": waiting,
+            "Failure": (await client.get("/api/sessions/none")).json(),
+            "Settled": (await client.post(f"/api/interactions/{waiting['interactions'][0]['interaction_id']}/deny", json={})).json(),
+            "Cancelled": (await client.post(f"/api/sessions/{created['id']}/cancel", json={})).json(),
+        }
+        await sending
+
+    schemas = openapi_document("shop")["components"]["schemas"]
+    for name, answer in answers.items():
+        whole = json.loads(json.dumps({**schemas[name], "$defs": schemas}).replace("#/components/schemas/", "#/$defs/"))
+        assert SchemaValidator(whole).issues(answer) == []
+        assert set(answer) == set(schemas[name]["properties"])

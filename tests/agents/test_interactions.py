@@ -20,7 +20,7 @@ class Asked:
 
     def __init__(self, interactions: Interactions, *, attended: bool = True, **facts: Any) -> None:
         self.events: list[Any] = []
-        whole = {"id": "i_1", "kind": "approval", **FACTS, **facts}
+        whole: dict[str, Any] = {"id": "i_1", "kind": "approval", **FACTS, **facts}
         self.task = asyncio.ensure_future(interactions.ask(self._emit, attended=attended, **whole))
 
     def _emit(self, event: StreamEvent) -> None:
@@ -130,9 +130,9 @@ async def test_an_interaction_waits_then_is_parked_and_shows_when_it_expires() -
     after = interaction.view(clock())
     asked.task.cancel()
 
-    assert (before["state"], after["state"]) == ("waiting", "parked")
-    assert (after["parks_at"], after["expires_at"]) == (1600.0, 15_400.0)
-    assert (after["type"], after["tool"], after["session_id"]) == ("approval_required", "burn", "chat")
+    assert (before.state, after.state) == ("waiting", "parked")
+    assert (after.parks_at, after.expires_at) == (1600.0, 15_400.0)
+    assert (type_of(after), after.tool, after.session_id) == ("approval_required", "burn", "chat")
 
 
 @pytest.mark.parametrize("attended", [True, False])

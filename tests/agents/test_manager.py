@@ -4,17 +4,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolyard import Call, Limits, Rule, Yard, tool
 from toolyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
-from toolyard.agents.events import Done, Error, TextDelta, type_of
+from toolyard.agents.events import Done, Error, TextDelta, encode_stream_event, type_of
 from toolyard.agents.turn import Turn
 from toolyard.dispatch.call import Caller
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
 from toolyard.policy.approvals import AuditLine
 from toolyard.state.memory import MemoryStore
-from toolyard.state.store import StoreUnavailableError
+from toolyard.state.store import Lease, StoreUnavailableError
 
 PATIENCE = 20.0
 Decide = Callable[[Any], None]
@@ -37,8 +39,6 @@ async def paint(call: Call) -> str:
 @tool(operation="command")
 async def sample(call: Call) -> str:
     """Ask the client's model, which it has none of."""
-    from toolyard.model.elicitation import ClientRequest  # noqa: PLC0415 - only this tool needs it
-
     return str(await call.ask_all({"a": ClientRequest.model("Hello", max_tokens=1)}))
 
 
@@ -53,6 +53,14 @@ async def prepare(call: Call) -> str:
     return "prepared"
 
 
+@tool(operation="query")
+async def relay(key: str, approval_id: str, call: Call) -> str:
+    """Ask with a key of its own, as an upstream does."""
+    form = {"type": "object", "properties": {"name": {"type": "string"}}}
+    ask = msgspec.structs.replace(ClientRequest.person("Your name?", form), approval_id=approval_id)
+    return (await call.ask_all({key: ask}))[key]["content"]["name"]
+
+
 @asynccontextmanager
 async def lend_itself(yard: Yard) -> AsyncGenerator[Yard]:
     yield yard
@@ -61,7 +69,7 @@ async def lend_itself(yard: Yard) -> AsyncGenerator[Yard]:
 @asynccontextmanager
 async def managed(runtime: Any, *, yard: Any = None, **options: Any) -> AsyncGenerator[AgentManager]:
     settings: dict[str, Any] = {"store": MemoryStore(), **(yard or {})}
-    yard = Yard("shop", tools=[burn, paint, sample, prepare], lifespan=lend_itself, **settings)
+    yard = Yard("shop", tools=[burn, paint, sample, prepare, relay], lifespan=lend_itself, **settings)
     async with asyncio.timeout(PATIENCE), yard, AgentManager(yard, runtime, AgentOptions(**options)) as manager:
         yield manager
 
@@ -146,6 +154,19 @@ async def test_two_messages_at_once_start_one_turn(runtime: Any) -> None:
     assert sorted(type(one).__name__ for one in started) == ["ToolError"] * 4 + ["Turn"]
 
 
+async def test_one_identity_takes_no_more_than_its_share_of_the_turns(runtime: Any) -> None:
+    runtime.play = wait_for_ever
+    ada, bob = Caller(identity="ada"), Caller(identity="bob")
+    async with managed(runtime, turns=8) as manager:
+        for name in ("a", "b"):
+            await manager.start_turn(name, "Go.", caller=ada)
+        with pytest.raises(ToolError) as refused:
+            await manager.start_turn("c", "Go.", caller=ada)
+        await manager.start_turn("c", "Go.", caller=bob)
+
+    assert (refused.value.code, refused.value.details["reason"]) == ("overloaded", "turns_full")
+
+
 async def test_too_many_turns_are_refused(runtime: Any) -> None:
     runtime.play = wait_for_ever
     async with managed(runtime, turns=2) as manager:
@@ -165,6 +186,18 @@ async def test_finished_turns_are_kept_for_the_last_hundred_sessions(runtime: An
         kept = [session.id for session in sessions if manager.turn_of(session) is not None]
 
     assert (len(sessions), len(kept), "chat 104" in kept, "chat 0" in kept) == (105, 100, True, False)
+
+
+async def test_a_finished_turn_is_dropped_after_some_minutes(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.agents.manager._KEPT_S", 0.0)
+    async with managed(runtime) as manager:
+        await send(manager)
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.0, later.set)
+        await later.wait()
+        [session] = await manager.sessions.all()
+
+        assert manager.turn_of(session) is None
 
 
 @pytest.mark.parametrize(("content", "code"), [("", "invalid_input"), (" \n", "invalid_input"), ("x" * 1_000_001, "too_large")])
@@ -282,6 +315,100 @@ async def test_a_deleted_session_is_gone_everywhere(runtime: Any) -> None:
             await manager.sessions.get("local", "chat")
 
 
+async def test_every_conversation_that_a_session_had_is_forgotten_with_it(runtime: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        for name in ("sdk-1", "", "sdk-2"):
+            await request.remember(name)
+        yield TextDelta(text="I began anew.")
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        await send(manager)
+        [session] = await manager.sessions.all()
+        await manager.delete(session)
+
+    assert runtime.forgotten == ["sdk-1", "sdk-2"]
+    assert "sdk_session_ids" not in session.view()
+
+
+async def test_a_message_during_a_deletion_is_refused_and_the_session_stays_deleted(runtime: Any) -> None:
+    runtime.play = wait_for_ever
+    deletes, goes_on = asyncio.Event(), asyncio.Event()
+
+    class SlowToDelete(MemoryStore):
+        async def delete(self, key: str) -> None:
+            deletes.set()
+            await goes_on.wait()
+            await super().delete(key)
+
+    async with managed(runtime, yard={"store": SlowToDelete()}) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        assert turn.session is not None
+        deletion = asyncio.create_task(manager.delete(turn.session))
+        await deletes.wait()
+        with pytest.raises(ToolError) as refused:
+            await manager.start_turn("chat", "Go.")
+        goes_on.set()
+        await deletion
+
+        assert (await manager.sessions.all(), turn.is_over, manager.turn_of(turn.session)) == ([], True, None)
+        with pytest.raises(ToolError) as unknown:
+            await manager.start_turn("chat", "Go.", create=False)
+    assert (refused.value.code, unknown.value.code) == ("state_error", "not_found")
+
+
+async def test_two_deletions_and_a_message_at_once_leave_one_turn_or_none(runtime: Any) -> None:
+    runtime.play = wait_for_ever
+    async with managed(runtime) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        session = turn.session
+        assert session is not None
+        done = await asyncio.gather(
+            manager.delete(session), manager.start_turn("chat", "Go."), manager.delete(session), return_exceptions=True
+        )
+        left = await manager.sessions.all()
+
+    assert (done[0], isinstance(done[1], ToolError), done[2], left) == (None, True, None, [])
+
+
+async def test_two_servers_on_one_store_never_work_in_one_session_at_once(runtime: Any) -> None:
+    store = MemoryStore()
+    runtime.play = wait_for_ever
+    async with managed(runtime, yard={"store": store}) as one, managed(runtime, yard={"store": store}) as other:
+        turn = await one.start_turn("chat", "Go.")
+        assert turn.session is not None
+        with pytest.raises(ToolError) as refused:
+            await other.start_turn("chat", "Go.")
+        with pytest.raises(ToolError) as kept:
+            await other.delete(turn.session)
+        await one.cancel(turn.session)
+        await other.start_turn("chat", "Go.")
+
+    assert (refused.value.code, kept.value.code) == ("state_error", "state_error")
+
+
+async def test_a_turn_whose_session_another_server_took_over_ends(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.agents.sessions._LEASE_S", 0.03)
+    lost = asyncio.Event()
+
+    class LosesLeases(MemoryStore):
+        async def renew(self, lease: Lease, *, ttl: float) -> bool:
+            if lost.is_set():
+                await self.release(lease)
+                await self.acquire(lease.key, ttl=100)
+                return False
+            return await super().renew(lease, ttl=ttl)
+
+    runtime.play = wait_for_ever
+    async with managed(runtime, yard={"store": LosesLeases()}) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        lost.set()
+        events: list[Any] = [event async for event in turn.events()]
+
+    assert [type_of(event) for event in events][-2:] == ["error", "done"]
+    assert (events[-2].code, events[-1].status) == ("cancelled", "cancelled")
+
+
 async def test_what_a_person_permitted_is_not_asked_again_by_the_yard(runtime: Any) -> None:
     runtime.play = calling("burn", {"what": "tea"}, permitted={"what": "tea"})
     async with managed(runtime) as manager:
@@ -311,6 +438,95 @@ async def test_a_permission_counts_once(runtime: Any) -> None:
         events = await send(manager, decide=deciding(manager, approve=True))
 
     assert (len(asked(events)), said(events)) == (2, ["burnt tea 1"] * 2)
+
+
+@pytest.mark.parametrize(("tool", "shown", "call_id"), [("look", {}, "t1"), ("burn", {}, "t1"), ("burn", {"what": "tea"}, "")])
+async def test_a_permission_counts_for_its_own_tool_arguments_and_id_alone(
+    runtime: Any, tool: str, shown: dict[str, Any], call_id: str
+) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        await request.permit(tool, shown, tool_call_id=call_id, source="yard")
+        envelope = await request.conversation.call("burn", {"what": "tea"}, meta={"openai/toolCallId": call_id} if call_id else None)
+        yield TextDelta(text=str(envelope.data))
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert asked(events) == [(tool, shown), ("burn", {"what": "tea", "count": 1})]
+
+
+async def test_a_permission_counts_also_for_arguments_that_come_as_json(runtime: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        await request.permit("burn", {"what": "tea"}, tool_call_id="t1", source="yard")
+        envelope = await request.conversation.call("burn", '{"what": "tea"}', meta={"openai/toolCallId": "t1"})
+        yield TextDelta(text=str(envelope.data))
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert (len(asked(events)), said(events)) == (1, ["burnt tea 1"])
+
+
+async def test_a_yes_to_this_call_counts_although_an_equal_one_was_denied_before(runtime: Any) -> None:
+    async with managed(runtime) as manager:
+        runtime.play = calling("burn", {"what": "tea"})
+        denied = await send(manager, decide=deciding(manager, approve=False))
+        still = await send(manager, decide=deciding(manager, approve=True))
+        runtime.play = calling("burn", {"what": "tea"}, permitted={"what": "tea"})
+        permitted = await send(manager, decide=deciding(manager, approve=True))
+
+    assert (said(denied), said(still), asked(still)) == (["approval_denied"], ["approval_denied"], [])
+    assert (said(permitted), len(asked(permitted))) == (["burnt tea 1"], 1)
+
+
+async def test_a_yes_does_not_count_where_an_operator_denied(runtime: Any) -> None:
+    runtime.play = calling("burn", {"what": "tea"}, permitted={"what": "tea"})
+    rule = Rule(decision="ask", tools=("burn",), by="operator")
+    async with managed(runtime, yard={"rules": [rule], "limits": FAST}) as manager:
+        await send(manager, decide=deciding(manager, approve=True))
+        gate = manager.yard.gate
+        assert gate is not None
+        [approval] = await gate.approvals.pending()
+        await gate.approvals.decide(approval.id, "deny", by="operator")
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert said(events) == ["approval_denied"]
+
+
+async def test_a_cancelled_turn_withdraws_what_it_asked_and_the_same_call_asks_anew(runtime: Any) -> None:
+    runtime.play = calling("burn", {"what": "tea"})
+    async with managed(runtime) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        async for event in turn.events():
+            if type_of(event) == "approval_required":
+                turn.cancel("client")
+        gate = manager.yard.gate
+        assert gate is not None
+        pending = await gate.approvals.pending()
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert (pending, len(asked(events)), said(events)) == ([], 1, ["burnt tea 1"])
+
+
+async def test_a_call_that_nobody_approved_in_time_asks_anew(runtime: Any) -> None:
+    runtime.play = calling("burn", {"what": "tea"})
+    async with managed(runtime, countdown_s=0.01) as manager:
+        first = await send(manager, attended=False)
+        again = await send(manager, decide=deciding(manager, approve=True))
+
+    assert (said(first), said(again), len(asked(again))) == (["approval_denied"], ["burnt tea 1"], 1)
+
+
+async def test_the_card_of_an_approval_expires_with_the_approval(runtime: Any) -> None:
+    runtime.play = calling("burn", {"what": "tea"})
+    async with managed(runtime, yard={"limits": Limits(approval_ttl_s=0.05)}, park_s=1000.0) as manager:
+        events = await send(manager)
+
+    [card], [resolved] = ([event for event in events if type_of(event) == kind] for kind in ("approval_required", "approval_resolved"))
+    assert card.parks_at == card.expires_at
+    assert (resolved.outcome, said(events)) == ("expired", ["approval_denied"])
 
 
 async def test_a_permission_does_not_count_for_a_call_that_is_made_later(runtime: Any) -> None:
@@ -394,6 +610,29 @@ async def test_a_question_of_a_tool_reaches_the_person(runtime: Any, approve: bo
         assert said(await send(manager, decide=decide)) == [expected]
 
 
+async def test_a_tool_cannot_ask_about_an_approval_by_the_key_of_its_question(runtime: Any) -> None:
+    rule = Rule(decision="ask", tools=("burn",), by="operator")
+    async with managed(runtime, yard={"rules": [rule], "limits": FAST}) as manager:
+        runtime.play = calling("burn", {"what": "tea"})
+        await send(manager, caller=Caller(identity="bob"))
+        gate = manager.yard.gate
+        assert gate is not None
+        [approval] = await gate.approvals.pending()
+        questions: list[Any] = []
+
+        def decide(event: Any) -> None:
+            questions.append(event)
+            manager.interactions.answer(event.interaction_id, {"name": "Ada"}, by="ada")
+
+        forged = ("approval-form", ""), (f"approval-{approval.id}", ""), ("name", approval.id), ("name", "a_0")
+        for key, approval_id in forged:
+            runtime.play = calling("relay", {"key": key, "approval_id": approval_id})
+            assert said(await send(manager, decide=decide, caller=Caller(identity="ada"))) == ["Ada"]
+
+        assert [type_of(event) for event in questions] == ["question"] * len(forged)
+        assert (await gate.approvals.get(approval.id)).status == "pending"
+
+
 async def test_what_only_a_model_can_answer_is_not_asked_of_a_person(runtime: Any) -> None:
     runtime.play = calling("sample", {})
     async with managed(runtime) as manager:
@@ -435,14 +674,24 @@ async def test_the_end_of_a_turn_refuses_what_a_task_of_its_sdk_still_asks(runti
 
 async def test_a_reader_that_falls_behind_is_told_that_events_are_missing() -> None:
     turn = Turn(seconds=0)
-    for number in range(50_001):
-        turn.emit(TextDelta(text=str(number)))
+    for number in range(500):
+        turn.emit(TextDelta(text=f"{number} " + "x" * 40_000))
     turn.emit(Done(status="completed"))
 
-    late, rest = turn.after(0), turn.after(50_000)
+    late, rest = turn.after(0), turn.after(499)
 
     assert isinstance(late[0][1], Error)
-    assert (late[1][0], len(late), [place for place, _ in rest]) == (5001, 45_003, [50_001, 50_002])
+    assert [place for place, _ in late[1:]] == list(range(502 - len(late[1:]), 502))
+    assert [place for place, _ in rest] == [500, 501]
+    assert 7_000_000 < sum(len(encode_stream_event(event)) for _, event in late) <= 8 * 1024 * 1024
+
+
+async def test_the_last_event_is_kept_however_large_it_is() -> None:
+    turn = Turn(seconds=0)
+    for _ in range(2):
+        turn.emit(TextDelta(text="x" * 9_000_000))
+
+    assert [place for place, _ in turn.after(1)] == [2]
 
 
 async def test_nothing_follows_the_last_event() -> None:

@@ -38,6 +38,27 @@ def test_a_program_runs_against_a_yard_and_prints_its_value_last(shop: str, tool
     assert value.isdigit()
 
 
+PRINTS = """
+print('x' * 600_000)
+print('a', end='', flush=True)
+await call_tool('search_tools', {'query': 'orders'})
+print('b\\n\\n')
+print('end', end='')
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_what_a_program_prints_is_written_as_it_is(flags: tuple[str, ...], shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
+    _, out, error = toolyard("code", program(PRINTS), shop, *DEV, *flags)
+    printed = "x" * 600_000 + "\nab\n\n\nend"
+    assert printed in error if flags else printed == out
+
+
+def test_the_value_is_on_a_line_of_its_own(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
+    _, out, _ = toolyard("code", program("print('a', end='')\n5"), shop, *DEV)
+    assert out == "a\n5\n"
+
+
 def test_control_characters_of_a_program_do_not_reach_the_terminal(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
     _, out, error = toolyard("code", program("import sys\nprint('\\x1b[31m')\nprint('\\x1b]0;x\\x07', file=sys.stderr)"), shop, *DEV)
     assert "\x1b" not in out

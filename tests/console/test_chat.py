@@ -139,7 +139,7 @@ async def played(serve: Any, play: Play, api: type[AgentApi] = AgentApi) -> Asyn
     """Serve agents whose turns a function plays, and yield the address of the chat."""
     yard = Yard("hall", tools=[echo])
     manager = AgentManager(yard, PlayedRuntime(play))
-    async with serve(yard, agents=api(manager).serve) as served, manager:
+    async with serve(yard, agents=api(manager, roots=()).serve) as served, manager:
         yield served.login.replace("/console?", "/console/chat?")
 
 

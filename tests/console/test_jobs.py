@@ -225,6 +225,23 @@ def test_ids_in_order_are_jobs_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids == sorted(ids, reverse=True)
 
 
+async def test_a_question_of_a_job_is_none_about_an_approval_whatever_its_key_is(serve: Any) -> None:
+    @tool(job="always")
+    async def fill_in(call: Call) -> dict[str, Any]:
+        """Ask with a key that looks like that of an approval."""
+        return await call.ask(FORM, "Which seat?", key="approval-form")
+
+    async with serve(Yard("shop", tools=[fill_in])) as served:
+        job_id = await start(served, "fill_in")
+        await wait_until(served, job_id, "input_required")
+        answer = {"key": "approval-form", "content": '{"coach": "second", "seats": 2}'}
+        await post(served, await served.person(), f"jobs/answer/{job_id}", action="accept", **answer)
+        ended = await wait_until(served, job_id, "completed")
+        result = await served.yard.jobs.result(ended)
+
+    assert result.data["seats"] == 2
+
+
 async def test_the_result_of_a_job_is_for_the_identity_that_started_it(serve: Any) -> None:
     async with serve(shop()) as served:
         person = await served.person()

@@ -181,6 +181,22 @@ async def test_a_question_is_answered_in_place() -> None:
     assert not run.questions
 
 
+async def test_a_question_of_a_tool_is_none_about_an_approval_whatever_its_key_is() -> None:
+    @tool
+    async def form(call: Call) -> str:
+        """Ask with a key that looks like that of an approval."""
+        return (await call.ask(COLOUR, "Which colour?", key="approval-form"))["colour"]
+
+    async with Yard(tools=[form]) as yard:
+        run = await start(Runs(yard), "form")
+        question = run.questions[0]
+        run.answer(question.id, "accept", {"colour": "red"})
+        await until(lambda: run.is_over)
+
+    assert run.envelope is not None
+    assert (question.is_approval, run.envelope.data) == (False, "red")
+
+
 @pytest.mark.parametrize(
     ("action", "content", "code"),
     [

@@ -178,6 +178,16 @@ async def test_each_mistake_has_its_code_and_a_hint(arguments: dict[str, Any], c
     assert {key: answer.error.details.get(key) for key in details} == details
 
 
+@pytest.mark.parametrize(("code", "failure"), [("1 / 0", "code_error"), ("'x' * 3_000_000", "limit_exceeded")])
+async def test_a_failure_says_which_runtime_ran_and_which_limits_held(code: str, failure: str) -> None:
+    async with yard_of() as yard:
+        answer = await run(yard, code)
+    assert answer.error is not None
+    assert answer.error.code == failure
+    assert answer.data["runtime"]["backend"] == "bubblewrap"
+    assert "memory" in answer.data["runtime"]["enforced"]
+
+
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
@@ -306,7 +316,7 @@ async def test_output_reaches_a_client_that_takes_log_lines() -> None:
     async with yard_of() as yard:
         channel = Channel(log=lambda level, text, _facts: seen.append((level, text)))
         await yard.call("execute_code", {"code": "print('one')"}, channel=channel)
-    assert ("info", "one") in seen
+    assert ("info", "one\n") in seen
 
 
 async def test_a_hundred_programs_at_once_take_turns() -> None:

@@ -137,6 +137,18 @@ async def test_a_decision_is_made_once_but_what_is_not_used_can_be_denied() -> N
     assert gone == []
 
 
+async def test_what_is_withdrawn_is_expired_and_the_same_call_asks_anew() -> None:
+    async with Yard(tools=make_tools([]), rules=[ASK], limits=QUICK) as yard:
+        approvals = Approvals(yard.store)
+        approval = await asked(yard, name="a")
+        withdrawn = await approvals.decide(approval.id, "withdraw", by="expired")
+        with pytest.raises(ToolError, match="already"):
+            await approvals.decide(approval.id, "approve", by="user:test")
+        again = await asked(yard, name="a")
+
+    assert (withdrawn.status, again.status, again.id != approval.id) == ("expired", "pending", True)
+
+
 async def test_a_grant_allows_the_same_call_until_it_ends_or_is_revoked() -> None:
     gone: list[Any] = []
     clock = FakeClock()

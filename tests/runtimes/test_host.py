@@ -77,7 +77,7 @@ from toolyard import Yard
 from toolyard.runtimes.settings import RuntimeSettings
 async def main():
     name, cache, wasm = sys.argv[1:]
-    options = {'profile': 'dev'} if name == 'subprocess' else {'backend': name, 'wasm_path': wasm}
+    options = {'profile': 'dev', 'monty': name == 'monty'} if name in ('subprocess', 'monty') else {'backend': name, 'wasm_path': wasm}
     runtime = RuntimeSettings(enabled=True, allow_unsafe=True, **options)
     async def ready() -> str:
         print('ready', flush=True)
@@ -125,7 +125,7 @@ async def containers_of(pid: int) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-@pytest.mark.parametrize("name", CPYTHON)
+@pytest.mark.parametrize("name", [*CPYTHON, "monty"])
 async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(name) as living:  # of this process: it must not be touched
         victim = await start_victim(name, tmp_path)
@@ -138,8 +138,9 @@ async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, tmp_path: Pa
             assert await wait_until_gone(guests) == []
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         wasm = find_wasm() if name == "wasm" else None
-        settings = RuntimeSettings(enabled=True, profile="dev" if name == "subprocess" else "standard", allow_unsafe=True, wasm_path=wasm)
-        settings = msgspec.structs.replace(settings, backend=None if name == "subprocess" else name)
+        is_dev = name in ("subprocess", "monty")
+        settings = RuntimeSettings(enabled=True, profile="dev" if is_dev else "standard", allow_unsafe=True, wasm_path=wasm)
+        settings = msgspec.structs.replace(settings, backend=None if is_dev else name)
         async with Runtimes(settings, state_dir=str(CACHE)).open() as runtimes:
             await runtimes.selected()
             assert await wait_until_gone(guests) == []

@@ -14,6 +14,7 @@ from toolyard.runtimes.process import Subprocess
 from toolyard.runtimes.runtime import Runtime, RuntimeMissingError
 from toolyard.runtimes.selection import Runtimes, canary_attacks, try_backend, unsafe_reason
 from toolyard.runtimes.settings import RuntimeSettings
+from toolyard.runtimes.wasm import Wasm
 
 
 async def test_a_plain_process_does_not_stop_the_canary_attacks() -> None:
@@ -143,11 +144,16 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 async def test_a_wasm_file_with_an_unknown_digest_is_not_run(tmp_path: Path) -> None:
-    from toolyard.runtimes.wasm import Wasm  # noqa: PLC0415 - only this test needs it
-
     path = tmp_path / "python.wasm"
     path.write_bytes(b"\0asm")
     probe = await Wasm(str(path), state_dir=str(tmp_path)).probe()
     assert not probe.available
     trusted = await Wasm(str(path), digest=__import__("hashlib").sha256(b"\0asm").hexdigest(), state_dir=str(tmp_path)).probe()
     assert trusted.available
+
+
+async def test_wasm_is_refused_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "win32")
+    probe = await Wasm(None).probe()
+    assert not probe.available
+    assert "WSL" in probe.install

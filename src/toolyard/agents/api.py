@@ -8,12 +8,12 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from toolyard.agents.events import StreamEvent, encode_stream_event, type_of
-from toolyard.agents.interactions import Interaction, looseness
+from toolyard.agents.interactions import Interaction, WaitingApproval, WaitingQuestion, looseness
 from toolyard.agents.manager import AgentManager, MessageOptions
 from toolyard.agents.sessions import AgentSession
 from toolyard.agents.turn import Turn
@@ -21,21 +21,36 @@ from toolyard.config.settings import PermissionMode
 from toolyard.dispatch.call import Caller
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.model.envelope import Envelope, encode
-from toolyard.model.errors import CODES, ToolError
+from toolyard.model.errors import CODES, CodeName, ToolError
 from toolyard.state.store import StoreUnavailableError
 from toolyard.transports.http.app import Mount
 from toolyard.transports.http.request import RefusedError, Request
 from toolyard.transports.http.response import ResponseWriter
 from toolyard.wire.sse import KEEP_ALIVE, encode_event
 
-__all__ = ["PATHS", "ROUTES", "AgentApi", "Answer", "Denial", "NewMessage", "NewSession", "Route"]
+__all__ = [
+    "PATHS",
+    "ROUTES",
+    "AgentApi",
+    "Answer",
+    "Cancelled",
+    "DecisionReason",
+    "Failure",
+    "NewMessage",
+    "NewSession",
+    "Route",
+    "Session",
+    "SessionWithInteractions",
+    "Sessions",
+    "Settled",
+    "Waiting",
+]
 
 PATHS: Final = ("/api/sessions", "/api/interactions", "/api/openapi.json")
 """Where it is mounted."""
 _JSON_TYPE: Final = b"application/json"
 _KEEP_ALIVE_S: Final = 15.0
 _DIGITS: Final = 9
-T = TypeVar("T")
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,11 +74,11 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether a person is at hand; without one, what needs a person is refused when the countdown ends."""
 
 
-class Denial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The reason for a decision; may be left out."""
+class DecisionReason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a person approves or denies; may be left out."""
 
     reason: str = ""
-    """The model reads it."""
+    """The model reads the reason of a denial."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +86,75 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     content: dict[str, Any]
     """The filled form."""
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as clients see it."""
+
+    id: str
+    identity: str
+    """Whose it is."""
+    runtime: str
+    created_at: float
+    """Seconds since the epoch."""
+    updated_at: float
+    title: str
+    """The beginning of the first message."""
+    turns: int
+    cwd: str | None
+    model: str | None
+    permission_mode: str
+    """Empty for the mode of the server."""
+    running: bool
+    """Whether a turn runs."""
+
+
+class SessionWithInteractions(Session, frozen=True, kw_only=True):
+    """A session, and what it waits for."""
+
+    interactions: list[WaitingApproval | WaitingQuestion]
+
+
+class Sessions(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions, the last used first."""
+
+    sessions: list[Session]
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for a person, the oldest first."""
+
+    interactions: list[WaitingApproval | WaitingQuestion]
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether there was a turn to cancel."""
+
+    cancelled: bool
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided."""
+
+    interaction_id: str
+    decision: Literal["approve", "deny", "answer"]
+
+
+class FailureDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request failed."""
+
+    code: CodeName
+    message: str
+    hint: str | None
+    retryable: bool
+    """Whether the same request may succeed later."""
+    details: dict[str, Any]
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request that failed."""
+
+    error: FailureDetails
 
 
 class Route(NamedTuple):
@@ -82,25 +166,28 @@ class Route(NamedTuple):
     name: str
     """The method of `AgentApi` that serves it."""
     summary: str
+    answer: Any = None
+    """The type of the answer; None if it has no body."""
     body: type[msgspec.Struct] | None = None
     status: int = 200
     """The status of a success."""
-    streams: bool = False
 
 
+_SESSION: Final = "/api/sessions/{session_id}"
+_INTERACTION: Final = "/api/interactions/{interaction_id}"
 ROUTES: Final = (
-    Route("GET", "/api/sessions", "list_sessions", "List the sessions of the caller, the last used first."),
-    Route("POST", "/api/sessions", "create_session", "Create a session.", NewSession, status=201),
-    Route("GET", "/api/sessions/{session_id}", "get_session", "Return a session, whether it runs, and what it waits for."),
-    Route("DELETE", "/api/sessions/{session_id}", "delete_session", "Cancel what runs in a session, and delete it.", status=204),
-    Route("POST", "/api/sessions/{session_id}/messages", "send_message", "Send a message, and stream the turn.", NewMessage, streams=True),
-    Route("GET", "/api/sessions/{session_id}/events", "read_events", "Stream the events of the current or last turn again.", streams=True),
-    Route("POST", "/api/sessions/{session_id}/cancel", "cancel", "Cancel the running turn."),
-    Route("GET", "/api/interactions", "list_interactions", "List what waits for a decision or an answer, the oldest first."),
-    Route("POST", "/api/interactions/{interaction_id}/approve", "approve", "Approve a tool call.", Denial),
-    Route("POST", "/api/interactions/{interaction_id}/deny", "deny", "Deny a tool call, or decline a question.", Denial),
-    Route("POST", "/api/interactions/{interaction_id}/answer", "answer", "Answer a question.", Answer),
-    Route("GET", "/api/openapi.json", "describe", "Return this document."),
+    Route("GET", "/api/sessions", "list_sessions", "List the sessions of the caller, the last used first.", Sessions),
+    Route("POST", "/api/sessions", "create_session", "Create a session.", Session, body=NewSession, status=201),
+    Route("GET", _SESSION, "get_session", "Return a session, whether it runs, and what it waits for.", SessionWithInteractions),
+    Route("DELETE", _SESSION, "delete_session", "Cancel what runs in a session, and delete it.", status=204),
+    Route("POST", f"{_SESSION}/messages", "send_message", "Send a message, and stream the turn.", StreamEvent, body=NewMessage),
+    Route("GET", f"{_SESSION}/events", "read_events", "Stream the events of the current or last turn again.", StreamEvent),
+    Route("POST", f"{_SESSION}/cancel", "cancel", "Cancel the running turn.", Cancelled),
+    Route("GET", "/api/interactions", "list_interactions", "List what waits for a decision or an answer, the oldest first.", Waiting),
+    Route("POST", f"{_INTERACTION}/approve", "approve", "Approve a tool call.", Settled, body=DecisionReason),
+    Route("POST", f"{_INTERACTION}/deny", "deny", "Deny a tool call, or decline a question.", Settled, body=DecisionReason),
+    Route("POST", f"{_INTERACTION}/answer", "answer", "Answer a question.", Settled, body=Answer),
+    Route("GET", "/api/openapi.json", "describe", "Return this document.", dict[str, Any]),
 )
 """Every operation."""
 
@@ -114,7 +201,7 @@ class _Match(NamedTuple):
 class AgentApi:
     """Serves an `AgentManager` over HTTP."""
 
-    def __init__(self, manager: AgentManager, *, roots: Sequence[Path] = (), keep_alive: float = _KEEP_ALIVE_S) -> None:
+    def __init__(self, manager: AgentManager, *, roots: Sequence[Path], keep_alive: float = _KEEP_ALIVE_S) -> None:
         self._manager = manager
         self._roots = [root.resolve() for root in roots]
         self._keep_alive = keep_alive
@@ -151,7 +238,7 @@ class AgentApi:
 
     async def _list_sessions(self, request: Request, writer: ResponseWriter) -> None:
         sessions = await self._manager.sessions.all(None if self._is_operator(request.caller) else request.caller.identity)
-        await _respond(writer, 200, {"sessions": [self._view(session) for session in sessions]})
+        await _respond(writer, 200, Sessions(sessions=[Session(**self._facts(session)) for session in sessions]))
 
     async def _create_session(self, request: Request, writer: ResponseWriter, body: NewSession) -> None:
         self._check_mode(body.permission_mode)
@@ -162,12 +249,12 @@ class AgentApi:
             model=body.model,
             permission_mode=body.permission_mode or "",
         )
-        await _respond(writer, 201, self._view(session))
+        await _respond(writer, 201, Session(**self._facts(session)))
 
     async def _get_session(self, request: Request, writer: ResponseWriter, session_id: str) -> None:
         session = await self._session(request, session_id)
         pending = self._manager.interactions.pending(identity=session.identity, session_id=session.id)
-        await _respond(writer, 200, {**self._view(session), "interactions": self._shown(pending)})
+        await _respond(writer, 200, SessionWithInteractions(**self._facts(session), interactions=self._shown(pending)))
 
     async def _delete_session(self, request: Request, writer: ResponseWriter, session_id: str) -> None:
         await self._manager.delete(await self._own_session(request, session_id))
@@ -179,6 +266,7 @@ class AgentApi:
         if session.cwd is not None and self._folder(session.cwd) != session.cwd:
             raise _outside()
         options = MessageOptions(caller=request.caller, model=body.model, permission_mode=body.permission_mode, attended=body.attended)
+        options["create"] = False  # it may have been deleted meanwhile
         if body.cwd is not None:
             options["cwd"] = self._folder(body.cwd)
         turn = await self._manager.start_turn(session.id, body.content, **options)
@@ -196,27 +284,27 @@ class AgentApi:
 
     async def _cancel(self, request: Request, writer: ResponseWriter, session_id: str) -> None:
         cancelled = await self._manager.cancel(await self._session(request, session_id))
-        await _respond(writer, 200, {"cancelled": cancelled})
+        await _respond(writer, 200, Cancelled(cancelled=cancelled))
 
     async def _list_interactions(self, request: Request, writer: ResponseWriter) -> None:
         pending = self._manager.interactions.pending(identity=None if self._is_operator(request.caller) else request.caller.identity)
-        await _respond(writer, 200, {"interactions": self._shown(pending)})
+        await _respond(writer, 200, Waiting(interactions=self._shown(pending)))
 
-    async def _approve(self, request: Request, writer: ResponseWriter, interaction_id: str, body: Denial) -> None:
+    async def _approve(self, request: Request, writer: ResponseWriter, interaction_id: str, body: DecisionReason) -> None:
         await self._decide(request, writer, interaction_id, approve=True, reason=body.reason)
 
-    async def _deny(self, request: Request, writer: ResponseWriter, interaction_id: str, body: Denial) -> None:
+    async def _deny(self, request: Request, writer: ResponseWriter, interaction_id: str, body: DecisionReason) -> None:
         await self._decide(request, writer, interaction_id, approve=False, reason=body.reason)
 
     async def _decide(self, request: Request, writer: ResponseWriter, interaction_id: str, *, approve: bool, reason: str) -> None:
         self._check_interaction(request, interaction_id)
         self._manager.interactions.decide(interaction_id, approve=approve, by=request.caller.identity, reason=reason)
-        await _respond(writer, 200, {"interaction_id": interaction_id, "decision": "approve" if approve else "deny"})
+        await _respond(writer, 200, Settled(interaction_id=interaction_id, decision="approve" if approve else "deny"))
 
     async def _answer(self, request: Request, writer: ResponseWriter, interaction_id: str, body: Answer) -> None:
         self._check_interaction(request, interaction_id)
         self._manager.interactions.answer(interaction_id, body.content, by=request.caller.identity)
-        await _respond(writer, 200, {"interaction_id": interaction_id, "decision": "answer"})
+        await _respond(writer, 200, Settled(interaction_id=interaction_id, decision="answer"))
 
     async def _describe(self, _: Request, writer: ResponseWriter) -> None:
         from toolyard.agents.openapi import openapi_document  # noqa: PLC0415 - few clients read it
@@ -297,10 +385,10 @@ class AgentApi:
                 return str(folder)
         raise _outside()
 
-    def _view(self, session: AgentSession) -> dict[str, Any]:
+    def _facts(self, session: AgentSession) -> dict[str, Any]:
         return {**session.view(), "running": self._manager.is_running(session)}
 
-    def _shown(self, pending: list[Interaction]) -> list[dict[str, Any]]:
+    def _shown(self, pending: list[Interaction]) -> list[WaitingApproval | WaitingQuestion]:
         now = time.time()
         return [interaction.view(now) for interaction in pending]
 
@@ -349,8 +437,8 @@ def _read_body(request: Request, route: Route) -> msgspec.Struct | None:
 
 async def _respond_failure(writer: ResponseWriter, error: ToolError) -> None:
     whole = Envelope.fail(error).error
-    shown = {name: getattr(whole, name) for name in ("code", "message", "hint", "retryable", "details")}
-    await _respond(writer, CODES[error.code].http, {"error": shown})
+    shown = {name: getattr(whole, name) for name in FailureDetails.__struct_fields__}
+    await _respond(writer, CODES[error.code].http, Failure(error=FailureDetails(**shown)))
 
 
 async def _respond(writer: ResponseWriter, status: int, data: object) -> None:

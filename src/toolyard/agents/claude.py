@@ -6,6 +6,8 @@ The SDK runs Claude Code as a subprocess for each turn, which keeps the conversa
 import asyncio
 import logging
 import os
+import re
+import subprocess
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -26,13 +28,18 @@ ASK_TOOL: Final = "AskUserQuestion"
 _MAX_MESSAGE: Final = 500
 _STDERR_LINES: Final = 20
 _LOST: Final = "No conversation found"
+_TOO_LONG: Final = "too long"
 _FAILURES: Final[Mapping[str, tuple[CodeName, str]]] = {
     "authentication_failed": ("unauthenticated", "Set ANTHROPIC_API_KEY in the environment of the server, or log in with 'claude'."),
     "billing_error": ("budget_exceeded", "Look at the account of the model's provider."),
     "rate_limit": ("rate_limited", "Send the message again later."),
+    _TOO_LONG: ("too_large", "Send a shorter message, or begin another session."),
 }
 """The code and the hint for what the model fails with, by the SDK's word."""
 _OTHER_FAILURE: Final[tuple[CodeName, str]] = ("upstream_error", "Send the message again, or another one.")
+_OLDEST: Final = (2, 1, 248)
+"""The first version of Claude Code that takes a message as it is written; an older one would read any file that it names."""
+_VERSION_S: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -51,6 +58,7 @@ class ClaudeRuntime:
         if options is not None and options.can_use_tool is not None:
             raise ValueError("The manager asks the person itself: leave 'can_use_tool' out.")
         self._options = options
+        self._has_checked = False
 
     def check(self) -> None:
         """Check that the SDK is there.
@@ -84,19 +92,41 @@ class ClaudeRuntime:
         sdk = import_sdk("claude_agent_sdk", extra="claude")
         stderr: list[str] = []
         options = self._query_options(sdk, request, stderr)
+        await self._check_version(options)
         reader = _Messages(request.conversation)
+        has_started = False
         try:
             async with aclosing(sdk.query(prompt=_prompt(request.content), options=options)) as messages:
                 async for message in messages:
+                    has_started = True
                     kind = type(message).__name__
                     if kind == "SystemMessage" and message.subtype == "init":
+                        _check_number(message.data.get("claude_code_version"))  # it may be one that the SDK found by itself
                         await request.remember(message.data["session_id"])
                     elif kind == "ResultMessage":
                         await self._end(request, message, reader.failure)
                     for event in reader.read(kind, message):
                         yield event
-        except sdk.ClaudeSDKError as error:
-            await self._explain(sdk, request, error, stderr)
+        except Exception as error:
+            if not isinstance(error, sdk.ClaudeSDKError) and type(error) is not Exception:  # the SDK raises that one, too
+                raise
+            await self._explain(request, error, stderr, has_started=has_started)
+
+    async def _check_version(self, options: Any) -> None:
+        """Check that a program of the host takes messages as they are written; the SDK's own does.
+
+        Raises:
+            ToolError: `runtime_unavailable`: It is too old, or does not start.
+        """
+        if options.cli_path is None or self._has_checked:
+            return
+        try:
+            said = await asyncio.to_thread(_run_version, str(options.cli_path))
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.warning("claude_failed error=%s", log_value(mask_text(str(error)[:_MAX_MESSAGE])))
+            raise _not_started() from error
+        _check_number(said)
+        self._has_checked = True
 
     def _query_options(self, sdk: Any, request: TurnRequest, stderr: list[str]) -> Any:
         """Return the options of one query: the host's, and what belongs to this turn."""
@@ -121,6 +151,7 @@ class ClaudeRuntime:
             system_prompt=base.system_prompt or claude_instructions(request.conversation),
             mcp_servers={**cast("Mapping[str, Any]", own), **request.servers},
             stderr=base.stderr or keep,
+            verbatim_prompts=True,  # else the CLI reads each file that the person names as '@path', and obeys '/clear' and others
         )
         return claude_options(options, request.conversation, hold_seconds=request.hold_s)
 
@@ -135,16 +166,16 @@ class ClaudeRuntime:
             return
         text = "; ".join(message.errors or ()) or message.result or message.subtype
         await self._check_lost(request, text)
-        code, hint = _FAILURES.get(failure, _OTHER_FAILURE)
+        code, hint = _FAILURES.get(_TOO_LONG if _TOO_LONG in text.lower() else failure, _OTHER_FAILURE)
         raise ToolError(code, shortened(text), hint=hint, may_have_run=True, reason=failure or message.subtype, blame="upstream")
 
-    async def _explain(self, sdk: Any, request: TurnRequest, error: Exception, stderr: list[str]) -> None:
-        """Raise what a person reads of a failure of the SDK."""
+    async def _explain(self, request: TurnRequest, error: Exception, stderr: list[str], *, has_started: bool) -> None:
+        """Raise what a person reads of a failure of the SDK; the log has what the program said."""
         said = log_value(mask_text(str(error)[:_MAX_MESSAGE])), log_value(mask_text(" ".join(stderr)[-_MAX_MESSAGE:]))
         _log.warning("claude_failed error=%s stderr=%s", *said)
         await self._check_lost(request, " ".join([str(error), *stderr]))
-        if isinstance(error, sdk.CLINotFoundError):
-            raise ToolError("runtime_unavailable", "Claude Code is not installed.", hint="Set 'agents.cli_path'.") from error
+        if not has_started:
+            raise _not_started() from error
         status = getattr(error, "exit_code", None)
         ended = f" with the status {status}" if status is not None else ""
         message = f"Claude Code ended{ended} before the answer was complete."
@@ -157,6 +188,36 @@ class ClaudeRuntime:
             await request.remember("")
             message = "Claude Code no longer has this conversation."
             raise ToolError("state_error", message, reason="conversation_lost", hint="Send the message again, which begins a new one.")
+
+
+def _not_started() -> ToolError:
+    hint = "The log of the server says why. See 'agents.cli_path', and whether the folder of the session still exists."
+    return ToolError("runtime_unavailable", "Claude Code did not start.", hint=hint, may_have_run=False, reason="not_started")
+
+
+def _check_number(version: object) -> None:
+    """Refuse a version of Claude Code that is too old, or unknown.
+
+    Raises:
+        ToolError: `runtime_unavailable`.
+    """
+    number = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", str(version))
+    if number is None or tuple(map(int, number.groups())) < _OLDEST:
+        _log.warning("claude_too_old version=%s", log_value(str(version)[:_MAX_MESSAGE]))
+        message = f"This Claude Code is older than {'.'.join(map(str, _OLDEST))}, and would read files that a message names."
+        hint = "Update it, or leave 'agents.cli_path' out to use the one in the SDK."
+        raise ToolError("runtime_unavailable", message, hint=hint, may_have_run=False, reason="too_old")
+
+
+def _run_version(program: str) -> str:
+    """Return what a program says to '--version'; one that cannot be run, fails or hangs raises an error."""
+    ran = subprocess.run(  # noqa: S603 - the operator chose it
+        [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_VERSION_S, check=False
+    )
+    if ran.returncode:
+        lines = ran.stderr.strip().splitlines() or [""]
+        raise subprocess.SubprocessError(f"It ended with the status {ran.returncode}: {lines[-1]}")
+    return ran.stdout.strip()
 
 
 def _check_bypass(mode: str, env: Mapping[str, str]) -> None:

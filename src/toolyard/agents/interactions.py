@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from secrets import token_hex
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -19,7 +20,17 @@ from toolyard.agents.events import ApprovalRequired, ApprovalResolved, Outcome, 
 from toolyard.model.errors import ToolError, not_found
 from toolyard.model.schema import SchemaValidator
 
-__all__ = ["MODES", "Decision", "Interaction", "Interactions", "looseness", "mode_asks", "new_interaction_id"]
+__all__ = [
+    "MODES",
+    "Decision",
+    "Interaction",
+    "Interactions",
+    "WaitingApproval",
+    "WaitingQuestion",
+    "looseness",
+    "mode_asks",
+    "new_interaction_id",
+]
 
 MODES: Final[Mapping[str, tuple[bool, int]]] = MappingProxyType(
     {
@@ -69,6 +80,26 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return f"The person refused. {self.reason}".rstrip()
 
 
+State = Literal["waiting", "parked"]
+"""Whether the countdown still runs."""
+
+
+class WaitingApproval(ApprovalRequired, frozen=True, kw_only=True, tag="approval_required"):
+    """A tool call that waits for a person."""
+
+    session_id: str
+    state: State
+    created_at: float
+
+
+class WaitingQuestion(Question, frozen=True, kw_only=True, tag="question"):
+    """A question that waits for a person."""
+
+    session_id: str
+    state: State
+    created_at: float
+
+
 class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     """A question to a person that has no answer yet."""
 
@@ -96,10 +127,11 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
             return Question(form=self.form, **common, **times)
         return ApprovalRequired(arguments=self.arguments, source=self.source, **common, **times)
 
-    def view(self, now: float) -> dict[str, Any]:
+    def view(self, now: float) -> WaitingApproval | WaitingQuestion:
         """Return what a client sees of it: its event, and its state at a time."""
-        state = "parked" if now >= self.parks_at else "waiting"
-        return {"session_id": self.session_id, "state": state, "created_at": round(self.created_at, 3), **msgspec.to_builtins(self.event())}
+        event, state = self.event(), "parked" if now >= self.parks_at else "waiting"
+        kind: Any = WaitingQuestion if isinstance(event, Question) else WaitingApproval
+        return kind(session_id=self.session_id, state=state, created_at=round(self.created_at, 3), **msgspec.structs.asdict(event))
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -127,14 +159,15 @@ class Interactions:
         """Return the longest time that an interaction waits."""
         return self._park_s
 
-    async def ask(self, emit: Callable[[StreamEvent], None], *, attended: bool, **facts: Any) -> Decision:
+    async def ask(self, emit: Callable[[StreamEvent], None], *, attended: bool, until: float = inf, **facts: Any) -> Decision:
         """Show an interaction and wait for the decision; `facts` are fields of `Interaction`, with its id.
 
-        Without a person at hand it is refused when the countdown ends. Cancelling the wait denies.
+        Without a person at hand it is refused when the countdown ends, and in any case at the time `until`. Cancelling the wait
+        denies.
         """
         now = self._clock()
-        wait_s = self._park_s if attended else self._countdown_s
-        interaction = Interaction(created_at=now, parks_at=now + self._countdown_s, expires_at=now + wait_s, **facts)
+        wait_s = max(min(self._park_s if attended else self._countdown_s, until - now), 0.0)
+        interaction = Interaction(created_at=now, parks_at=now + min(self._countdown_s, wait_s), expires_at=now + wait_s, **facts)
         pending = _Pending(interaction, asyncio.get_running_loop().create_future(), emit)
         self._pending[interaction.id] = pending
         emit(interaction.event())

@@ -6,8 +6,8 @@ It knows no SDK, which is the runtime's business, and no HTTP. Its turns run in 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
-from typing import Any, Final, Self, TypedDict, Unpack
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, Final, Self, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -31,6 +31,10 @@ __all__ = ["AgentManager", "AgentOptions", "MessageOptions", "Servers"]
 Servers = Mapping[str, Any] | Callable[[AgentSession], Mapping[str, Any]]
 """MCP servers of the host, or a function that makes those of a session for each query."""
 _MAX_FINISHED: Final = 100
+_KEPT_S: Final = 600.0
+"""How long the events of a finished turn can be read."""
+_SHARE: Final = 4
+"""One identity runs at most this part of the turns, so that others find a place."""
 _MAX_CHARACTERS: Final = 1_000_000
 _log = logging.getLogger(__name__)
 
@@ -47,7 +51,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     turn_s: float = 3600.0
     """How long a turn may take, apart from the time that a person is asked; 0 is for ever."""
     turns: int = 8
-    """How many turns run at one time."""
+    """How many turns run at one time; an identity that signed in runs at most a quarter of them, and at least one."""
     ask_before_destroy: bool = True
 
 
@@ -60,6 +64,8 @@ class MessageOptions(TypedDict, total=False):
     """The folder that the agent works in; only a session's first message can choose it."""
     permission_mode: str | None
     model: str | None
+    create: bool
+    """Whether an unknown session is created, which is the default; otherwise it is `not_found`."""
     attended: bool
     """Whether a person is at hand; without one, what needs a person is refused when the countdown ends."""
 
@@ -99,7 +105,8 @@ class AgentManager:
         Raises:
             ValueError: A name is reserved for the yard, or the runtime takes no servers.
         """
-        self.runtime.check_servers(["a function"] if callable(servers) else servers)
+        if not callable(servers):  # those of a function are checked for each query
+            self.runtime.check_servers(servers)
         self._servers = servers
 
     async def send_message(self, session_id: str, content: str, **options: Unpack[MessageOptions]) -> AsyncGenerator[StreamEvent]:
@@ -108,7 +115,8 @@ class AgentManager:
         Closing the iterator before its end cancels the turn.
 
         Raises:
-            ToolError: The message is refused: `state_error` while another one runs, `overloaded`, or `invalid_input`.
+            ToolError: The message is refused: `state_error` while another one runs, here or in another server, `overloaded`,
+                `not_found` or `invalid_input`.
         """
         turn = await self.start_turn(session_id, content, **options)
         try:
@@ -128,19 +136,22 @@ class AgentManager:
         self._check(content, options)
         caller = options.get("caller", ANYONE)
         key = (caller.identity, session_id)
+        self._check_room(key)
         turn = self._reserve(key)
         try:
-            session = await self.sessions.find(caller.identity, session_id)
-            if session is None:
-                session = await self.sessions.create(caller, runtime=self.runtime.name, session_id=session_id, cwd=options.get("cwd"))
-            self._check_session(session, options)
-            changes = {"turns": session.turns + 1, "title": session.titled(content).title}
-            turn.session = session = await self.sessions.save(session, **changes)
-            self._check_open()
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(self.sessions.locked(*key, on_lost=lambda: turn.cancel("lost")))
+                session = await self._find(caller, session_id, options)
+                self._check_session(session, options)
+                changes = {"turns": session.turns + 1, "title": session.titled(content).title}
+                turn.session = session = await self.sessions.save(session, **changes)
+                self._check_open()
+                mode = options.get("permission_mode") or session.permission_mode or self.options.permission_mode
+                person = Person(self.yard, self.interactions, turn, session=session, mode=mode, attended=options.get("attended", True))
+                turn.start(self._run(person, caller, content, options, held=stack.pop_all()))
         except BaseException:
-            self._turns.pop(key, None)
+            self._drop(key, turn)
             raise
-        turn.start(self._run(turn, session, caller, content, options))
         return turn
 
     def turn_of(self, session: AgentSession) -> Turn | None:
@@ -162,13 +173,22 @@ class AgentManager:
         return True
 
     async def delete(self, session: AgentSession) -> None:
-        """Cancel what runs in a session, and delete it."""
-        await self.cancel(session, "deleted")
-        self._turns.pop(session.key, None)
-        current = await self.sessions.find(session.identity, session.id)
-        await self.sessions.delete(session)
-        if current is not None and current.sdk_session_id:
-            await self.runtime.forget(current.sdk_session_id)
+        """Cancel what runs in a session, and delete it.
+
+        Raises:
+            ToolError: `state_error` while another server works in it.
+        """
+        while await self.cancel(session, "deleted"):  # another message may have come meanwhile
+            pass
+        turn = self._reserve(session.key)
+        try:
+            async with self.sessions.locked(*session.key):
+                current = await self.sessions.find(*session.key)
+                await self.sessions.delete(session)
+                for sdk_session_id in () if current is None else current.sdk_session_ids:
+                    await self.runtime.forget(sdk_session_id)
+        finally:
+            self._drop(session.key, turn)
 
     def cancel_all(self) -> None:
         """Cancel every turn and take no more, because the server shuts down.
@@ -207,30 +227,51 @@ class AgentManager:
         if self._is_closing:
             raise ToolError("overloaded", "The server shuts down.", hint="Send it again later.", may_have_run=False)
 
-    def _reserve(self, key: tuple[str, str]) -> Turn:
-        """Take the place of a turn, before anything is awaited, lest two messages run at once."""
-        running = self._turns.get(key)
-        if running is not None and not running.is_over:
+    def _check_room(self, key: tuple[str, str]) -> None:
+        """Refuse a message while its session, its identity or the server has no room for a turn."""
+        running = [other for other, turn in self._turns.items() if not turn.is_over]
+        if key in running:
             message = "The agent still works on another message."
             hint = "Wait for its end, or cancel it."
             raise ToolError("state_error", message, reason="turn_running", hint=hint, may_have_run=False)
-        over = [other for other, turn in self._turns.items() if turn.is_over]
         self._check_open()
-        if len(self._turns) - len(over) >= self.options.turns:
-            message = f"{self.options.turns} turns run already."
-            raise ToolError("overloaded", message, reason="turns_full", hint="Send it again later.", may_have_run=False)
+        most = self.options.turns
+        if len(running) >= most:
+            raise ToolError("overloaded", f"{most} turns run already.", reason="turns_full", hint=_LATER, may_have_run=False)
+        share = most if key[0] == ANYONE.identity else max(most // _SHARE, 1)  # without credentials all have one identity
+        if sum(identity == key[0] for identity, _ in running) >= share:
+            message = f"{share} of your turns run already."
+            raise ToolError("overloaded", message, reason="turns_full", hint=_LATER, may_have_run=False)
+
+    def _reserve(self, key: tuple[str, str]) -> Turn:
+        """Take the place of a turn, before anything is awaited, lest two messages run at once."""
+        over = [other for other, turn in self._turns.items() if turn.is_over]
         for other in over[: len(over) - _MAX_FINISHED + 1] if len(over) >= _MAX_FINISHED else ():
             del self._turns[other]
         self._turns.pop(key, None)
         turn = self._turns[key] = Turn(seconds=self.options.turn_s)
         return turn
 
-    async def _run(self, turn: Turn, session: AgentSession, caller: Caller, content: str, options: MessageOptions) -> None:
-        """Run a turn to its last event, even if it fails."""
-        status: Status = "failed"
+    def _drop(self, key: tuple[str, str], turn: Turn) -> None:
+        """Give the place of a turn that did not start, or is over for long, to the next one."""
+        turn.end()
+        if self._turns.get(key) is turn:
+            del self._turns[key]
+
+    async def _find(self, caller: Caller, session_id: str, options: MessageOptions) -> AgentSession:
+        """Return the session of a message; an unknown one is created, unless the message says otherwise."""
+        found = await self.sessions.find(caller.identity, session_id)
+        if found is None and options.get("create", True):
+            return await self.sessions.create(caller, runtime=self.runtime.name, session_id=session_id, cwd=options.get("cwd"))
+        return found or await self.sessions.get(caller.identity, session_id)
+
+    async def _run(self, person: Person, caller: Caller, content: str, options: MessageOptions, *, held: AsyncExitStack) -> None:
+        """Run the turn of a person to its last event, whatever happens, and release the session."""
+        turn, session, status = person.turn, person.session, cast("Status", "failed")
         timeout = asyncio.timeout(self.options.turn_s or None)
         try:
-            request = self._request(turn, session, caller, content, options)
+            turn.check_cancelled()
+            request = self._request(person, caller, content, options)
             async with timeout, aclosing(self.runtime.run(request)) as events:
                 with turn.limited(timeout):
                     async for event in events:
@@ -241,7 +282,10 @@ class AgentManager:
         except Exception as error:  # noqa: BLE001 - a defect must not leave a stream without an end
             turn.emit(self._explain(error, session, is_late=timeout.expired()))
         finally:
+            async with held:
+                await person.close()
             self._end(turn, session, status)
+            asyncio.get_running_loop().call_later(_KEPT_S, self._drop, session.key, turn)
 
     def _end(self, turn: Turn, session: AgentSession, status: Status) -> None:
         """Emit the last events of a turn."""
@@ -262,19 +306,22 @@ class AgentManager:
         log_exception(_log, "turn_failed session=%s runtime=%s", log_value(session.id), self.runtime.name, error=error)
         return Error(code="internal_error", message="The turn failed because of a defect.", hint="The log of the server says more.")
 
-    def _request(self, turn: Turn, session: AgentSession, caller: Caller, content: str, options: MessageOptions) -> TurnRequest:
-        mode = options.get("permission_mode") or session.permission_mode or self.options.permission_mode
-        person = Person(self.yard, self.interactions, turn, session=session, mode=mode, attended=options.get("attended", True))
+    def _request(self, person: Person, caller: Caller, content: str, options: MessageOptions) -> TurnRequest:
+        turn, session = person.turn, person.session
         client = f"agent-{self.runtime.name}"
         asks = self.options.ask_before_destroy
         conversation = Conversation(self.yard, caller=caller, scope=session.scope, ask_before_destroy=asks, client=client)
-        conversation.channel = msgspec.structs.replace(conversation.channel, ask=person.ask_client, capabilities=ELICITATION)
+        conversation.channel = msgspec.structs.replace(
+            conversation.channel, ask=person.ask_client, capabilities=ELICITATION, has_permitted=person.has_permitted
+        )
         servers = self._servers(session) if callable(self._servers) else self._servers
+        self.runtime.check_servers(servers)
 
         async def remember(sdk_session_id: str) -> None:
             current = turn.session or session
             if current.sdk_session_id != sdk_session_id:
-                turn.session = await self.sessions.save(current, sdk_session_id=sdk_session_id)
+                known = dict.fromkeys([*current.sdk_session_ids, *filter(None, [sdk_session_id])])
+                turn.session = await self.sessions.save(current, sdk_session_id=sdk_session_id, sdk_session_ids=tuple(known))
 
         return TurnRequest(
             content=content,
@@ -285,7 +332,7 @@ class AgentManager:
             store=self.yard.store,
             store_key=self.sessions.items_key(session),
             resume=session.sdk_session_id,
-            permission_mode=mode,
+            permission_mode=person.mode,
             model=options.get("model") or session.model or self.options.model,
             cwd=session.cwd,
             servers=servers,
@@ -293,8 +340,13 @@ class AgentManager:
         )
 
 
+_LATER: Final = "Send it again later."
+
+
 def _stopped(why: str) -> Error:
     """Return the event of a cancelled turn."""
+    if why == "lost":
+        return Error(code="cancelled", message="The store was away, and another server took the session over.")
     if why == "shutdown":
         return Error(code="cancelled", message="The server shuts down.", hint="Send the message again later.", retryable=True)
     return Error(code="cancelled", message="The turn was cancelled.")

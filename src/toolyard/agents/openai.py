@@ -23,6 +23,8 @@ __all__ = ["OpenAIRuntime", "StoredItems", "explain_error"]
 
 _MAX_STEPS: Final = 200
 _HINT: Final = "Send the message again, or another one."
+_KEY_HINT: Final = "Set OPENAI_API_KEY in the environment of the server."
+_LENGTH_HINT: Final = "Send a shorter message, or begin another session."
 _HTTP_CLIENTS: Final = ("httpx", "httpx2", "httpcore", "httpcore2")
 
 
@@ -109,17 +111,28 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def explain_error(error: Exception, sdk: Any, errors: Any) -> Exception:
-    """Return the message for a failure of the SDK or the model, or the error itself if it is a defect."""
-    known: list[tuple[Any, CodeName, str]] = [
-        (sdk.MaxTurnsExceeded, "limit_exceeded", "The agent took too many steps"),
-        (errors.AuthenticationError, "unauthenticated", "The model refuses the key"),
-        (errors.RateLimitError, "rate_limited", "The model is asked too often"),
-        (errors.APIConnectionError, "upstream_unavailable", "The model cannot be reached"),
-        ((sdk.AgentsException, errors.OpenAIError), "upstream_error", "The model failed"),
+    """Return what a person reads of a failure of the SDK or the model, or the error itself if it is a defect."""
+    known: list[tuple[Any, CodeName, str, str]] = [
+        (sdk.MaxTurnsExceeded, "limit_exceeded", "The agent took too many steps", _HINT),
+        (errors.AuthenticationError, "unauthenticated", "The model refuses the key", _KEY_HINT),
+        (errors.RateLimitError, "rate_limited", "The model is asked too often", "Send the message again later."),
+        (errors.APIConnectionError, "upstream_unavailable", "The model cannot be reached", _HINT),
+        ((sdk.AgentsException, errors.OpenAIError), "upstream_error", "The model failed", _HINT),
     ]
-    for kind, code, sentence in known:
+    special: dict[str, tuple[Any, CodeName, str, str]] = {
+        "insufficient_quota": (
+            errors.APIError,
+            "budget_exceeded",
+            "The account is used up",
+            "Look at the account of the model's provider.",
+        ),
+        "context_length_exceeded": (errors.APIError, "too_large", "The conversation is too long", _LENGTH_HINT),
+    }
+    if type(error) is errors.OpenAIError:  # there is no key
+        known.insert(0, (errors.OpenAIError, "unauthenticated", "There is no key for the model", _KEY_HINT))
+    for kind, code, sentence, hint in [*filter(None, [special.get(str(getattr(error, "code", None)))]), *known]:
         if isinstance(error, kind):
-            return ToolError(code, f"{sentence}: {shortened(str(error))}", hint=_HINT, blame="upstream", may_have_run=True)
+            return ToolError(code, f"{sentence}: {shortened(str(error))}", hint=hint, blame="upstream", may_have_run=True)
     is_cut_off = type(error).__module__.partition(".")[0] in _HTTP_CLIENTS
     if is_cut_off or isinstance(error, JSONDecodeError | UnicodeDecodeError):  # the SDK passes these on
         return ToolError("upstream_error", "The model's answer broke off, or is no JSON.", hint=_HINT, may_have_run=True)
@@ -137,11 +150,9 @@ class StoredItems:
         self.session_id = key
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the items; calls that were never answered are left out, because the API refuses them."""
+        """Return the items, or the last ones; the SDK leaves out calls that were never answered."""
         items = await self._read()
-        answered = {item.get("call_id") for item in items if item.get("type") == "function_call_output"}
-        kept = [item for item in items if item.get("type") != "function_call" or item.get("call_id") in answered]
-        return kept if limit is None else kept[-limit:]
+        return items if limit is None else items[-limit:]
 
     async def add_items(self, items: list[Any]) -> None:
         """Add items."""
@@ -202,6 +213,12 @@ class _Events:
         if name == "tool_output":
             raw = item.raw_item
             call_id: str = cast("dict[str, Any]", raw)["call_id"] if isinstance(raw, dict) else raw.call_id
-            text = item.output if isinstance(item.output, str) else msgspec.json.encode(item.output, enc_hook=str).decode()
+            text = _text(item.output)
             tool = self._tools.get(call_id, "")
             yield ToolResult(tool_call_id=call_id, tool=tool, text=text, is_error='"success":false' in text[:20])
+
+
+def _text(output: object) -> str:
+    """Return the texts of a result."""
+    parts = cast("list[Any]", output) if isinstance(output, list) else [output]
+    return "\n".join(part if isinstance(part, str) else str(getattr(part, "text", f"[{getattr(part, 'type', 'data')}]")) for part in parts)

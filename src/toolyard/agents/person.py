@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -12,10 +12,9 @@ from toolyard.agents.interactions import Decision, Interactions, mode_asks, new_
 from toolyard.agents.sessions import AgentSession
 from toolyard.agents.turn import Turn
 from toolyard.dispatch.call import Call, current_call
-from toolyard.model.elicitation import APPROVAL_KEY, ClientRequest, unsupported_by_client
+from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.errors import ToolError
 from toolyard.policy.approvals import Approval, AuditLine, arguments_hash
-from toolyard.policy.gate import TIMED_OUT
 from toolyard.state.store import StoreUnavailableError
 from toolyard.yard import Yard, background_task
 
@@ -25,6 +24,21 @@ ELICITATION: Final = frozenset({"elicitation"})
 """What the client of a turn can be asked."""
 _CALL_IDS: Final = ("claudecode/toolUseId", "openai/toolCallId")
 """Where the SDKs state the id of a tool call."""
+_DECISIONS: Final[Mapping[Outcome, Literal["approve", "deny", "withdraw"]]] = {
+    "approved": "approve",
+    "denied": "deny",
+    "expired": "withdraw",
+    "cancelled": "withdraw",
+}
+"""What a person's decision means for an approval of the yard."""
+
+
+class _Permission(NamedTuple):
+    """A tool call that the person permitted before it was made."""
+
+    tool: str
+    arguments: dict[str, Any]
+    decision: Decision
 
 
 class Person:
@@ -33,15 +47,18 @@ class Person:
     def __init__(self, yard: Yard, interactions: Interactions, turn: Turn, *, session: AgentSession, mode: str, attended: bool) -> None:
         self._yard = yard
         self._interactions = interactions
-        self._turn = turn
-        self._session = session
-        self._mode = mode
+        self.turn = turn
+        self.session = session
+        self.mode = mode
         self._attended = attended
-        self._deciders: dict[str, Decision] = {}
+        self._permitted: dict[str, _Permission] = {}
+        """By the SDK's id of the call."""
+        self._shown: set[str] = set()
+        """The approvals that the person sees."""
 
     async def permit(self, tool: str, arguments: dict[str, Any], *, tool_call_id: str, source: Source) -> Decision:
         """Decide about a tool call as the mode says; a person's yes is remembered for the yard's own rules."""
-        if not mode_asks(self._mode):
+        if not mode_asks(self.mode):
             return Decision(outcome="approved")
         decision = await self._interact(
             kind="approval",
@@ -51,9 +68,8 @@ class Person:
             source=source,
             arguments=arguments,
         )
-        if decision.is_yes:
-            self._turn.permitted[tool_call_id] = arguments
-            self._deciders[tool_call_id] = decision
+        if decision.is_yes and tool_call_id and source == "yard":
+            self._permitted[tool_call_id] = _Permission(tool, arguments, decision)
         self._audit(f"permission_{decision.outcome}", tool, tool_call_id, decision)
         return decision
 
@@ -65,13 +81,24 @@ class Person:
         """Answer what the yard asks its client: approvals that rules want, and questions of tools."""
         if any(ask.missing_capability(ELICITATION) for ask in asks.values()):
             raise unsupported_by_client(asks, ELICITATION)
-        return {key: await self._answer(key, ask) for key, ask in asks.items()}
+        return {key: await self._answer(ask) for key, ask in asks.items()}
 
-    async def _answer(self, key: str, ask: ClientRequest) -> dict[str, Any]:
+    def has_permitted(self, call: Call) -> bool:
+        """Return whether the person permitted this very call, with these arguments, and it was not made yet."""
+        permission = self._permitted.get(_call_id(call))
+        return permission is not None and _is_shown(permission, call)
+
+    async def close(self) -> None:
+        """Withdraw the approvals that the person still sees, because the turn ends; the same calls ask anew."""
+        for approval_id in tuple(self._shown):
+            with suppress(StoreUnavailableError):  # it expires by itself
+                await self._decide(approval_id, Decision(outcome="cancelled"))
+
+    async def _answer(self, ask: ClientRequest) -> dict[str, Any]:
         call = current_call()
-        gate = self._yard.gate
-        if key.startswith(APPROVAL_KEY) and gate is not None:
-            await self._approve(call, await gate.approvals.get(key.removeprefix(APPROVAL_KEY)))
+        approval = await self._approval_of(ask, call)
+        if approval is not None:
+            await self._approve(call, approval)
             return {"action": "cancel"}  # it is decided already, in the name of the person who did
         text, form = ask.params["message"], ask.params["requestedSchema"]
         decision = await self._interact(kind="question", text=text, tool=call.spec.name, tool_call_id=_call_id(call), form=dict(form))
@@ -79,19 +106,33 @@ class Person:
             return {"action": "accept", "content": decision.content}
         return {"action": "decline" if decision.outcome == "declined" else "cancel"}
 
+    async def _approval_of(self, ask: ClientRequest, call: Call) -> Approval | None:
+        """Return the approval that a question is about, if this person may decide; that of a mounted yard is an ordinary question."""
+        gate = self._yard.gate
+        if gate is None or not ask.approval_id:
+            return None
+        with suppress(ToolError):
+            approval = await gate.approvals.get(ask.approval_id)
+            if approval.binding.owner == call.caller.owner and approval.card.by == "anyone":
+                return approval
+        return None
+
     async def _approve(self, call: Call, approval: Approval) -> None:
         """Decide about an approval of the yard: as the person did for the same call and arguments, or by asking."""
-        call_id = _call_id(call)
-        if _is_about(approval, call) and _is_shown(self._turn.permitted.get(call_id), call):
-            del self._turn.permitted[call_id]  # one question for one call
-            decision = self._deciders[call_id]
+        if _is_about(approval, call) and self.has_permitted(call):
+            decision = self._permitted.pop(_call_id(call)).decision  # one question for one call
         else:
+            self._shown.add(approval.id)
             decision = await self._ask_about(call, approval)
-        gate = self._yard.gate
-        if gate is not None and decision.outcome in {"approved", "denied", "expired"}:
-            by = TIMED_OUT if decision.outcome == "expired" else f"client:{decision.by}"
+        await self._decide(approval.id, decision)
+
+    async def _decide(self, approval_id: str, decision: Decision) -> None:
+        """Settle an approval; one that nobody decided about is withdrawn, so that the same call asks anew."""
+        self._shown.discard(approval_id)
+        gate, by = self._yard.gate, f"client:{decision.by}" if decision.by else decision.outcome
+        if gate is not None:
             with suppress(ToolError):  # somebody else was faster
-                await gate.approvals.decide(approval.id, "approve" if decision.is_yes else "deny", by=by, reason=decision.reason)
+                await gate.approvals.decide(approval_id, _DECISIONS[decision.outcome], by=by, reason=decision.reason)
 
     async def _ask_about(self, call: Call, approval: Approval) -> Decision:
         """Show the card of an approval, until it is decided here or elsewhere."""
@@ -104,6 +145,7 @@ class Person:
                 tool=approval.card.tool,
                 tool_call_id=_call_id(call),
                 arguments=dict(call.arguments) if _is_about(approval, call) else _arguments_of(approval),
+                until=approval.expires_at,
             )
 
     async def _watch(self, interaction_id: str, approval: Approval) -> None:
@@ -128,9 +170,9 @@ class Person:
         return "\n".join([f"May '{tool}' run?", *lines])
 
     async def _interact(self, **facts: Any) -> Decision:
-        of = {"id": new_interaction_id(), "session_id": self._session.id, "identity": self._session.identity}
-        with self._turn.waiting():
-            return await self._interactions.ask(self._turn.emit, attended=self._attended, **{**of, **facts})
+        of: dict[str, Any] = {"id": new_interaction_id(), "session_id": self.session.id, "identity": self.session.identity}
+        with self.turn.waiting():
+            return await self._interactions.ask(self.turn.emit, attended=self._attended, **{**of, **facts})
 
     def _audit(self, event: str, tool: str, call_id: str, decision: Decision) -> None:
         """Write a decision about a tool call to the audit log; the yard writes those about its own approvals."""
@@ -142,7 +184,7 @@ class Person:
                     event=event,
                     approval_id=call_id,
                     tool=tool,
-                    identity=self._session.identity,
+                    identity=self.session.identity,
                     by=decision.by,
                     reason=decision.reason,
                 )
@@ -170,20 +212,26 @@ def _arguments_of(approval: Approval) -> dict[str, Any]:
         return {"": approval.card.arguments}
 
 
-def _is_shown(permitted: dict[str, Any] | None, call: Call) -> bool:
+def _is_shown(permission: _Permission, call: Call) -> bool:
     """Return whether the person saw this call, with these arguments, in what they permitted.
 
     That is the permitted call itself, or the one call that a tool such as `run_tool` makes. Arguments that were repaired, or taken
     from a stored result, are not what the person saw. Defaults that were filled in do not matter.
     """
-    if permitted is None:
+    outer, shown = call.parent or call, permission.arguments
+    if outer.parent is not None or outer.name != permission.tool or _sent(outer) != shown:
         return False
-    shown = permitted
-    if call.parent is not None:
-        inner = [cast("dict[str, Any]", value) for value in permitted.values() if isinstance(value, dict)]
+    if call is not outer:
+        is_only_call = outer.is_proxy and call.name in shown.values()
+        inner = [cast("dict[str, Any]", value) for value in shown.values() if isinstance(value, dict)]
         shown = inner[0] if inner else {}
-        is_only_call = call.parent.parent is None and call.parent.is_proxy and call.name in permitted.values()
-        if not is_only_call or (call.request.arguments or {}) != shown:
+        if not is_only_call or _sent(call) != shown:
             return False
     missing = object()
     return all(call.arguments.get(name, missing) == value for name, value in shown.items())
+
+
+def _sent(call: Call) -> object:
+    """Return the arguments of a call as the model sent them."""
+    sent = call.request.arguments
+    return msgspec.json.decode(sent) if isinstance(sent, msgspec.Raw) else sent or {}

@@ -1,7 +1,9 @@
 """Agent sessions: conversations of callers with an agent, kept in the store so that they outlive the process."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from secrets import token_hex
 from typing import Any, Final
 
@@ -9,12 +11,14 @@ import msgspec
 
 from toolyard.dispatch.call import Caller
 from toolyard.model.errors import ToolError, not_found
-from toolyard.state.store import Store, owner_key
+from toolyard.state.store import Store, StoreUnavailableError, owner_key
+from toolyard.yard import background_task
 
 __all__ = ["AgentSession", "AgentSessions"]
 
 _PREFIX: Final = "agent_session/"
 _MAX_ID: Final = 128
+_LEASE_S: Final = 15.0
 _MAX_SESSIONS: Final = 1000
 _TITLE_CHARACTERS: Final = 80
 
@@ -38,6 +42,8 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
     """The mode of its messages, unless a message has its own; empty for that of the server."""
     sdk_session_id: str = ""
     """The id by which the SDK finds the conversation."""
+    sdk_session_ids: tuple[str, ...] = ()
+    """This id, and those that the conversation had before."""
 
     @property
     def scope(self) -> str:
@@ -52,7 +58,7 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
     def view(self) -> dict[str, Any]:
         """Return what clients see of it."""
         facts = msgspec.to_builtins(self)
-        del facts["sdk_session_id"]
+        del facts["sdk_session_id"], facts["sdk_session_ids"]
         return {**facts, "created_at": round(self.created_at, 3), "updated_at": round(self.updated_at, 3)}
 
     def titled(self, content: str) -> "AgentSession":
@@ -74,8 +80,7 @@ class AgentSessions:
         Raises:
             ToolError: `overloaded` if the caller has too many, or `invalid_input` if the id cannot be used.
         """
-        if session_id and (len(session_id) > _MAX_ID or not session_id.isprintable() or "/" in session_id):
-            raise ToolError("invalid_input", "An id of a session has up to 128 printable characters, and no '/'.", may_have_run=False)
+        _check_id(session_id)
         if len(await self._store.keys(_folder(caller.identity), limit=_MAX_SESSIONS)) >= _MAX_SESSIONS:
             message = f"There are {_MAX_SESSIONS} sessions already."
             raise ToolError("overloaded", message, hint="Delete some.", reason="sessions_full", may_have_run=False)
@@ -120,6 +125,40 @@ class AgentSessions:
         await self._store.put(_folder(session.identity) + session.id, msgspec.json.encode(changed))
         return changed
 
+    @asynccontextmanager
+    async def locked(self, identity: str, session_id: str, on_lost: Callable[[], None] = lambda: None) -> AsyncGenerator[None]:
+        """Hold a session, so that no other server works in it; `on_lost` is called if another one took it over.
+
+        Raises:
+            ToolError: `state_error` if another server holds it.
+        """
+        _check_id(session_id)
+        key = f"agent_lease/{_folder(identity).removeprefix(_PREFIX)}{session_id}"
+        taken = await self._store.acquire(key, ttl=_LEASE_S)
+        if taken is None:
+            message = "Another server works in this session."
+            hint = "Wait for its end, or cancel it there. If that server was killed, wait for a few seconds."
+            raise ToolError("state_error", message, reason="turn_running", hint=hint, may_have_run=False)
+        lease = taken
+
+        async def renew() -> None:
+            nonlocal lease
+            while True:
+                await asyncio.sleep(_LEASE_S / 3)
+                with suppress(StoreUnavailableError):  # it is taken again, if nobody else has it then
+                    if not await self._store.renew(lease, ttl=_LEASE_S):
+                        again = await self._store.acquire(key, ttl=_LEASE_S)
+                        if again is None:
+                            return on_lost()
+                        lease = again
+
+        try:
+            async with background_task(renew()):
+                yield
+        finally:
+            with suppress(StoreUnavailableError):  # it ends by itself
+                await self._store.release(lease)
+
     async def delete(self, session: AgentSession) -> None:
         """Delete a session, and what its runtime stored."""
         await self._store.delete(_folder(session.identity) + session.id)
@@ -128,6 +167,11 @@ class AgentSessions:
     def items_key(self, session: AgentSession) -> str:
         """Return the key under which a runtime may keep the conversation."""
         return f"agent_items/{_folder(session.identity).removeprefix(_PREFIX)}{session.id}"
+
+
+def _check_id(session_id: str) -> None:
+    if len(session_id) > _MAX_ID or not session_id.isprintable() or "/" in session_id:
+        raise ToolError("invalid_input", "An id of a session has up to 128 printable characters, and no '/'.", may_have_run=False)
 
 
 def _folder(identity: str) -> str:

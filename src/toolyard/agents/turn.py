@@ -1,6 +1,6 @@
 """One turn of an agent: its task, its events and its time limit.
 
-The events are kept while the turn runs and until the session's next one, so that a client that lost its connection reads on.
+The events are kept while the turn runs and for some minutes after it, so that a client that lost its connection reads on.
 """
 
 import asyncio
@@ -9,14 +9,16 @@ from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from toolyard.agents.events import Done, Error, StreamEvent
+from toolyard.agents.events import Done, Error, StreamEvent, encode_stream_event
 from toolyard.agents.sessions import AgentSession
 
 __all__ = ["Turn"]
 
-_MAX_EVENTS: Final = 50_000
-_DROPPED: Final = 5000
-"""How many are dropped at once, because dropping moves the rest."""
+_MAX_BYTES: Final = 8 * 1024 * 1024
+_EVENT_BYTES: Final = 200
+"""What an event takes besides its text."""
+_KEPT_SHARE: Final = 0.9
+"""The share that is kept when there are too many, because dropping moves the rest."""
 _GAP: Final = Error(code="too_large", message="Events are missing here: more came than are kept for a client that does not read.")
 
 
@@ -25,11 +27,12 @@ class Turn:
 
     def __init__(self, *, seconds: float) -> None:
         self.session: AgentSession | None = None
-        self.permitted: dict[str, dict[str, Any]] = {}
-        """The arguments of the tool calls that the person permitted, by the id of the call."""
         self.stopped_by: str = ""
         """Why it was cancelled: 'client', 'shutdown' or 'deleted'; empty if it was not."""
         self._events: list[StreamEvent] = []
+        self._sizes: list[int] = []
+        self._bytes = 0
+        self._ended = asyncio.Event()
         self._dropped = 0
         """How many of the first events are not kept any longer."""
         self._readers: set[asyncio.Event] = set()
@@ -56,11 +59,14 @@ class Turn:
         return round((time.monotonic() - self._started) * 1000)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the turn in a task of its own, which no client's connection ends."""
-        self._task = task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(lambda _: self.emit(Done(status="cancelled")))  # a task that is cancelled at once never begins
-        if self.stopped_by:
-            task.cancel()
+        """Run the turn in a task of its own, which no client's connection ends; it calls `check_cancelled` first."""
+
+        async def run() -> None:
+            self._task = task  # from here on it can be cancelled: a task that never begins releases nothing
+            await work
+
+        task = asyncio.get_running_loop().create_task(run())
+        task.add_done_callback(lambda _: self.end())
 
     def cancel(self, why: str) -> None:
         """Cancel the turn, unless it is over; its last events say so."""
@@ -69,21 +75,45 @@ class Turn:
             if self._task is not None:
                 self._task.cancel()
 
+    def check_cancelled(self) -> None:
+        """Check that the turn was not cancelled before it began.
+
+        Raises:
+            CancelledError: It was.
+        """
+        if self.stopped_by:
+            raise asyncio.CancelledError
+
     async def wait(self) -> None:
         """Wait until the turn has ended and released everything."""
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        await self._ended.wait()
+
+    def end(self) -> None:
+        """End the turn, if it did not start or has no last event."""
+        self.emit(Done(status="cancelled"))
+        self._ended.set()
 
     def emit(self, event: StreamEvent) -> None:
         """Add an event."""
         if self.is_over:
             return
+        size = len(encode_stream_event(event)) + _EVENT_BYTES
         self._events.append(event)
-        if len(self._events) > _MAX_EVENTS:
-            del self._events[:_DROPPED]
-            self._dropped += _DROPPED
+        self._sizes.append(size)
+        self._bytes += size
+        if self._bytes > _MAX_BYTES:
+            self._drop_first()
         for reader in self._readers:
             reader.set()
+
+    def _drop_first(self) -> None:
+        """Drop the first events, and never the last one."""
+        count = 0
+        while self._bytes > _MAX_BYTES * _KEPT_SHARE and count < len(self._events) - 1:
+            self._bytes -= self._sizes[count]
+            count += 1
+        del self._events[:count], self._sizes[:count]
+        self._dropped += count
 
     @contextmanager
     def reader(self) -> Generator[asyncio.Event]:

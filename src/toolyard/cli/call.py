@@ -274,7 +274,7 @@ def _channel(options: Options, terminal: Terminal) -> Channel:
 
     def log(level: str, text: str, facts: Mapping[str, object]) -> None:
         if _LEVELS.get(level.upper(), logging.INFO) >= minimum:
-            terminal.say(" ".join([f"{level}:", text, *(f"{key}={value}" for key, value in facts.items())]))
+            terminal.say(" ".join([f"{level}:", text.rstrip("\n"), *(f"{key}={value}" for key, value in facts.items())]))
 
     def show(note: Progress) -> None:
         terminal.show_progress(_progress_text(note))

@@ -115,10 +115,9 @@ def _wait_for_people(yard: Yard, terminal: Terminal) -> None:
 
 
 def _channel(options: Options, terminal: Terminal) -> Channel:
-    """Return a channel that writes what the program prints as it comes; with `--json`, stdout has the envelope alone."""
+    """Return a channel that writes what the program prints as it is; with `--json`, stdout has the envelope alone."""
 
     def log(_level: str, text: str, facts: Mapping[str, object]) -> None:
-        for line in text.split("\n"):
-            (terminal.say if options.json or facts.get("stream") != "out" else terminal.write)(line)
+        (terminal.say_text if options.json or facts.get("stream") != "out" else terminal.write_text)(text)
 
     return Channel(name="cli", log=log, result_characters=sys.maxsize)

@@ -31,6 +31,7 @@ class Terminal(Notices):
         self._colours = self.interactive and self._wants_colours
         self._in_place = self._has_escapes and self.stderr_is_terminal
         self._progress_shown = False
+        self._line_is_open = False
 
     @property
     def width(self) -> int:
@@ -38,12 +39,22 @@ class Terminal(Notices):
         return columns_of(self._out)
 
     def write(self, *parts: Part) -> None:
-        """Write a line of data."""
+        """Write a line of data, on a line of its own."""
         self.clear()
         if self._out is not None:
             text = painted(parts, colours=self._colours)
             with _explained():
-                self._out.write(encodable(text, self._out) + "\n")
+                self._out.write("\n" * self._line_is_open + encodable(text, self._out) + "\n")
+            self._line_is_open = False
+
+    def write_text(self, text: str) -> None:
+        """Write text as it is, without a line break after it."""
+        self.clear()
+        if self._out is not None:
+            with _explained():
+                self._out.write(encodable(clean(text), self._out))
+                self._out.flush()
+            self._line_is_open = not text.endswith("\n")
 
     def write_json(self, text: bytes) -> None:
         """Write JSON; control characters, and those that the encoding does not have, become JSON escapes."""

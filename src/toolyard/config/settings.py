@@ -276,15 +276,15 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     setting_sources: tuple[str, ...] = ()
     """Files of Claude Code that are read: 'user', 'project' and 'local'; they may allow tools without asking."""
     cli_path: str | None = None
-    """The program of Claude Code (default: the one in the SDK)."""
+    """The program of Claude Code, 2.1.248 or later (default: the one in the SDK)."""
     countdown_seconds: float = 600.0
     """Seconds that a person has at first; in an unattended turn a call is refused then."""
     park_seconds: float = 14_400.0
-    """Seconds after which a call that waits for a person is refused."""
+    """Seconds after which a call that waits for a person is refused; an approval of the yard ends after 'approval_ttl_s' at the latest."""
     turn_seconds: float = 3600.0
     """Seconds that a turn may take, apart from the time that a person is asked; 0 is for ever."""
     turns: int = 8
-    """Turns that run at one time; further messages are refused."""
+    """Turns that run at one time; further messages are refused. An identity with credentials has a quarter of them, at least one."""
 
     def __post_init__(self) -> None:
         if self.countdown_seconds <= 0 or self.park_seconds < self.countdown_seconds:

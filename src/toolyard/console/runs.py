@@ -20,7 +20,7 @@ from toolyard.console.form import Form, defaults_of, make_form
 from toolyard.dispatch.call import Channel
 from toolyard.dispatch.progress import Progress
 from toolyard.model.content import Block
-from toolyard.model.elicitation import APPROVAL_KEY, ClientRequest, unsupported_by_client
+from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.policy.approvals import Binding, binding_of
@@ -236,19 +236,19 @@ class Run:
     async def _ask(self, asks: Mapping[str, ClientRequest], _: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the channel's signature
         if any(ask.missing_capability(_ELICITATION) for ask in asks.values()):
             raise unsupported_by_client(asks, _ELICITATION)
-        return {key: await self._ask_one(key, ask) for key, ask in asks.items()}
+        return {key: await self._ask_one(ask) for key, ask in asks.items()}
 
-    async def _ask_one(self, key: str, ask: ClientRequest) -> Mapping[str, Any]:
+    async def _ask_one(self, ask: ClientRequest) -> Mapping[str, Any]:
         """Ask the person; an approval may also be decided elsewhere meanwhile."""
         question = Question(
             id=token_urlsafe(9),
             text=str(ask.params["message"])[:_MESSAGE_CHARACTERS],
             form=make_form(ask.params["requestedSchema"]),
             content=defaults_of(ask.params["requestedSchema"]),
-            is_approval=key.startswith(APPROVAL_KEY),
+            is_approval=bool(ask.approval_id),
             answer=asyncio.get_running_loop().create_future(),
         )
-        elsewhere = asyncio.create_task(self._decided(key.removeprefix(APPROVAL_KEY))) if question.is_approval else None
+        elsewhere = asyncio.create_task(self._decided(ask.approval_id)) if question.is_approval else None
         self.questions.append(question)
         try:
             waited = [question.answer, *([] if elsewhere is None else [elsewhere])]

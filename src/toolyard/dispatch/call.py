@@ -99,6 +99,8 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     ask: AskClient | None = None
     capabilities: frozenset[str] = frozenset()
     """The client requests that the client supports."""
+    has_permitted: Callable[["Call"], bool] | None = None
+    """Returns whether the person permitted this very call before it was made; for a host that asks first."""
     stateless: bool = False
     """Whether the server keeps no session for a handshake-era client, so that it cannot be asked."""
     hang_up: Callable[[], None] | None = None

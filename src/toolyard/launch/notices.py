@@ -65,6 +65,11 @@ class Notices:
         self.clear()
         self._notify(painted(parts, colours=self._notice_colours) + "\n")
 
+    def say_text(self, text: str) -> None:
+        """Write text to stderr as it is, without a line break after it."""
+        self.clear()
+        self._notify(clean(text))
+
     def inform(self, *parts: Part) -> None:
         """Write a line to stderr, unless quiet."""
         if not self.quiet:

@@ -251,16 +251,15 @@ class _Program:
                 paused=lambda: call.funnel.paused(call),
                 watch=lambda pause: call.funnel.watch_pauses(call, pause),
             )
-            await runtimes.for_program(arguments["code"], session)  # a missing runtime is no failure of the program
             result, probe = await runtimes.run(
                 arguments["code"], arguments.get("inputs"), limits, self._invoke, hooks=hooks, owner=call.caller.owner, session=session
             )
             if progress.is_silent:
                 progress.note(Progress(self._made + 1, self._made + 1, "done"))
         if result.failure is not None:
-            facts = self._facts(result) if result.value is None else {"value": result.value, **self._facts(result)}
+            facts = self._facts(result, probe) if result.value is None else {"value": result.value, **self._facts(result, probe)}
             raise _error(result.failure, limits, facts, session=session, may_have_run=call.may_have_run)
-        return {"value": result.value, **self._facts(result), "runtime": _runtime(probe)}
+        return {"value": result.value, **self._facts(result, probe)}
 
     def _session(self, runtimes: Runtimes, name: str | None) -> str:
         """Return the key of the session's guest; the session is started when its caller first names it."""
@@ -331,9 +330,9 @@ class _Program:
             for (tool, code), (count, seconds) in self._calls.items()
         ]
 
-    def _facts(self, result: RunResult) -> dict[str, Any]:
+    def _facts(self, result: RunResult, probe: Probe) -> dict[str, Any]:
         outputs = {name: text for name, text in (("stdout", result.stdout), ("stderr", result.stderr)) if text}
-        return {**outputs, "calls": self._counted(), "duration_ms": round(result.seconds * 1000)}
+        return {**outputs, "calls": self._counted(), "duration_ms": round(result.seconds * 1000), "runtime": _runtime(probe)}
 
 
 def _as_dict(data: object) -> dict[str, Any]:
@@ -341,10 +340,10 @@ def _as_dict(data: object) -> dict[str, Any]:
 
 
 def _listener(call: Call) -> OutputListener:
-    """Return a listener that sends output to the client as log lines; it does nothing if the client takes none."""
+    """Return a listener that sends output to the client as log messages, unchanged; it does nothing if the client takes none."""
     if call.channel.log is None:
         return lambda _stream, _text: None
-    return lambda stream, text: cast("None", call.log("info" if stream == "out" else "warning", text.rstrip("\n"), stream=stream))
+    return lambda stream, text: cast("None", call.log("info" if stream == "out" else "warning", text, stream=stream))
 
 
 def _runtime(probe: Probe) -> dict[str, Any]:

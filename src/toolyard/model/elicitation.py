@@ -14,7 +14,6 @@ from toolyard.model.limits import Limits
 from toolyard.model.schema import SchemaError, SchemaValidator, check_schema
 
 __all__ = [
-    "APPROVAL_KEY",
     "APPROVAL_REQUIRED",
     "CLIENT_METHODS",
     "OWN_REASONS",
@@ -32,8 +31,6 @@ ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/li
 
 APPROVAL_REQUIRED: Final = "approval_required"
 """The status of a call that waits for the decision of a person."""
-APPROVAL_KEY: Final = "approval-"
-"""The prefix of the key of a client request that asks for an approval; the id of the approval follows."""
 STORE_UNAVAILABLE: Final = "store_unavailable"
 """The reason of `overloaded` while the store cannot be used."""
 _OF_APPROVALS: Final = ("already_used", "arguments_changed")
@@ -56,6 +53,8 @@ class ClientRequest(msgspec.Struct, frozen=True):
 
     method: ClientMethod
     params: dict[str, Any] = {}
+    approval_id: str = ""
+    """The approval that the yard's gate asks about. Only the gate sets it, and clients do not get it."""
 
     @classmethod
     def person(cls, text: str, schema: Mapping[str, Any]) -> "ClientRequest":

@@ -294,18 +294,22 @@ class Approvals:
         data = None if approval_id is None else await self._store.get(_record(approval_id.decode()))
         return None if data is None else self._decode(data)
 
-    async def ask(self, binding: Binding, make: Callable[[], Card], *, ttl: float, call_id: str = "") -> tuple[Approval, bool]:
+    async def ask(
+        self, binding: Binding, make: Callable[[], Card], *, ttl: float, call_id: str = "", replaces_denial: bool = False
+    ) -> tuple[Approval, bool]:
         """Return the approval of a binding that is pending or decided, or a new one, and whether it is new.
+
+        `replaces_denial` asks anew although the call was denied before.
 
         Raises:
             ToolError: `overloaded` if too many are pending.
         """
-        pointer = f"approval_by/{binding.key}"
+        pointer, over = f"approval_by/{binding.key}", {"spent", "expired", *(("denied",) if replaces_denial else ())}
         while True:
             known = await self._store.get(pointer)
             data = None if known is None else await self._store.get(_record(known.decode()))
             found = None if data is None else self._decode(data)
-            if found is not None and found.status not in {"spent", "expired"}:
+            if found is not None and found.status not in over:
                 if found.status == "pending":  # the process that made it may have died before it was listed
                     await self._list(found)
                 return found, False

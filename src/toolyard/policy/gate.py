@@ -13,11 +13,13 @@ from contextvars import Context
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
+import msgspec
+
 from toolyard._internal.logfmt import log_exception, log_value
 from toolyard.dispatch.admission import is_first
 from toolyard.dispatch.call import CLIENT_SHARE, Call, Caller, Handler, JobRun
 from toolyard.dispatch.outcome import store_unavailable
-from toolyard.model.elicitation import APPROVAL_KEY, APPROVAL_REQUIRED, ClientRequest
+from toolyard.model.elicitation import APPROVAL_REQUIRED, ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
@@ -29,10 +31,8 @@ from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.rules import ALLOWED, Candidates, Rules, Verdict, judge
 from toolyard.state.store import Store, StoreUnavailableError
 
-__all__ = ["TIMED_OUT", "DecisionPoint", "Gate", "Webhook", "make_gate"]
+__all__ = ["DecisionPoint", "Gate", "Webhook", "make_gate"]
 
-TIMED_OUT: Final = "timeout"
-"""Who denied an approval that its host does not wait for any longer."""
 Webhook = Callable[[Approval], Awaitable[tuple[Literal["approve", "deny"], str] | None]]
 """Takes a new approval, and returns the decision and its reason, or None."""
 _FORM: Final = {"type": "object", "properties": {"reason": {"type": "string", "title": "Reason", "description": "May be left out."}}}
@@ -183,9 +183,13 @@ class Gate:
     async def _wait(self, call: Call, spec: ToolSpec, arguments: object, *, verdict: Verdict, binding: Binding) -> Approval:
         """Return the approval of a call, after a person had the time to decide."""
         by = "anyone" if verdict.rule is None else verdict.rule.by
-        ttl = self._limits.approval_ttl_s
+        ttl, has_permitted = self._limits.approval_ttl_s, call.channel.has_permitted
         approval, is_new = await self.approvals.ask(
-            binding, lambda: make_card(call, spec=spec, arguments=arguments, why=verdict.why, by=by), ttl=ttl, call_id=call.id
+            binding,
+            lambda: make_card(call, spec=spec, arguments=arguments, why=verdict.why, by=by),
+            ttl=ttl,
+            call_id=call.id,
+            replaces_denial=by == "anyone" and spec is call.spec and has_permitted is not None and has_permitted(call),
         )
         if is_new and self.webhook is not None:
             self._announce(approval, self.webhook)
@@ -213,9 +217,10 @@ class Gate:
 
     async def _elicit(self, call: Call, approval: Approval) -> Approval:
         """Ask the person at the caller's client; without a yes or no, others may decide."""
-        key = f"{APPROVAL_KEY}{approval.id}"  # so that an answer to another question is none to this one
+        key = f"approval-{approval.id}"  # so that an answer to another question is none to this one
+        request = msgspec.structs.replace(ClientRequest.person(approval.card.text(), _FORM), approval_id=approval.id)
         try:
-            results = await call.ask_all({key: ClientRequest.person(approval.card.text(), _FORM)}, declared=is_first(call))
+            results = await call.ask_all({key: request}, declared=is_first(call))
         except Exception as error:  # noqa: BLE001 - a host's own way to ask may raise anything; others may decide then
             code = error.code if isinstance(error, ToolError) else type(error).__name__
             _log.info("approval_not_elicited id=%s code=%s", approval.id, code)
@@ -268,7 +273,8 @@ class Gate:
                 raise store_unavailable(may_have_run=False) from None
             if not is_spent:
                 message = "The approval is used up or has expired."
-                raise ToolError("approval_denied", message, reason="already_used", hint="Call again, which asks anew.", may_have_run=False)
+                hint = "Call again, which asks anew, unless it was denied."
+                raise ToolError("approval_denied", message, reason="already_used", hint=hint, may_have_run=False)
             return await handler(call)
 
         return run
@@ -373,7 +379,7 @@ _AGAIN: Final = "Tell the person that the call waits for approval. Once it is gi
 
 def _refused(approval: Approval) -> ToolError:
     """Return the failure of a call whose approval was denied or has expired."""
-    if approval.status == "expired" or approval.decided_by == TIMED_OUT:
+    if approval.status == "expired":
         hint = "Call again, which asks anew, if somebody is there to decide."
         message = f"Nobody approved '{approval.card.tool}' in time."
         return ToolError("approval_denied", message, reason="expired", hint=hint, may_have_run=False, approval_id=approval.id)

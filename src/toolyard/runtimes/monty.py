@@ -4,20 +4,24 @@ A program is checked before it runs. Another backend runs a program that uses mo
 never changes what a program does.
 """
 
-import ast
 import asyncio
 import builtins
 import importlib.util
 import math
+import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+import shlex
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
 from importlib.metadata import version
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from toolyard.model.envelope import encode
+from toolyard.runtimes.interpreter import base_executable
+from toolyard.runtimes.monty_programs import CALLABLES, Translation, translate
 from toolyard.runtimes.run_state import HeadAndTail, RunClock
 from toolyard.runtimes.runtime import (
     NAME_CHARACTERS,
@@ -34,221 +38,36 @@ from toolyard.runtimes.runtime import (
     RuntimeMissingError,
 )
 
-__all__ = ["Monty", "translate"]
+__all__ = ["Monty"]
 
 _DROP_S: Final = 0.2
 _INSTALL: Final = "Install 'toolyard[monty]'."
-_CHARACTERS: Final = 10_000
 _UNGUARDED_BYTES: Final = 32 * 1024 * 1024
 """Memory of a program that was not translated, such as a canary attack: it may send us all that it has."""
 _SENT_BYTES: Final = 16 * 1024 * 1024
 """Bytes that a program passes to tools, all calls together. The worker sends the calls of one 'gather' all at once."""
+_LAUNCHER: Final = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9,0,0,0);os.execv(sys.argv[1],sys.argv[1:])"
+"""Sets PR_SET_PDEATHSIG, and becomes the program in its arguments."""
+_FLUSH_S: Final = 0.02
+_LINE_CHARACTERS: Final = 200
+_PIECE_CHARACTERS: Final = 64
+"""What a piece of output counts at least, so that the number of pieces has a limit, too."""
 _GUARD: Final = """
 import json as _json
 _sent = [0]
 def _argument(value):
-    text = _json.dumps(value)
+    text = _json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(',', ':'))
     _sent[0] += len(text)
     if _sent[0] > {sent}:
         raise ValueError('toolyard:arguments')
     return text
 def _value(value):
-    text = _json.dumps(value)
-    if len(text) > {value}:
+    text = _json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(',', ':'))
+    if len(text) > {value} or len(text.encode()) > {value}:
         raise ValueError('toolyard:value_size')
     return text
 """
 """Checks sizes inside the worker, and hands over text: a value is in our own memory before we see its size, 30 times as large."""
-_MODULES: Final = frozenset({"asyncio", "json", "math"})
-_BUILTINS: Final = frozenset(
-    {
-        *("abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "len", "list", "max", "min", "print", "range"),
-        *("reversed", "round", "sorted", "str", "sum", "zip"),
-    }
-)
-_METHODS: Final = frozenset(
-    {
-        *("append", "extend", "items", "keys", "values", "get", "lower", "upper", "strip", "split", "join"),
-        *("startswith", "endswith", "replace", "count", "index"),
-    }
-)
-_MODULE_NAMES: Final = {"asyncio": {"gather"}, "json": {"dumps", "loads"}, "math": {"floor", "ceil", "sqrt"}}
-_NODES: Final = (
-    *(
-        ast.Module,
-        ast.Expr,
-        ast.Assign,
-        ast.AugAssign,
-        ast.If,
-        ast.For,
-        ast.While,
-        ast.Break,
-        ast.Continue,
-        ast.Pass,
-        ast.Import,
-        ast.alias,
-    ),
-    *(ast.Name, ast.Load, ast.Store, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Subscript, ast.Slice, ast.Attribute, ast.Call),
-    *(ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Await, ast.JoinedStr, ast.FormattedValue),
-    *(ast.ListComp, ast.DictComp, ast.comprehension, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
-)
-_CALLABLES: Final = {"call_tool": None, "search_tools": "query", "describe_tool": "tool_id", "run_chain": "steps", "read_result": "handle"}
-
-
-class _BeyondError(Exception):
-    """A program that uses more of the language than Monty has."""
-
-
-class _Edit(NamedTuple):
-    """A part of a program on one line, and the text in its place."""
-
-    start: tuple[int, int]
-    end: tuple[int, int]
-    text: str
-
-
-class _Translation(msgspec.Struct, frozen=True):
-    """A program as Monty runs it, with the tools behind the names in it."""
-
-    code: str
-    tools: dict[str, str]
-    is_guarded: bool = True
-    """Whether its values and arguments are checked inside the worker."""
-    original: str = ""
-    edits: tuple[_Edit, ...] = ()
-
-    def place(self, line: int, column: int) -> tuple[int, str]:
-        """Return the column and the source line of the original program, for a place in ours."""
-        if not self.original:
-            return column, ""
-        for edit in (edit for edit in self.edits if edit.start[0] == line):
-            if column - 1 < edit.start[1] + len(edit.text):
-                break
-            column -= len(edit.text) - (edit.end[1] - edit.start[1])
-        return column, self.original.split("\n")[line - 1] if line <= self.original.count("\n") + 1 else ""
-
-
-def translate(code: str) -> _Translation | None:
-    """Return a program for Monty, or nothing if it must be run by another backend."""
-    if len(code) > _CHARACTERS or not code.isascii():  # positions in the tree count bytes
-        return None
-    try:
-        tree = ast.parse(code)
-        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        assigned = _assigned(tree)
-        paths = list(_check(tree, parents, assigned))
-    except (SyntaxError, ValueError, RecursionError, MemoryError, _BeyondError):
-        return None
-    if any(node.lineno != node.end_lineno for node, _ in paths):
-        return None
-    last = tree.body[-1] if tree.body else None
-    if "result" in assigned and isinstance(last, ast.Expr):
-        return None  # which of them is the value is known only at run time
-    tools = {f"_tool_{number}": path for number, (_, path) in enumerate(paths)}
-    edits = [_Edit(_start(node), _end(node), name) for name, (node, _) in zip(tools, paths, strict=True)]
-    for argument in _arguments(tree):
-        edits += [_Edit(_start(argument), _start(argument), "_argument("), _Edit(_end(argument), _end(argument), ")")]
-    if isinstance(last, ast.Expr):
-        edits += [_Edit(_start(last.value), _start(last.value), "_value("), _Edit(_end(last.value), _end(last.value), ")")]
-    edits.sort()
-    changed = _apply(edits, code)
-    if "result" in assigned:
-        changed += "\n_value(result)"
-    return _Translation(changed, tools, original=code, edits=tuple(edits))
-
-
-def _start(node: ast.expr) -> tuple[int, int]:
-    return node.lineno, node.col_offset
-
-
-def _end(node: ast.expr) -> tuple[int, int]:
-    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-
-
-def _apply(edits: list[_Edit], code: str) -> str:
-    lines = code.split("\n")
-    for (number, column), (_, end), text in reversed(edits):  # from the end, so that positions stay right
-        lines[number - 1] = f"{lines[number - 1][:column]}{text}{lines[number - 1][end:]}"
-    return "\n".join(lines)
-
-
-def _arguments(tree: ast.Module) -> Iterator[ast.expr]:
-    """Yield what a program passes to tools."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (_is_path(node.func) or (isinstance(node.func, ast.Name) and node.func.id in _CALLABLES)):
-            yield from node.args
-            yield from (keyword.value for keyword in node.keywords)
-
-
-def _assigned(tree: ast.Module) -> set[str]:
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    if names & {*_BUILTINS, *_CALLABLES, *_MODULES, "tools", "inputs"} or any(name.startswith("_") for name in names):
-        raise _BeyondError
-    return names
-
-
-def _check(tree: ast.Module, parents: dict[ast.AST, ast.AST], assigned: set[str]) -> Iterator[tuple[ast.expr, str]]:
-    """Yield each tool that the program calls by its path, with its place.
-
-    Raises:
-        _BeyondError: The program uses something that Monty does not have, or may have in another way.
-    """
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname is None}
-    known = {*assigned, *imported, *_BUILTINS, *_CALLABLES, "inputs"}
-    for node in ast.walk(tree):
-        if not isinstance(node, _NODES):
-            raise _BeyondError
-        match node:
-            case ast.alias(name=name, asname=other) if name not in _MODULES or other is not None:
-                raise _BeyondError
-            case ast.Name(id=name) if name == "tools":
-                yield _tool_call(node, parents)
-            case ast.Name(id=name) if name in _CALLABLES:
-                _require_await(node, parents)
-            case ast.Name(id=name) if name not in known:
-                raise _BeyondError
-            case ast.Attribute(value=ast.Name(id=name), attr=method) if name in imported:
-                if method not in _MODULE_NAMES[name]:
-                    raise _BeyondError
-            case ast.Attribute(attr=method) if method not in _METHODS and not _is_path(node):
-                raise _BeyondError
-            case _:
-                pass
-
-
-def _is_path(node: ast.expr) -> bool:
-    """Return whether an expression is a part of `tools.<namespace>.<name>`."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id == "tools"
-
-
-def _tool_call(name: ast.Name, parents: dict[ast.AST, ast.AST]) -> tuple[ast.expr, str]:
-    parts: list[str] = []
-    node: ast.AST = name
-    while isinstance(parent := parents[node], ast.Attribute):
-        parts.append(parent.attr)
-        node = parent
-    call = parents[node]
-    if not parts or not isinstance(call, ast.Call) or call.func is not node or call.args or any(key.arg is None for key in call.keywords):
-        raise _BeyondError
-    _require_await(node, parents)
-    return cast("ast.expr", node), ".".join(parts)
-
-
-def _require_await(function: ast.AST, parents: dict[ast.AST, ast.AST]) -> None:
-    """Check that a call is awaited at once, or by `asyncio.gather`: a forgotten `await` has another meaning in Monty."""
-    call = parents[function]
-    if not isinstance(call, ast.Call) or call.func is not function:
-        raise _BeyondError
-    around = parents[call]
-    is_gather = isinstance(around, ast.Call) and isinstance(around.func, ast.Attribute) and around.func.attr == "gather"
-    if not isinstance(parents[around] if is_gather else around, ast.Await):
-        raise _BeyondError
-    while (node := parents.get(call)) is not None:
-        if isinstance(node, ast.JoinedStr):  # its positions are wrong before Python 3.12
-            raise _BeyondError
-        call = node
 
 
 class Monty:
@@ -276,10 +95,12 @@ class Monty:
         """
         try:
             import pydantic_monty  # noqa: PLC0415 - optional
+            from pydantic_monty._binary import find_monty_binary  # noqa: PLC0415 - optional
         except ImportError:
             raise RuntimeMissingError("The package 'pydantic-monty' is not installed.", install=_INSTALL) from None
         try:
-            self._pool = await self._stack.enter_async_context(pydantic_monty.AsyncMonty(max_checkouts_per_worker=100))
+            binary = self._stack.enter_context(_bound_to_us(find_monty_binary()))
+            self._pool = await self._stack.enter_async_context(pydantic_monty.AsyncMonty(binary_path=binary, max_checkouts_per_worker=100))
         except OSError:  # its program is not where the package looks for it
             raise RuntimeMissingError("The program of the package 'pydantic-monty' cannot be started.", install=_INSTALL) from None
 
@@ -288,7 +109,7 @@ class Monty:
     ) -> RunResult:
         """Run one program; one that was not translated has `call_tool` alone."""
         del session  # a program of a session goes to another backend
-        translation = translate(code) or _Translation(code, {}, is_guarded=False)
+        translation = translate(code) or Translation(code, {}, is_guarded=False)
         return await _Run(self._pool, limits, invoke, hooks).run(translation, inputs, self._running, run_id or secrets.token_hex(8))
 
     def cancel(self, run_id: str) -> bool:
@@ -311,6 +132,26 @@ class Monty:
         await asyncio.sleep(_DROP_S)
 
 
+@contextmanager
+def _bound_to_us(binary: str) -> Generator[str]:
+    """Yield a program that starts workers which die with us, even while they compute.
+
+    It is in memory, because a temporary directory may forbid programs.
+    """
+    if sys.platform != "linux":
+        yield binary
+        return
+    command = shlex.join((base_executable(), "-I", "-S", "-B", "-c", _LAUNCHER, binary))
+    with os.fdopen(os.memfd_create("monty"), "wb") as writer:
+        writer.write(f'#!/bin/sh\nexec {command} "$@"\n'.encode())
+        writer.flush()
+        reader = os.open(f"/proc/self/fd/{writer.fileno()}", os.O_RDONLY)
+    try:  # the writer is closed: nothing runs a file that may still change
+        yield f"/proc/{os.getpid()}/fd/{reader}"
+    finally:
+        os.close(reader)
+
+
 class _Run:
     """One program in one checkout of a worker."""
 
@@ -326,9 +167,7 @@ class _Run:
         self._clock: RunClock | None = None
         self._loop = asyncio.get_running_loop()
 
-    async def run(
-        self, translation: _Translation, inputs: Any, running: dict[str, Callable[[FailureKind], None]], run_id: str
-    ) -> RunResult:
+    async def run(self, translation: Translation, inputs: Any, running: dict[str, Callable[[FailureKind], None]], run_id: str) -> RunResult:
         running[run_id] = self._stop
         value, failure = None, None
         try:
@@ -355,7 +194,7 @@ class _Run:
             seconds=0.0 if self._clock is None else self._clock.seconds,
         )
 
-    async def _execute(self, translation: _Translation, inputs: Any) -> Any:
+    async def _execute(self, translation: Translation, inputs: Any) -> Any:
         import pydantic_monty  # noqa: PLC0415 - optional
 
         limits = pydantic_monty.ResourceLimits(
@@ -365,13 +204,13 @@ class _Run:
             max_suspensions=self._limits.calls * 2 + 100,
         )
         lookup = {name: self._tool(path) for name, path in translation.tools.items()}
-        lookup |= {name: self._function(name, first) for name, first in _CALLABLES.items()}
-        async with self._pool.checkout(limits=limits, print_flush_interval=0) as session:
+        lookup |= {name: self._function(name, first) for name, first in CALLABLES.items()}
+        async with self._pool.checkout(limits=limits, print_flush_interval=_FLUSH_S) as session:
             if self._stopped is not None:  # while it waited for a worker
                 return None
             self._clock = RunClock(self._limits.seconds, self._hooks.paused, lambda: self._stop("timeout"))
             run = session.feed_run(
-                self._guarded(translation), inputs={"inputs": inputs}, external_lookup=lookup, print_callback=self._print
+                self._guarded(translation), inputs={"inputs": _as_json(inputs)}, external_lookup=lookup, print_callback=self._print
             )
             feed: asyncio.Future[Any] = asyncio.ensure_future(run)
             self._feed = feed
@@ -385,7 +224,7 @@ class _Run:
             self._stopped = "value_size"
         return msgspec.json.decode(body)
 
-    def _guarded(self, translation: _Translation) -> str:
+    def _guarded(self, translation: Translation) -> str:
         if not translation.is_guarded:
             return translation.code
         guard = _GUARD.format(sent=_SENT_BYTES, value=self._limits.value_bytes)
@@ -398,7 +237,7 @@ class _Run:
             self._feed.cancel()  # ends the worker
 
     def _print(self, stream: str, text: str) -> None:
-        self._written += len(text)
+        self._written += max(len(text), _PIECE_CHARACTERS)
         if self._written > self._limits.output_bytes:
             self._loop.call_soon_threadsafe(self._stop, "output")  # it may come from a thread of the pool
             return
@@ -407,19 +246,24 @@ class _Run:
 
     def _tool(self, path: str) -> Callable[..., Any]:
         async def call(**arguments: Any) -> Any:
-            return await self._answer(path, arguments, is_path=True)
+            return await self._answer(path, self._all_unpacked(arguments), is_path=True)
 
         return call
 
     def _function(self, name: str, first: str | None) -> Callable[..., Any]:
         async def call(*given: Any, **arguments: Any) -> Any:
-            if first is not None:
-                return await self._answer(name, {**({first: given[0]} if given else {}), **arguments}, is_path=False)
-            tool, *rest = (self._unpacked(value) for value in given)
-            unpacked = {key: self._unpacked(value) for key, value in arguments.items()}
-            return await self._answer(str(tool), {**(rest[0] if rest else {}), **unpacked}, is_path=False, is_packed=False)
+            values, named = [self._unpacked(value) for value in given], self._all_unpacked(arguments)
+            if first is None:
+                tool, *rest = values
+                given_as_one: dict[str, Any] = rest[0] or {} if rest else {}
+                return await self._answer(str(tool), {**given_as_one, **named}, is_path=False)
+            positional = {first: values[0]} if values and values[0] is not None else {}
+            return await self._answer(name, {**positional, **named}, is_path=False)
 
         return call
+
+    def _all_unpacked(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._unpacked(value) for name, value in arguments.items()}
 
     def _unpacked(self, value: Any) -> Any:
         """Return what a program passed to a tool, from the text that the guard made of it."""
@@ -428,40 +272,43 @@ class _Run:
                 raise _ValueError
             return value
         if len(value) > self._limits.argument_bytes:
-            raise RuntimeError(f"too_large: An argument has {len(value)} bytes; a program may send {self._limits.argument_bytes}.")
+            message = f"An argument has {len(value)} characters; a program may send {self._limits.argument_bytes} bytes."
+            raise self._raised({"code": "too_large", "message": message})
         return _decoded(value)
 
-    async def _answer(self, name: str, arguments: dict[str, Any], *, is_path: bool, is_packed: bool = True) -> Any:
+    async def _answer(self, name: str, arguments: dict[str, Any], *, is_path: bool) -> Any:
         self._calls += 1
         if self._calls > self._limits.calls:
             self._stop("calls")
         if self._stopped is not None:
             raise RuntimeError("The program was stopped.")
         if len(name) > NAME_CHARACTERS:
-            raise RuntimeError("tool_not_found: No tool has a name of that length.")
+            raise self._raised({"code": "tool_not_found", "message": "No tool has a name of that length."})
         task = asyncio.current_task()
         if task is not None:  # a cancelled feed leaves its callbacks running
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        body = encode({key: self._unpacked(value) for key, value in arguments.items()} if is_packed else arguments)
+        body = encode(arguments)
         if len(body) > self._limits.argument_bytes:
-            raise RuntimeError(f"too_large: The arguments have {len(body)} bytes; a program may send {self._limits.argument_bytes}.")
+            message = f"The arguments have {len(body)} bytes; a program may send {self._limits.argument_bytes}."
+            raise self._raised({"code": "too_large", "message": message})
         async with self._slots:
             try:
                 value = await self._invoke(GuestCall(name, is_path, msgspec.Raw(body)))
             except CallFailedError as failed:
                 raise self._raised(failed.error) from None
-            if len(encode(value)) > self._limits.reply_bytes:
+            reply = encode(value)
+            if len(reply) > self._limits.reply_bytes:
                 message = f"The result is too large; a program may take {self._limits.reply_bytes} bytes."
                 raise self._raised({"code": "too_large", "message": message, "may_have_run": True})
-            return value
+            return msgspec.json.decode(reply)
 
     def _raised(self, error: dict[str, Any]) -> RuntimeError:
         """Return a failed call as the program sees it; the first one is kept for the answer."""
         self._failed = self._failed or error
         return RuntimeError(f"{error.get('code')}: {error.get('message')}")
 
-    def _failure(self, error: Exception, translation: _Translation) -> RunFailure:
+    def _failure(self, error: Exception, translation: Translation) -> RunFailure:
         """Return the failure in the format of the other backends."""
         import pydantic_monty  # noqa: PLC0415 - optional
 
@@ -475,20 +322,31 @@ class _Run:
         if "toolyard:value_size" in str(error):
             return RunFailure(kind="value_size", message=_message("value_size", self._limits))
         frames: list[Any] = error.traceback() if isinstance(error, pydantic_monty.MontyRuntimeError) else []
+        if frames and frames[-1].function_name == "_value" and not isinstance(cause, MemoryError):
+            return RunFailure(kind="value", message="The value cannot be written as JSON.")
         place = next((frame for frame in reversed(frames) if frame.line > self._guard_lines), None)
         line = place.line - self._guard_lines if place else 0
         column, source = translation.place(line, place.column) if place else (0, "")
         kinds: dict[type[BaseException], FailureKind] = {MemoryError: "memory", TimeoutError: "timeout", SyntaxError: "syntax"}
         found: list[FailureKind] = [kind for base, kind in kinds.items() if isinstance(cause, base)]
+        name = "ToolError" if self._failed else type(cause).__name__
+        message = _sent_too_much(str(error)) or str(cause)[:1000]
+        source = (source or (place.source_line if place else None) or "")[:_LINE_CHARACTERS]
         return RunFailure(
             kind=found[0] if found else "exception",
-            type="ToolError" if self._failed else type(cause).__name__,
-            message=_sent_too_much(str(error)) or str(error).partition(": ")[2][:1000] or str(error)[:1000],
+            type=name,
+            message=message,
             line=line,
             column=column,
-            source=source or (place.source_line if place else None) or "",
+            source=source,
+            traceback=_traceback(line, source, f"{name}: {message}" if message else name) if line else "",
             tool_error=self._failed,
         )
+
+
+def _traceback(line: int, source: str, error: str) -> str:
+    """Return a traceback as the other backends write it; a program in Monty has no functions."""
+    return f'Traceback (most recent call last):\n  File "<program>", line {line}, in <module>\n    {source.strip()}\n{error}\n'
 
 
 def _sent_too_much(text: str) -> str:
@@ -512,6 +370,11 @@ def _decoded(text: Any) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, TypeError, RecursionError):
         raise _ValueError from None
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value of ours as other backends see it, after JSON."""
+    return msgspec.json.decode(encode(value))
 
 
 def _is_json(value: Any, depth: int = 0) -> bool:

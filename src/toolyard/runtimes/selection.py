@@ -171,7 +171,7 @@ class Runtimes:
 
 
 def _fits_monty(code: str) -> bool:
-    from toolyard.runtimes.monty import translate  # noqa: PLC0415 - off unless it is switched on
+    from toolyard.runtimes.monty_programs import translate  # noqa: PLC0415 - off unless it is switched on
 
     return translate(code) is not None
 

@@ -1,4 +1,4 @@
-"""The backend `wasm`: CPython for WASI under wasmtime, in a worker process. It runs on every system, without privileges.
+"""The backend `wasm`: CPython for WASI under wasmtime, in a worker process. It runs on Linux and macOS, without privileges.
 
 The guest has no file system, no environment and no sockets. The worker that hosts it has nothing of ours either.
 """
@@ -82,7 +82,7 @@ class Wasm:
         try:
             await asyncio.to_thread(self._check)
         except (RuntimeMissingError, OSError) as error:
-            return Probe(backend=self.name, available=False, reason=str(error), install=_INSTALL)
+            return Probe(backend=self.name, available=False, reason=str(error), install=getattr(error, "install", "") or _INSTALL)
         return Probe(
             backend=self.name,
             available=True,
@@ -96,6 +96,8 @@ class Wasm:
         Raises:
             RuntimeMissingError: Something is missing, or the file is none that is known.
         """
+        if sys.platform == "win32":  # sockets as standard input, process groups and limits of processes
+            raise RuntimeMissingError("The backend 'wasm' runs on Linux and macOS only.", install="Run Toolyard in WSL.")
         try:
             version("wasmtime")
         except PackageNotFoundError:

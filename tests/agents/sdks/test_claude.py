@@ -21,7 +21,7 @@ from toolyard.agents.events import ApprovalRequired, Question
 from toolyard.inject.claude import claude_tool_name
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
-from toolyard.testing.models import ScriptedAnthropic, ToolUse, Turn
+from toolyard.testing.models import Fault, ScriptedAnthropic, ToolUse, Turn
 
 Hosting = Callable[..., AbstractAsyncContextManager[Host]]
 WAIT, LOOK = ToolUse(claude_tool_name("wait")), ToolUse(claude_tool_name("look"))
@@ -237,11 +237,103 @@ async def test_root_is_refused_to_bypass_permissions_without_a_sandbox(hosting: 
     assert host.model.requests == []
 
 
-async def test_a_program_that_is_not_there_is_said_to_be_missing(hosting: Hosting, tmp_path: Path) -> None:
-    async with hosting(["Never."], runtime={"cli_path": str(tmp_path / "none")}) as host:
+async def test_a_file_that_a_message_names_is_not_read(hosting: Hosting, tmp_path: Path) -> None:
+    secret = tmp_path / "outside" / "secret.txt"
+    secret.parent.mkdir()
+    secret.write_text("heliotrope")
+    (tmp_path / "inside").mkdir()
+    async with hosting(["Done."], runtime={"cwd": str(tmp_path / "inside")}) as host:
+        events = await host.send(f"What is in @{secret}?")
+        sent = json.dumps(host.model.requests)
+
+    assert ("heliotrope" in sent, f"@{secret}" in sent) == (False, True)
+    assert (events[-1].status, of_type(events, "approval_required")) == ("completed", [])
+
+
+async def test_a_message_that_looks_like_a_command_is_a_message(hosting: Hosting) -> None:
+    async with hosting(["Done."]) as host:
+        host.model.script_for = back
+        for message in ("My name is Heliotrope.", "/clear", "Who am I?"):
+            await host.send(message)
+        [session] = await host.manager.sessions.all()
+        sent = json.dumps(host.model.requests[-1]["messages"])
+
+    assert ("Heliotrope" in sent, "/clear" in sent, len(session.sdk_session_ids)) == (True, True, 1)
+
+
+FAILS = """#!/bin/sh
+echo "cannot find heliotrope.so" >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (None, "not_started"),
+        ("no program", "not_started"),
+        (FAILS, "not_started"),
+        ("#!/bin/sh\nexec sleep 60\n", "not_started"),
+        ('#!/bin/sh\n[ "$1" = --version ] && exec echo 9.9.9\necho "cannot find heliotrope.so" >&2\nexit 1\n', "not_started"),
+        ('#!/bin/sh\n[ "$1" = --version ] && exec echo 9.9.9\nexit 0\n', "not_started"),
+        ("#!/bin/sh\necho '2.1.247 (Claude Code)'\n", "too_old"),
+        ("#!/bin/sh\necho heliotrope\n", "too_old"),
+    ],
+)
+async def test_a_program_that_does_not_start_or_is_too_old_is_refused(
+    hosting: Hosting, tmp_path: Path, *, program: str | None, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolyard.agents.claude._VERSION_S", 1.0)
+    path = tmp_path / "claude"
+    if program is not None:
+        path.write_text(program)
+        path.chmod(0o700)
+    async with hosting(["Never."], runtime={"cli_path": str(path)}) as host:
         events = await host.send()
 
-    assert (of_type(events, "error")[0].code, events[-1].status) == ("runtime_unavailable", "failed")
+        assert host.model.requests == []
+    [error] = of_type(events, "error")
+    assert (error.code, events[-1].status, "agents.cli_path" in error.hint) == ("runtime_unavailable", "failed", True)
+    assert str(tmp_path) not in error.message + error.hint
+    assert "heliotrope" not in error.message + error.hint
+    assert ("claude_too_old" in caplog.text) == (reason == "too_old")
+    assert ("heliotrope" in caplog.text) == ("heliotrope" in (program or ""))
+
+
+async def test_a_program_that_is_found_to_be_too_old_only_later_is_refused(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.agents.claude._OLDEST", (999, 0, 0))
+    async with hosting(["Never.", "Never."]) as host:
+        events = await host.send()
+
+    assert of_type(events, "error")[0].code == "runtime_unavailable"
+
+
+TOO_LONG = "prompt is too long: 300000 tokens > 200000 maximum"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message", "code"),
+    [
+        (401, "authentication_error", "invalid x-api-key", "unauthenticated"),
+        (429, "rate_limit_error", "Slow down.", "rate_limited"),
+        (400, "invalid_request_error", TOO_LONG, "too_large"),
+        (500, "api_error", "Ill.", "upstream_error"),
+    ],
+)
+async def test_each_failure_of_the_model_has_its_own_hint(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch, *, status: int, kind: str, message: str, code: str
+) -> None:
+    def body(_: str) -> dict[str, Any]:
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+    monkeypatch.setattr("toolyard.testing.models._error", body)
+    async with hosting([Fault("status", status=status)]) as host:
+        events = await host.send()
+
+    [error] = of_type(events, "error")
+    assert error.code == code
+    words = {"unauthenticated": "ANTHROPIC_API_KEY", "rate_limited": "later", "too_large": "shorter", "upstream_error": "again"}
+    assert words[code] in error.hint
 
 
 async def test_a_missing_key_is_said_to_be_missing(hosting: Hosting) -> None:

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from conftest import Host, approve, back, of_type
 
+from toolyard import tool
 from toolyard.agents.openai import OpenAIRuntime, StoredItems, explain_error
+from toolyard.model.content import Image
+from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
+from toolyard.providers.functions.provider import Functions
 from toolyard.state.memory import MemoryStore
 from toolyard.testing.models import ToolUse
 
@@ -44,6 +48,36 @@ async def test_a_call_that_was_never_answered_is_left_out_when_the_session_goes_
     assert calls == {item["call_id"] for item in items if item.get("type") == "function_call_output"}
 
 
+async def test_reasoning_before_a_call_that_was_never_answered_is_left_out_too(hosting: Hosting) -> None:
+    store = MemoryStore()
+    async with hosting(["Done."], store=store) as host:
+        await host.send()
+        [session] = await host.manager.sessions.all()
+        items: Any = StoredItems(store, host.manager.sessions.items_key(session))
+        reasoning: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": []}
+        await items.add_items([reasoning, {"type": "function_call", "call_id": "c_1", "name": "look", "arguments": "{}"}])
+        host.model.script_for = back
+        await host.send("Again.")
+        sent = host.model.requests[-1]["input"]
+
+    assert [item for item in sent if item.get("type") in {"reasoning", "function_call"}] == []
+
+
+@tool(operation="query")
+def picture() -> Image:
+    """Return a picture."""
+    return Image(b"png", "image/png")
+
+
+async def test_a_result_with_an_image_is_its_text_and_a_word_for_the_image(hosting: Hosting) -> None:
+    async with hosting([ToolUse("picture"), "Done."], yard={"providers": [Functions("pictures", [picture])]}) as host:
+        events = await host.send(decide=approve)
+
+    [result] = of_type(events, "tool_result")
+    envelope, _, image = result.text.rpartition("\n")
+    assert (Envelope.from_json(envelope).success, image, result.is_error) == (True, "[image]", False)
+
+
 async def test_a_deleted_session_leaves_nothing_in_the_store(hosting: Hosting) -> None:
     async with hosting([ToolUse("look"), "Done."]) as host:
         await host.send("Remember heliotrope.", decide=approve)
@@ -73,10 +107,18 @@ def test_what_the_model_refuses_is_explained() -> None:
     often: Any = explain_error(
         openai.RateLimitError("Slow down.", response=httpx.Response(429, request=response.request), body=None), sdk, openai
     )
+    missing: Any = explain_error(openai.OpenAIError("The api_key client option must be set."), sdk, openai)
+    bad = httpx.Response(400, request=response.request)
+    length: Any = explain_error(
+        openai.BadRequestError("Too long.", response=bad, body={"code": "context_length_exceeded", "message": "Too long."}), sdk, openai
+    )
+    quota: Any = explain_error(openai.RateLimitError("Pay.", response=bad, body={"code": "insufficient_quota"}), sdk, openai)
     steps: Any = explain_error(sdk.MaxTurnsExceeded("Too many."), sdk, openai)
     other: Any = explain_error(sdk.ModelBehaviorError("x" * 1000), sdk, openai)
 
     assert (key.code, often.code, steps.code, other.code) == ("unauthenticated", "rate_limited", "limit_exceeded", "upstream_error")
+    assert (missing.code, length.code, quota.code) == ("unauthenticated", "too_large", "budget_exceeded")
+    assert ("OPENAI_API_KEY" in key.hint, "OPENAI_API_KEY" in missing.hint, "later" in often.hint, "shorter" in length.hint) == (True,) * 4
     assert len(other.message) < 600
     assert isinstance(explain_error(KeyError("x"), sdk, openai), KeyError)
 
@@ -86,8 +128,8 @@ async def test_items_are_kept_as_the_sdks_protocol_says() -> None:
     await items.add_items([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
     await items.add_items([{"type": "function_call", "call_id": "1", "name": "x", "arguments": "{}"}])
 
-    assert [item["content"] for item in await items.get_items()] == ["a", "b"]
-    assert [item["content"] for item in await items.get_items(1)] == ["b"]
+    assert [item.get("content") for item in await items.get_items()] == ["a", "b", None]
+    assert [item.get("content") for item in await items.get_items(2)] == ["b", None]
     assert (await items.pop_item())["call_id"] == "1"
     await items.clear_session()
     assert (await items.get_items(), await items.pop_item()) == ([], None)

@@ -14,7 +14,7 @@ from toolyard.console.form import Form, defaults_of, make_form, read_answer
 from toolyard.console.page import Done, Page, View, url
 from toolyard.jobs import keys
 from toolyard.jobs.job import Job, JobStatus
-from toolyard.model.elicitation import APPROVAL_KEY, ClientRequest, form_content
+from toolyard.model.elicitation import ClientRequest, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import not_found
 from toolyard.state.store import StoreUnavailableError
@@ -112,7 +112,7 @@ class JobsPage(Page):
     async def _answer(self, job_id: str, view: View) -> Done:
         job, key = await self.yard.jobs.get(job_id, None), view.form.get("key", "")
         ask = job.asks.get(key)
-        if ask is None or ask.method != _FORM or key.startswith(APPROVAL_KEY):
+        if ask is None or ask.method != _FORM or ask.approval_id:  # approvals are decided on their own page
             raise not_found("question", key, may_have_run=False)
         is_answered = view.form.get("action") == "accept"
         answer: dict[str, Any] = {"action": "accept" if is_answered else "decline"}
@@ -173,4 +173,4 @@ def _question(key: str, ask: ClientRequest) -> Question:
     if ask.method != _FORM or ask.params.get("mode", "form") != "form":
         return Question(key=key, text="It asks its client for something that only a program can answer.")
     text, schema = str(ask.params.get("message", "")), ask.params.get("requestedSchema", {})
-    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), is_approval=key.startswith(APPROVAL_KEY))
+    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), is_approval=bool(ask.approval_id))
