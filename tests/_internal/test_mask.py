@@ -42,6 +42,7 @@ def test_secrets_are_masked_by_name_and_by_form(text: str, shown: str) -> None:
         "commit 0123456789abcdef0123456789abcdef01234567",
         "id 123e4567-e89b-12d3-a456-426614174000",
         "/usr/lib/python3.11/site-packages/Foo1bar.py",
+        "upstream name=git pin=block pat=Ada key=prod/customers.db",
         "serving address=http://127.0.0.1:8321/mcp",
         "Basic usage: see the token page",
         "",
@@ -89,8 +90,29 @@ def test_values_are_masked_by_the_names_of_their_fields_and_by_form() -> None:
         "deep": [[[[[[["x"]]]]]]],
     }
 
-    shown = {"user": "ada", "auth": MASK, "list": [{"pin": MASK}, "token=***"], "author": "Eve", "password": "", "deep": [[[[["…"]]]]]}
-    assert mask_values(value) == shown
+    shown = {"user": "ada", "auth": MASK, "list": [{"pin": MASK}, "token=***"], "author": "Eve", "password": ""}
+    assert mask_values(value) == {**shown, "deep": [[[[[[["x"]]]]]]]}
+
+
+@pytest.mark.parametrize("value", ["prod/customers.db", "block", "A", 12, ["a"], {"a": "b"}, None])
+@pytest.mark.parametrize("name", ["key", "Key", "pin", "pat"])
+def test_a_common_word_is_no_secret_unless_its_value_looks_like_one(name: str, value: object) -> None:
+    assert mask_values({name: value}) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("key", "0123456789abcdef0123"), ("key", "sk-abc12345678"), ("pin", "0815"), ("pat", "ghp_abcdefgh1234")]
+)
+def test_a_common_word_with_a_secret_is_masked(name: str, value: str) -> None:
+    assert mask_values({name: value, "x": f"{name}={value}"}) == {name: MASK, "x": f"{name}=***"}
+
+
+def test_endless_lists_are_cut() -> None:
+    value: list[object] = []
+    for _ in range(300):
+        value = [value]
+
+    assert str(mask_values(value)).count("[") < 110
 
 
 def test_the_path_of_a_url_may_be_a_secret_too() -> None:

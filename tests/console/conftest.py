@@ -72,14 +72,14 @@ def serve(tmp_path: Path) -> Serve:
     """Return a function that serves a yard with a 'toolyard.toml' of this text."""
 
     @asynccontextmanager
-    async def run(yard: Yard, text: str = "", **settings: str) -> AsyncGenerator[Served]:
+    async def run(yard: Yard, text: str = "", *, agents: Any = None, **settings: str) -> AsyncGenerator[Served]:
         path = tmp_path / "toolyard.toml"
         path.write_text(text)
         config = read_config({"serve.transport": "http", "serve.port": "0", **settings}, path=str(path), environment={})
         apply_settings(yard, config, Notices(), serves=True)
         authenticator = make_authenticator(config)
         monitor = Monitor(yard, config, is_authenticated=authenticator is not None)
-        monitor.add_console(config, authenticator)
+        monitor.add_console(config, authenticator, agents)
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def ready(transport: Transport) -> None:

@@ -1,7 +1,10 @@
 """Approvals in the console: what people see of a call that waits, and what comes of their decision."""
 
 import asyncio
+import itertools
 import re
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ from mcp import Client
 from playwright.async_api import Page, expect
 
 from toolyard import Caller, Yard, tool
+from toolyard.console.pages.approvals import ApprovalsPage
 from toolyard.policy.approvals import Approval, Approvals
 from toolyard.state.memory import MemoryStore
 from toolyard.state.sqlite import SqliteStore
@@ -114,6 +118,22 @@ async def test_the_key_d_denies_and_the_reason_reaches_the_client(serve: Any, lo
     assert "Ask Ada first." in answer.structured_content["error"]["message"]
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_enter_in_the_reason_decides_nothing(serve: Any, look: Any, *, scripts: bool) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings"})
+        page: Page = await look(login_to(served, "approvals"), scripts=scripts)
+        decisions: list[str] = []
+        page.on("request", lambda request: decisions.append(request.post_data or "") if request.method == "POST" else None)
+        await page.get_by_label("Reason").fill("No, people live there.")
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Deny").click()
+        await page.wait_for_load_state()
+
+    assert len(decisions) == 1
+    assert "decision=deny" in decisions[0]
+
+
 async def test_what_a_person_typed_survives_a_live_update_and_a_new_card_appears_under_the_mouse(serve: Any, look: Any) -> None:
     async with serve(bank(), NOT_HELD) as served:
         await served.call("close_account", {"account": "savings"})
@@ -126,11 +146,94 @@ async def test_what_a_person_typed_survives_a_live_update_and_a_new_card_appears
         await expect(page.get_by_role("article")).to_have_count(2)
         await page.mouse.move(1, 1)
         await page.get_by_role("heading", name="Approvals").click()
-        await page.wait_for_function("() => document.querySelector('article time').textContent > '2'")
+        await served.call("close_account", {"account": "current"})
+        await expect(page.get_by_role("article")).to_have_count(3)
 
         assert await reason.input_value() == "Because"
         assert await page.get_by_label("Allow again").first.input_value() == "3600"
         assert "Closed" not in await page.content()
+
+
+async def test_a_hundred_calls_with_long_arguments_are_pages_of_cards_that_are_read_one_by_one(serve: Any, look: Any) -> None:
+    query = "SELECT 1; " * 400 + "DROP TABLE customers;"
+    async with serve(bank(), NOT_HELD) as served:
+        for number in range(100):
+            await served.call("close_account", {"account": f"number {number}", "note": query})
+        page: Page = await look(login_to(served, "approvals"))
+        html = (await served.client.get("/console/approvals?page=2", headers=(await served.person())[0])).text
+        await expect(page.get_by_role("article")).to_have_count(20)
+        await expect(page.get_by_role("button", name="Approve")).to_have_count(0)
+        await page.get_by_role("link", name="Next").click()
+        await expect(page.get_by_role("article").first).to_contain_text("number 20")
+        await page.get_by_role("article").first.hover()  # under the mouse, the list stands still
+        await page.get_by_role("article").first.get_by_role("link", name="Read them and decide").click()
+        await expect(page.get_by_role("article")).to_have_count(1)
+        await expect(page.get_by_text("DROP TABLE customers;")).to_be_visible()
+        await page.keyboard.press("a")
+        await expect(page.get_by_text("Approved, not run yet")).to_be_visible()
+        left = await served.yard.gate.approvals.count()
+
+    assert len(html.encode()) < 200_000
+    assert left == 99
+
+
+async def test_a_live_page_is_not_sent_again_because_time_goes_by(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count(time.time(), 60)
+    monkeypatch.setattr(ApprovalsPage, "live_seconds", 0.001)
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings"})
+        monkeypatch.setattr("toolyard.console.page.time", SimpleNamespace(time=lambda: next(seconds)))
+        async with served.client.stream("GET", "/console/live/approvals", timeout=20) as response:
+            events = (line async for line in response.aiter_lines() if line.startswith("data:"))
+            first = await anext(events)
+            for _ in range(20):
+                await served.client.get("/console/approvals")
+            await served.call("close_account", {"account": "holiday"})
+            second = await anext(events)
+
+    assert first.count("<article") == 1
+    assert second.count("<article") == 2
+
+
+async def test_times_are_relative_and_go_on(serve: Any, look: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings"})
+        page: Page = await look(login_to(served, "approvals"))
+        times = page.get_by_role("article").locator("time")
+        await expect(times.first).to_have_text(re.compile(r"^[2-9] s ago$"))
+        await expect(times.last).to_have_text("in 60 min")
+
+
+async def test_the_number_of_approvals_is_counted_without_reading_them(serve: Any) -> None:
+    read: list[str] = []
+
+    class Watched(MemoryStore):
+        async def get(self, key: str) -> bytes | None:
+            read.append(key)
+            return await super().get(key)
+
+    async with serve(Yard("bank", tools=[close_account], store=Watched()), NOT_HELD) as served:
+        for number in range(30):
+            await served.call("close_account", {"account": str(number)})
+        read.clear()
+        await served.client.get("/console/settings")
+        counted = list(read)
+        await served.client.get("/console/approvals")
+
+    assert counted == []
+    assert len(read) == 20
+
+
+async def test_a_long_grant_is_cut_with_a_link_to_the_whole(serve: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        held = await served.call("close_account", {"account": "savings", "note": "x" * 3000})
+        person = await served.person()
+        await decide(served, person, held["data"]["approval_id"], decision="approve", again="900")
+        [grant] = await served.yard.gate.approvals.grants()
+        pages = [(await served.client.get(f"/console/approvals{query}", headers=person[0])).text for query in ("", f"?open={grant.id}")]
+
+    assert [("x" * 3000) in page for page in pages] == [False, True]
+    assert f"open={grant.id}" in pages[0]
 
 
 async def test_a_key_does_nothing_at_the_moment_when_another_call_gets_under_it(serve: Any, look: Any) -> None:
@@ -197,9 +300,9 @@ async def _first_event(served: Any, path: str) -> str:
 async def test_arguments_are_in_plain_words_and_nothing_in_them_is_invisible(serve: Any) -> None:
     async with serve(bank(), NOT_HELD) as served:
         arguments = {"account": "sav\u202eings", "note": "x" * 3000, "amounts": [1, 2]}
-        await served.call("close_account", arguments)
+        held = await served.call("close_account", arguments)
         cookie, _ = await served.person()
-        page = (await served.client.get("/console/approvals", headers=cookie)).text
+        page = (await served.client.get(f"/console/approvals?open={held['data']['approval_id']}", headers=cookie)).text
 
     assert "\u202e" not in page
     assert "\\u202e" in page
@@ -219,7 +322,8 @@ async def test_a_title_and_every_kind_of_argument_become_plain_words(serve: Any)
         await served.call("delete_rows", {"where": {str(number): "x" * 4000 for number in range(6)}})
         person = await served.person()
         page = (await served.client.get("/console/approvals", headers=person[0])).text
-        [first, _] = await served.yard.gate.approvals.pending()
+        [first, last] = await served.yard.gate.approvals.pending()
+        whole = (await served.client.get(f"/console/approvals?open={last.id}", headers=person[0])).text
         await decide(served, person, first.id, decision="approve", again="900", reason="Fine.")
         granted = (await served.client.get("/console/approvals")).text
 
@@ -228,7 +332,7 @@ async def test_a_title_and_every_kind_of_argument_become_plain_words(serve: Any)
     assert re.search(r"limit</th>\s*<td>nothing<", page)
     assert re.search(r"tags</th>\s*<td>none<", page)
     assert "&#34;age&#34;: 30" in page
-    assert "All arguments, as text" in page
+    assert "All arguments, as text" in whole
     assert "the same" in granted
 
 

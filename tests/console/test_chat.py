@@ -1,21 +1,34 @@
 """The chat page with a real agent SDK, a scripted model and a real browser."""
 
+import asyncio
 import os
 import re
 import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import pytest
 from pinned_packages import python_with
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from toolyard import Yard, tool
+from toolyard.agents import AgentManager, StreamEvent, TurnRequest
+from toolyard.agents.api import AgentApi
+from toolyard.agents.events import TextDelta
 from toolyard.testing.models import ScriptedAnthropic, ScriptedModel, ToolUse
 
 ROOT = Path(__file__).parent.parent.parent
 BURN = "mcp__yard__burn"
+APPROVE_ALL = """async () => {
+    const headers = { "X-CSRF-Token": document.getElementById("main").dataset.csrf, "Content-Type": "application/json" };
+    const { interactions } = await (await fetch("/console/chat/api/interactions")).json();
+    for (const one of interactions)
+        await fetch(`/console/chat/api/interactions/${one.interaction_id}/approve`, { method: "POST", headers, body: "{}" });
+}"""
+Play = Callable[[TurnRequest], AsyncGenerator[StreamEvent]]
 TARGET = '''
 from toolyard import Yard, tool
 
@@ -96,6 +109,233 @@ async def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(tmp_path:
 
     assert "People live in it." in model.results[0].text
     assert widths[0] <= widths[1]
+
+
+class PlayedRuntime:
+    """A runtime whose turns are played by a function of the test."""
+
+    name = "played"
+    has_folder = False
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+
+    def check(self) -> None:
+        """Be there."""
+
+    def check_servers(self, names: Iterable[str]) -> None:
+        """Take any."""
+
+    async def forget(self, sdk_session_id: str) -> None:
+        """Keep nothing."""
+
+    async def run(self, request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        async for event in self._play(request):
+            yield event
+
+
+@asynccontextmanager
+async def played(serve: Any, play: Play, api: type[AgentApi] = AgentApi) -> AsyncGenerator[str]:
+    """Serve agents whose turns a function plays, and yield the address of the chat."""
+    yard = Yard("hall", tools=[echo])
+    manager = AgentManager(yard, PlayedRuntime(play))
+    async with serve(yard, agents=api(manager, roots=()).serve) as served, manager:
+        yield served.login.replace("/console?", "/console/chat?")
+
+
+async def send(page: Page, text: str) -> None:
+    await page.get_by_role("textbox", name="Message").fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def ask_to_burn(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+    """Ask whether the house may burn, and say what came of it."""
+    decision = await request.permit("burn", {"what": "the house"}, tool_call_id="t1", source="agent")
+    yield TextDelta(text=f"The person {decision.outcome} it. {decision.reason}")
+
+
+async def test_enter_in_the_reason_of_a_card_decides_nothing(serve: Any, look: Any) -> None:
+    async with played(serve, ask_to_burn) as address:
+        page: Page = await look(address)
+        await send(page, "Burn the house.")
+        await page.get_by_placeholder("Reason").fill("People live in it.")
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Deny").click()
+
+        await expect(page.get_by_text("The person denied it. People live in it.")).to_be_visible()
+
+
+async def test_a_conversation_goes_on_in_its_own_view_only(serve: Any, look: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        if request.content != "Message A":
+            yield TextDelta(text="Answer of B.")
+            return
+        await request.permit("burn", {"what": "first"}, tool_call_id="t1", source="agent")
+        yield TextDelta(text="Secret of A.")
+        decision = await request.permit("burn", {"what": "second"}, tool_call_id="t2", source="agent")
+        yield TextDelta(text=f"A is over: {decision.outcome}.")
+
+    async with played(serve, play) as address:
+        page: Page = await look(address)
+        await send(page, "Message B")
+        await expect(page.get_by_text("Answer of B.")).to_be_visible()
+        await page.get_by_role("button", name="New conversation").click()
+        await page.wait_for_url("**/console/chat")
+        await send(page, "Message A")
+        await expect(page.locator(".card.ask")).to_contain_text("first")
+        await page.locator(".talks a", has_text="Message B").click()
+        await expect(page.get_by_text("Answer of B.")).to_be_visible()
+        await page.evaluate(APPROVE_ALL)
+        await send(page, "Another for B")
+        await expect(page.get_by_text("Answer of B.")).to_have_count(2)
+        seen = await page.locator(".messages").inner_text()
+        await page.locator(".talks a", has_text="Message A").click()
+        await expect(page.get_by_text("Secret of A.")).to_have_count(1)
+        await page.locator(".card.ask", has_text="second").get_by_role("button", name="Approve").click()
+        await expect(page.get_by_text("A is over: approved.")).to_be_visible()
+        await page.reload()
+        await expect(page.get_by_text("A is over: approved.")).to_have_count(1)
+        await expect(page.locator(".card.ask")).to_have_count(0)
+
+    assert "A." not in seen
+    assert "second" not in seen
+
+
+async def test_a_question_has_the_form_of_its_schema(serve: Any, look: Any) -> None:
+    colours = [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]
+    sizes = {"type": "array", "items": {"anyOf": [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]}}
+    fields = {"colour": {"type": "string", "oneOf": colours, "default": "g"}, "sizes": sizes, "count": {"type": "integer", "minimum": 2}}
+    answers: list[Any] = []
+
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        form = {"type": "object", "properties": fields, "required": ["count"]}
+        decision = await request.ask("Which ones?", form, tool="shop", tool_call_id="t1")
+        answers.append(decision.content)
+        yield TextDelta(text="Thank you.")
+
+    async with played(serve, play) as address:
+        page: Page = await look(address)
+        await send(page, "Buy some.")
+        card = page.locator(".card.ask")
+        await expect(card.get_by_label("colour")).to_have_value('"g"')
+        await card.get_by_label("colour").select_option("Red")
+        await card.get_by_label("Large").check()
+        await card.get_by_label("count").fill("1")
+        await card.get_by_role("button", name="Answer").click()
+        await expect(card.locator(".notice")).to_be_visible()
+        await card.get_by_label("count").fill("2")
+        await card.get_by_role("button", name="Answer").click()
+        await expect(page.get_by_text("Thank you.")).to_be_visible()
+
+    assert answers == [{"colour": "r", "sizes": ["l"], "count": 2}]
+
+
+async def test_a_turn_that_ends_while_nobody_looks_is_shown_afterwards(serve: Any, look: Any) -> None:
+    go_on = asyncio.Event()
+
+    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        yield TextDelta(text="Wait. ")
+        await go_on.wait()
+        yield TextDelta(text="That was all.")
+
+    async with played(serve, play) as address:
+        page: Page = await look(address)
+        await send(page, "Tell me more.")
+        await expect(page.get_by_text("Wait.")).to_be_visible()
+        conversation = page.url
+        await page.goto("about:blank")
+        go_on.set()
+        await page.goto(conversation)
+        await expect(page.get_by_text("Wait. That was all.")).to_have_count(1)
+        other: Page = await look(address)  # which kept nothing
+        await other.goto(conversation)
+        await expect(other.get_by_text("Wait. That was all.")).to_have_count(1)
+        await expect(other.get_by_text("not kept in this tab")).to_be_visible()
+
+
+async def test_a_lost_connection_is_taken_up_where_it_ended(serve: Any, look: Any) -> None:
+    go_on, cut = asyncio.Event(), asyncio.Event()
+
+    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        yield TextDelta(text="Before. ")
+        await go_on.wait()
+        yield TextDelta(text="After.")
+
+    class CutApi(AgentApi):
+        async def serve(self, request: Any, writer: Any) -> None:
+            answering = asyncio.ensure_future(super().serve(request, writer))
+            cutting = asyncio.ensure_future(cut.wait() if request.path.endswith("/messages") else asyncio.Event().wait())
+            await asyncio.wait([answering, cutting], return_when=asyncio.FIRST_COMPLETED)
+            if cutting.done():
+                answering.cancel()
+                await writer.write(b"", last=True)
+                go_on.set()
+            cutting.cancel()
+
+    async with played(serve, play, CutApi) as address:
+        page: Page = await look(address)
+        await send(page, "Go on.")
+        await expect(page.get_by_text("Before.")).to_be_visible()
+        cut.set()
+        await expect(page.get_by_text("Before. After.")).to_have_count(1)
+        await expect(page.locator(".compose .primary")).to_be_enabled()
+
+
+async def test_the_transcript_is_written_once_for_each_turn_and_a_full_tab_says_so(serve: Any, look: Any) -> None:
+    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        for number in range(300):
+            yield TextDelta(text=f"{number} ")
+        yield TextDelta(text="x" * 20_000 + " end.")
+
+    async with played(serve, play) as address:
+        page: Page = await look(address)
+        await page.evaluate("""() => {
+            const set = Storage.prototype.setItem;
+            window.written = 0;
+            Storage.prototype.setItem = function (...item) { window.written += 1; return set.apply(this, item); };
+        }""")
+        await send(page, "Count.")
+        await expect(page.locator(".compose .primary")).to_be_enabled()
+        written = await page.evaluate("window.written")
+        await page.evaluate("""() => { for (let size = 1 << 23; size; size >>= 1)
+            try { sessionStorage.setItem("filler", (sessionStorage.filler || "") + "x".repeat(size)); } catch { /* less then */ } }""")
+        await send(page, "Count again.")
+        await expect(page.get_by_text("no room")).to_have_count(1)
+
+    assert written == 2
+
+
+@pytest.mark.parametrize("fault", ["refused", "unreachable"])
+async def test_a_conversation_that_cannot_be_deleted_says_why(serve: Any, look: Any, fault: str) -> None:
+    async def refuse(route: Route) -> None:
+        if route.request.method != "DELETE":
+            await route.continue_()
+        elif fault == "refused":
+            await route.fulfill(status=503, json={"error": {"message": "The store is full."}})
+        else:
+            await route.abort()
+
+    async with played(serve, ask_to_burn) as address:
+        page: Page = await look(address)
+        await send(page, "Burn the house.")
+        await expect(page.locator(".talks li")).to_have_count(1)
+        await page.route("**/chat/api/sessions/*", refuse)
+        await page.get_by_role("button", name="Delete the conversation").click()
+        await expect(page.locator(".notice.bad")).to_be_visible()
+
+
+async def test_a_form_is_made_for_a_schema_alone(serve: Any) -> None:
+    async with played(serve, ask_to_burn) as address, httpx2.AsyncClient(trust_env=False) as client:
+        base = address.partition("/console")[0]
+        cookie = (await client.get(address)).headers["set-cookie"].partition(";")[0]
+        client.cookies.clear()
+        page = await client.get(f"{base}/console/chat", headers={"Cookie": cookie})
+        csrf = page.text.partition('data-csrf="')[2].partition('"')[0]
+
+        async def form_of(schema: str, **headers: str) -> int:
+            return (await client.post(f"{base}/console/chat/form", data={"csrf": csrf, "schema": schema}, headers=headers)).status_code
+
+        assert [await form_of("{}", Cookie=cookie), await form_of("[", Cookie=cookie), await form_of("{}")] == [200, 404, 403]
 
 
 async def test_a_server_without_agents_has_no_chat_and_says_how_to_get_one(serve: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.console.form import Field, Form, make_form
+from toolyard.console.form import Field, Form, defaults_of, make_form
 
 MARKUP = "<script>alert(1)</script>"
 
@@ -84,6 +84,18 @@ def test_a_field_says_its_type_its_default_and_its_bounds() -> None:
     assert (count.type, count.default, count.minimum, count.maximum, count.step) == ("int", "3", "1", "9", "1")
     assert count.description == "How many."
     assert all(fields[name].hint for name in fields)
+
+
+def test_a_question_is_filled_in_with_its_defaults_and_shows_titles_of_its_choices() -> None:
+    titled = {"type": "string", "enum": ["r", "g"], "enumNames": ["Red"], "default": "g"}
+    schema = {
+        "type": "object",
+        "properties": {"colour": titled, "note": {"type": "string", "default": "x" * 500}, "size": {"type": "integer"}},
+    }
+
+    assert [choice.label for choice in make_form(schema).fields[0].choices] == ["Red", "g"]
+    assert msgspec.json.decode(defaults_of(schema)) == {"colour": "g", "note": "x" * 500}
+    assert defaults_of({"properties": [{"default": 1}]}) == "{}"
 
 
 def test_secrets_and_dates_have_inputs_of_their_own() -> None:

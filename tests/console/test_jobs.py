@@ -1,14 +1,21 @@
 """Jobs and sessions in the console: what readers see, and what people with a login can end, answer and read."""
 
 import asyncio
+import itertools
+import re
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from mcp import Client
 from playwright.async_api import Page, expect
 
-from toolyard import Call, Caller, Channel, Yard, tool
+from toolyard import Call, Caller, Channel, MemoryStore, Yard, tool
+from toolyard.jobs import keys
+from toolyard.jobs.job import Job, new_job_id
 from toolyard.jobs.run import TASKS
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -18,7 +25,12 @@ FORM = {
         "coach": {"type": "string", "enum": ["first", "second"], "title": "Coach"},
         "seats": {"type": "integer", "title": "Seats", "minimum": 1},
         "quiet": {"type": "boolean", "title": "Quiet"},
-        "extras": {"type": "array", "title": "Extras", "items": {"type": "string", "enum": ["tea", "bike"]}},
+        "extras": {
+            "type": "array",
+            "title": "Extras",
+            "items": {"anyOf": [{"const": "t", "title": "tea"}, {"const": "b", "title": "bike"}]},
+        },
+        "side": {"type": "string", "oneOf": [{"const": "l", "title": "left"}, {"const": "r", "title": "right"}], "default": "r"},
     },
     "required": ["coach", "seats"],
 }
@@ -122,17 +134,18 @@ async def test_a_question_of_a_job_is_answered_in_the_browser(serve: Any, look: 
         await page.get_by_label("bike").check()
         await page.get_by_role("button", name="Answer").click()
         await expect(page.get_by_role("complementary")).to_contain_text("Completed")
+        await expect(page.get_by_role("button", name="Answer")).to_have_count(0)
         result = await served.yard.jobs.result(await served.yard.jobs.get(job_id, None))
 
-    assert result.data == {"coach": "first", "seats": 2, "quiet": True, "extras": ["bike"]}
+    assert result.data == {"coach": "first", "seats": 2, "quiet": True, "extras": ["b"], "side": "r"}
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"key": "answer", "field:coach": "first", "field:seats": "0"},
-        {"key": "answer", "field:coach": "first", "field:seats": "x"},
-        {"key": "other"},
+        {"key": "answer", "content": '{"coach": "first", "seats": 0}'},
+        {"key": "answer", "content": '{"coach": "first"'},
+        {"key": "other", "content": '{"coach": "first", "seats": 1}'},
     ],
 )
 async def test_an_answer_that_does_not_fit_is_not_delivered(serve: Any, fields: dict[str, str]) -> None:
@@ -140,9 +153,9 @@ async def test_an_answer_that_does_not_fit_is_not_delivered(serve: Any, fields: 
         job_id = await start(served, "book")
         await wait_until(served, job_id, "input_required")
         person = await served.person()
-        refused = await post(served, person, f"jobs/answer/{job_id}", answer="accept", **fields)
+        refused = await post(served, person, f"jobs/answer/{job_id}", action="accept", **fields)
         still = await served.yard.jobs.get(job_id, None)
-        await post(served, person, f"jobs/answer/{job_id}", answer="decline", key="answer")
+        await post(served, person, f"jobs/answer/{job_id}", action="decline", key="answer")
         ended = await wait_until(served, job_id, "completed")
         result = await served.yard.jobs.result(ended)
         page = (await served.client.get("/console/jobs", headers=person[0])).text
@@ -151,6 +164,65 @@ async def test_an_answer_that_does_not_fit_is_not_delivered(serve: Any, fields: 
     assert still.status == "input_required"
     assert result.error.code == "approval_denied"
     assert "Failed: approval_denied" in page
+
+
+async def test_an_answer_that_does_not_fit_stays_in_its_form_with_the_reason(serve: Any, look: Any) -> None:
+    async with serve(shop()) as served:
+        job_id = await start(served, "book")
+        await wait_until(served, job_id, "input_required")
+        page: Page = await look(login_to(served, f"jobs?open={job_id}"))
+        await page.get_by_label("Seats").fill("7")
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.locator("[data-other]")).to_contain_text("coach")
+
+        assert await page.get_by_label("Seats").input_value() == "7"
+
+
+async def test_a_list_of_many_jobs_is_read_page_by_page(serve: Any) -> None:
+    read: list[str] = []
+
+    class Watched(MemoryStore):
+        async def get(self, key: str) -> bytes | None:
+            read.append(key)
+            return await super().get(key)
+
+    store = Watched()
+    now = time.time()
+    for number in range(3000):
+        at = now - number
+        job_id = f"j_{2**48 - int(at * 1000):012x}{number:04}"
+        facts: dict[str, Any] = {"owner": "key:bot", "created_at": at, "updated_at": at, "ttl": 60, "lease": 1}
+        job = Job(id=job_id, tool=f"tool_{number}", status="working" if number < 120 else "failed", **facts)
+        await store.put(keys.job(job_id), msgspec.json.encode(job))
+        if number < 120:
+            await store.put(keys.running(job_id), b"")
+
+    async with serve(Yard("shop", tools=[report], store=store)) as served:
+
+        async def tools_of(query: str) -> list[str]:
+            read.clear()
+            return re.findall(r'class="name">(\w+)<', (await served.client.get(f"/console/jobs?{query}")).text)
+
+        first, first_read = await tools_of(""), [key for key in read if key.startswith("job/")]
+        later, later_read = await tools_of("page=3"), [key for key in read if key.startswith("job/")]
+        working = await tools_of("status=working&page=3")
+        found = await tools_of("q=tool_77")
+        beyond = await tools_of("page=61") + await tools_of("page=99999999999999999999")
+
+    assert first == [f"tool_{number}" for number in range(50)]
+    assert later == [f"tool_{number}" for number in range(100, 150)]
+    assert (len(first_read), len(later_read)) == (51, 51)
+    assert working == [f"tool_{number}" for number in range(100, 120)]
+    assert found == ["tool_77", *(f"tool_77{number}" for number in range(10))]
+    assert beyond == []
+
+
+def test_ids_in_order_are_jobs_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count(1_700_000_000)
+    monkeypatch.setattr("toolyard.jobs.job.time", SimpleNamespace(time=lambda: next(seconds)))
+    ids = [new_job_id() for _ in range(300)]
+
+    assert ids == sorted(ids, reverse=True)
 
 
 async def test_a_question_of_a_job_is_none_about_an_approval_whatever_its_key_is(serve: Any) -> None:
@@ -162,8 +234,8 @@ async def test_a_question_of_a_job_is_none_about_an_approval_whatever_its_key_is
     async with serve(Yard("shop", tools=[fill_in])) as served:
         job_id = await start(served, "fill_in")
         await wait_until(served, job_id, "input_required")
-        answers = {"key": "approval-form", "field:coach": "second", "field:seats": "2"}
-        await post(served, await served.person(), f"jobs/answer/{job_id}", answer="accept", **answers)
+        answer = {"key": "approval-form", "content": '{"coach": "second", "seats": 2}'}
+        await post(served, await served.person(), f"jobs/answer/{job_id}", action="accept", **answer)
         ended = await wait_until(served, job_id, "completed")
         result = await served.yard.jobs.result(ended)
 
@@ -179,8 +251,8 @@ async def test_the_result_of_a_job_is_for_the_identity_that_started_it(serve: An
         for owner in (identity, "key:bot"):
             job_id = await start(served, "book", owner)
             await wait_until(served, job_id, "input_required")
-            answers = {"key": "answer", "field:coach": "second", "field:seats": "731"}
-            await post(served, person, f"jobs/answer/{job_id}", answer="accept", **answers)
+            answer = {"key": "answer", "content": '{"coach": "second", "seats": 731}'}
+            await post(served, person, f"jobs/answer/{job_id}", action="accept", **answer)
             await wait_until(served, job_id, "completed")
             texts.append((await served.client.get(f"/console/jobs?open={job_id}", headers=person[0])).text)
 

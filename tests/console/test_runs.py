@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Rule, ToolError, Yard, tool
+from toolyard import Call, Image, Rule, ToolError, Yard, tool
 from toolyard.console.access import Person
 from toolyard.console.runs import Run, Runs
 from toolyard.model.elicitation import ClientRequest
@@ -259,6 +259,49 @@ async def test_a_rule_for_operators_waits_for_another_person() -> None:
 
     assert run.envelope is not None
     assert run.envelope.data == "a is empty"
+
+
+@pytest.mark.parametrize("by", ["anyone", "operator"])
+async def test_a_cancelled_run_withdraws_the_approval_that_it_waits_for(by: Any) -> None:
+    rule = Rule(decision="ask", tools=("wipe",), by=by, reason="Disks are dear.")
+    async with Yard(tools=[wipe], rules=[rule]) as yard:
+        assert yard.gate is not None
+        approvals, runs = yard.gate.approvals, Runs(yard)
+        run, same = [await start(runs, "wipe", '{"disk": "a"}') for _ in range(2)]
+        other = await start(runs, "wipe", '{"disk": "b"}')
+        run.cancel()
+        await until(lambda: run.is_over)
+        shared = len(await approvals.pending())
+        same.cancel()
+        await until(lambda: same.is_over)
+        async with asyncio.timeout(10):
+            while len(left := await approvals.pending()) > 1:
+                pass
+        [withdrawn] = await approvals.decided()
+        again = await start(runs, "wipe", '{"disk": "a"}')
+        for one in (other, again):
+            one.cancel()
+        await until(lambda: other.is_over and again.is_over)
+
+    assert shared == 2  # another run waits for the same approval
+    assert '"b"' in left[0].card.arguments
+    assert (withdrawn.status, withdrawn.decided_by) == ("expired", "ada")
+    assert again.envelope is not None
+    again.envelope.expect_error("cancelled")  # a denial would have been remembered
+
+
+async def test_images_are_shown_as_far_as_there_is_room() -> None:
+    @tool(operation="query")
+    async def draw() -> list[Image]:
+        """Draw."""
+        return [Image(b"x" * 300), Image(b"y" * 100_000), Image(b"<svg/>", "image/svg+xml"), Image(b"z", "image/webp")]
+
+    async with Yard(tools=[draw]) as yard:
+        run = await start(Runs(yard), "draw")
+
+    assert [bool(picture.url) for picture in run.images] == [True, False, False, True]
+    assert run.images[0].url == f"data:image/png;base64,{'eHh4' * 100}"
+    assert run.size > 100_000
 
 
 async def test_log_lines_are_bounded() -> None:

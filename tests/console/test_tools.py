@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Example, Limits, Rule, Yard, tool
+from toolyard import Call, Example, Image, Limits, Rule, Yard, tool
 from toolyard.dispatch.tool import Tool, check_by_schema
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.providers import Publish
@@ -319,7 +320,7 @@ async def test_a_call_for_operators_says_that_another_person_decides(serve: Any)
 
     assert "Waits for approval" in page
     assert "Accounts are dear." in page
-    assert "/console/approvals?done=a_" in page
+    assert "/console/approvals?open=a_" in page
 
 
 async def test_a_call_that_goes_on_elsewhere_says_where(serve: Any) -> None:
@@ -338,7 +339,7 @@ async def test_a_call_that_goes_on_elsewhere_says_where(serve: Any) -> None:
         ]
         held, job = [(await served.client.get(location, headers=person[0])).text for location in locations]
 
-    assert "/console/approvals?done=a_" in held
+    assert "/console/approvals?open=a_" in held
     assert "/console/jobs?open=" in job
 
 
@@ -477,6 +478,37 @@ async def test_a_tool_that_destroys_is_approved_in_the_page(serve: Any, look: An
 
     assert (answer["error"] or {"code": None})["code"] == code
     assert answer["data"] == (None if code else "savings is closed")
+
+
+@pytest.mark.parametrize("keys", ["Enter", "Control+Enter"])
+async def test_enter_in_the_reason_of_an_approval_decides_nothing(serve: Any, look: Any, keys: str) -> None:
+    async with serve(Yard("shop", tools=[close_account])) as served:
+        page = await open_tool(served, look, "close_account")
+        await page.locator("[data-name=account] textarea").fill("savings")
+        await page.keyboard.press("Enter")
+        await page.locator("#run_question [data-name=reason] textarea").fill("No, it is in use.")
+        await page.keyboard.press(keys)
+        await page.locator("#run_question").get_by_role("button", name="Deny").click()
+        answer = await answer_in(page)
+
+    assert answer["error"]["code"] == "approval_denied"
+
+
+async def test_an_image_in_an_answer_is_shown(serve: Any, look: Any) -> None:
+    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+    @tool(operation="query")
+    async def draw() -> Image:
+        """Draw a pixel."""
+        return Image(b64decode(pixel))
+
+    async with serve(Yard("shop", tools=[draw])) as served:
+        page = await open_tool(served, look, "draw")
+        await page.locator("[data-start]").click()
+        picture = page.locator("#run_result img")
+        await expect(picture).to_be_visible()
+
+        assert await picture.evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
 
 
 async def test_texts_of_tools_run_no_script(serve: Any, look: Any) -> None:

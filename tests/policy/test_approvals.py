@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolyard import Caller, Limits, MemoryStore, Operation, StoreUnavailableError, ToolError, Yard, resource, tool
@@ -246,3 +247,24 @@ async def test_a_yard_without_rules_has_no_gate_and_describe_tells_what_asks() -
 
     assert described["needs_approval"] is True
     assert "needs_approval" not in harmless
+
+
+async def test_a_card_hides_no_part_of_the_arguments_without_saying_so() -> None:
+    @tool(operation="destroy")
+    async def delete_object(bucket: str, key: str, note: str = "") -> None:
+        """Delete an object."""
+        raise AssertionError
+
+    query = "SELECT 1; " * 1900 + "DROP TABLE customers;"
+    async with Yard(tools=[delete_object], rules=[ASK], limits=QUICK) as yard:
+        held = [await yard.call("delete_object", {"bucket": "b", "key": "prod/x.db", "note": text}) for text in (query, query * 3)]
+        whole, long = [await Approvals(yard.store).get(answer.data["approval_id"]) for answer in held]
+
+    assert msgspec.json.decode(whole.card.arguments) == {"bucket": "b", "key": "prod/x.db", "note": query}
+    assert query in whole.card.text()
+    assert 20_000 < len(long.card.arguments) < 20_100
+    assert "prod/x.db" in long.card.arguments
+    assert "DROP TABLE customers;" in long.card.arguments
+    assert f"{len(whole.card.arguments) + 2 * len(query) - 20_000:,}" in long.card.arguments
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(long.card.arguments)

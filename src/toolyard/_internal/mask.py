@@ -41,7 +41,11 @@ _SHORTEST: Final = 4
 _SHORTEST_UNNAMED: Final = 8
 _PLAIN: Final = r"[A-Za-z ]*\Z|[\d.]*\Z|[~./]|[a-z+]+://[^@?]*\Z"
 """Values that are no secrets unless their name says so: words, numbers, paths, and URLs without credentials."""
-_MAX_DEPTH: Final = 6
+_MAX_DEPTH: Final = 100
+_COMMON: Final = frozenset({"key", "pat", "pin"})
+"""Names that say nothing alone: a key may be that of an object, and a pin a mode. Their values are secrets if they look like one."""
+_RANDOM: Final = r"(?=[^a-zA-Z]*[a-zA-Z])(?=\D*\d)[\w+=~-]{20,}\Z"
+_PIN: Final = r"\d{4,}\Z"
 
 
 def is_secret_name(name: str) -> bool:
@@ -74,17 +78,21 @@ def _mask_named(text: str) -> str:
     end = 0
     for match in re.finditer(_NAMED, text):
         start = match.end()
-        if start <= end or not _is_secret_in_text(match[1]):
+        if start <= end or not is_secret_name(match[1]):
             continue
         value = _value_end(text, start, match[2], is_header=match[1].lower() in {"authorization", "cookie", "set-cookie"})
-        if value > start:
+        if value > start and _is_secret(match[1], text[start:value]):
             pieces += (text[end:start], MASK)
             end = value
     return "".join((*pieces, text[end:])) if pieces else text
 
 
-def _is_secret_in_text(name: str) -> bool:
-    return name.lower() != "key" and is_secret_name(name)  # a text says 'key=' of many things
+def _is_secret(name: str, value: object) -> bool:
+    """Return whether a name says that its value is a secret, or says it together with the value."""
+    common = name.lower()
+    if common not in _COMMON:
+        return is_secret_name(name)
+    return re.match(_PIN if common == "pin" else _RANDOM, str(value)) is not None
 
 
 def _value_end(text: str, start: int, quote: str, *, is_header: bool) -> int:
@@ -97,10 +105,10 @@ def _value_end(text: str, start: int, quote: str, *, is_header: bool) -> int:
 
 
 def mask_values(value: Any, depth: int = 0) -> Any:
-    """Return JSON data with secrets masked, by the names of their fields and by form; what is deeper than six lists is cut."""
+    """Return JSON data with secrets masked, by the names of their fields and by form; what is deeper than a hundred lists is cut."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {key: MASK if item and is_secret_name(str(key)) else mask_values(item, depth + 1) for key, item in items}
+        return {key: MASK if item and _is_secret(str(key), item) else mask_values(item, depth + 1) for key, item in items}
     if isinstance(value, list):
         return "…" if depth >= _MAX_DEPTH else [mask_values(item, depth + 1) for item in cast("list[Any]", value)]
     return mask_text(value) if isinstance(value, str) else value

@@ -13,7 +13,7 @@ import msgspec
 
 from toolyard.config import Config
 from toolyard.console.access import CSRF_HEADER, Access, Person
-from toolyard.console.page import Done, FindSessions, Handle, Page, Parts, View, render, render_blocks, url
+from toolyard.console.page import FRESH, HTML, Done, FindSessions, Handle, Page, Parts, View, render, render_blocks, url
 from toolyard.console.pages import PAGES
 from toolyard.console.runs import Runs
 from toolyard.dispatch.call import ANYONE, Caller
@@ -33,8 +33,6 @@ __all__ = ["Console"]
 PATH: Final = "/console"
 _STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8", ".svg": b"image/svg+xml"}
-_HTML: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
-_FRESH: Final[Header] = (b"cache-control", b"no-store")
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
     b"base-uri 'none'; frame-ancestors 'none'"
@@ -189,7 +187,7 @@ class Console:
         mark = {"notice": done.notice[:_NOTICE_CHARACTERS], "bad": "1" if done.is_bad else ""}
         target, _, query = done.to.partition("?")
         pairs = {**dict(parse_qsl(query)), **mark}
-        await writer.respond(303, b"", ((b"location", url(target.removeprefix(PATH).strip("/"), pairs).encode()), _FRESH))
+        await writer.respond(303, b"", ((b"location", url(target.removeprefix(PATH).strip("/"), pairs).encode()), FRESH))
 
     async def _log_in(self, request: Request, writer: ResponseWriter) -> None:
         if request.method != "POST":
@@ -210,7 +208,7 @@ class Console:
         if headers is None:
             raise RefusedError(403, "This address is of an earlier start of the server. Open the one that it printed last.")
         page = request.subpath.strip("/")
-        await writer.respond(303, b"", ((b"location", url(page, query).encode()), _FRESH, *headers))
+        await writer.respond(303, b"", ((b"location", url(page, query).encode()), FRESH, *headers))
 
     async def _context(self, page: Page, view: View) -> dict[str, Any]:
         """Return the variables of a page and of the frame around it."""
@@ -233,7 +231,7 @@ class Console:
 
     async def _respond(self, writer: ResponseWriter, template: str, context: Mapping[str, Any], *, status: int = 200) -> None:
         body = render(template, {"yard": self._yard.name, "static": _static_url, **context})
-        await writer.respond(status, body, (_HTML, _FRESH))
+        await writer.respond(status, body, (HTML, FRESH))
 
     async def _stream(self, writer: ResponseWriter, page: Page, view: View) -> None:
         """Send the live blocks of a page, each whenever it changed."""

@@ -5,14 +5,16 @@ It is data only; templates show it, and 'run.js' turns the filled form into JSON
 """
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
+from toolyard.model.errors import ToolError
 from toolyard.model.schema import Schema, resolve
 from toolyard.model.signature import TypeNames, read_parameters
 
-__all__ = ["Choice", "Field", "Form", "make_form"]
+__all__ = ["Choice", "Field", "Form", "defaults_of", "make_form", "read_answer"]
 
 Kind = Literal["text", "number", "switch", "choice", "choices", "object", "list", "json"]
 _DEPTH: Final = 3
@@ -78,6 +80,24 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 def make_form(schema: Schema) -> Form:
     """Return the form of an input schema, or of the schema of a question."""
     return _Reader(schema).form()
+
+
+def defaults_of(schema: Schema) -> str:
+    """Return the defaults in the schema of a question as JSON: what its form is filled in with at first."""
+    fields = {name: _mapping(field) for name, field in _mapping(schema.get("properties")).items()}
+    return _json({name: field["default"] for name, field in fields.items() if "default" in field})
+
+
+def read_answer(text: str) -> Any:
+    """Return what a person filled in, which a form sends as JSON.
+
+    Raises:
+        ToolError: `invalid_input` if it is no JSON.
+    """
+    try:
+        return msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        raise ToolError("invalid_input", f"The answer is no JSON: {error}", may_have_run=False) from None
 
 
 class _Reader:
@@ -238,7 +258,8 @@ def _values_of(schema: Schema, root: Schema) -> list[tuple[Any, str]]:
         return [(schema["const"], _text_of(schema.get("title")) or _label(schema["const"]))]
     values = _list_of(schema.get("enum"))
     if values:
-        return [(value, _label(value)) for value in values]
+        names = _list_of(schema.get("enumNames"))  # titles as older versions of MCP have them
+        return [(value, _text_of(name) or _label(value)) for value, name in zip_longest(values, names[: len(values)])]
     branches = [_mapping(resolve(root, branch)) for branch in _list_of(schema.get("anyOf")) or _list_of(schema.get("oneOf"))]
     if branches and all("const" in branch for branch in branches):
         return [(branch["const"], _text_of(branch.get("title")) or _label(branch["const"])) for branch in branches]

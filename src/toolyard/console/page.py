@@ -19,21 +19,25 @@ from toolyard.config import Config
 from toolyard.console.access import Person
 from toolyard.console.charts import sparkline
 from toolyard.console.runs import Runs
+from toolyard.model.envelope import encode
+from toolyard.model.errors import ToolError
 from toolyard.model.profile import Profile
 from toolyard.monitor import Metrics, Ring
 from toolyard.transports.http.request import Request
-from toolyard.transports.http.response import ResponseWriter
+from toolyard.transports.http.response import JSON, Header, ResponseWriter
 from toolyard.transports.http.sessions import HttpSessions
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-__all__ = ["LIVE_BLOCK", "Done", "FindSessions", "Handle", "Page", "Parts", "View", "render", "render_blocks", "url"]
+__all__ = ["FRESH", "HTML", "LIVE_BLOCK", "Done", "FindSessions", "Handle", "Page", "Parts", "View", "render", "render_blocks", "url"]
 
 Handle = Callable[[Request, ResponseWriter], Awaitable[None]]
 LIVE_BLOCK: Final = "live_"
 """The prefix of template blocks that are sent again when they change."""
+HTML: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
+FRESH: Final[Header] = (b"cache-control", b"no-store")
 _FOLDER: Final = Path(__file__).parent / "templates"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
@@ -118,6 +122,19 @@ class Page(ABC):
             raise LookupError
         return False
 
+    async def answer_script(self, view: View, writer: ResponseWriter) -> bool:
+        """Carry out a form that a script submits, and answer with JSON where to go, or why it cannot be done; False for other requests."""
+        request = view.request
+        if request is None or request.method != "POST" or b"application/json" not in request.headers.get(b"accept", b""):
+            return False
+        try:
+            done = await self.act(view)
+        except ToolError as error:
+            await writer.respond(409, encode({"message": error.message}), (JSON, FRESH))
+        else:
+            await writer.respond(200, encode({"to": done.to}), (JSON, FRESH))
+        return True
+
     def profile_of(self, view: View) -> Profile:
         """Return the profile of the person's credentials, which decides what tools exist for them; the yard's own by default."""
         return view.person.caller.profile or self.yard.profile
@@ -162,7 +179,9 @@ def _environment() -> "Environment":
     found = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, auto_reload=False)
     found.trim_blocks = found.lstrip_blocks = True
     names: dict[str, Any] = cast("dict[str, Any]", found.globals)
-    names.update(url=url, sparkline=sparkline, ago=ago, since=since, moment=moment, duration=duration, number=number, json=pretty)
+    names.update(
+        url=url, sparkline=sparkline, ago=ago, since=since, when=when, moment=moment, duration=duration, number=number, json=pretty
+    )
     names["parts"] = found.get_template("parts.html").module
     return found
 
@@ -215,6 +234,13 @@ def _span(seconds: float) -> str:
 def _time(at: float, text: str) -> Markup:
     exact = datetime.fromtimestamp(at, UTC)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(exact.isoformat(), exact.strftime("%Y-%m-%d %H:%M:%S UTC"), text)
+
+
+def when(at: float) -> Markup:
+    """Return a time as an element that stays the same in a live block; 'times.js' turns it into how long ago that was."""
+    exact = datetime.fromtimestamp(at, UTC)
+    text = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time data-ago datetime="{}" title="{}">{}</time>').format(exact.isoformat(), text, text)
 
 
 def moment(at: float) -> str:

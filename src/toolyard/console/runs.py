@@ -6,20 +6,25 @@ shows it again. Runs are kept in memory, up to a size.
 
 import asyncio
 import time
+from base64 import b64encode
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from secrets import token_urlsafe
 from typing import Any, Final, Literal, cast
 
 import msgspec
 
 from toolyard.console.access import Person
-from toolyard.console.form import Form, make_form
+from toolyard.console.form import Form, defaults_of, make_form
 from toolyard.dispatch.call import Channel
 from toolyard.dispatch.progress import Progress
+from toolyard.model.content import Block
 from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
+from toolyard.policy.approvals import Binding, binding_of
+from toolyard.state.store import StoreUnavailableError
 from toolyard.yard import Yard
 
 __all__ = ["Action", "LogLine", "Question", "Run", "Runs"]
@@ -35,7 +40,10 @@ _LOG_LINES: Final = 200
 _LINE_CHARACTERS: Final = 1000
 _QUESTION_S: Final = 3600.0
 """A question that nobody answers is dismissed after so long."""
-_MESSAGE_CHARACTERS: Final = 10_000
+_MESSAGE_CHARACTERS: Final = 30_000
+_IMAGE_BYTES: Final = 64 * 1024
+"""The most bytes of images in one answer that a page shows."""
+_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -52,9 +60,20 @@ class Question(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     id: str
     text: str
     form: Form
+    content: str
+    """What the form is filled in with at first, as JSON."""
     is_approval: bool
     """Whether the answer decides about the call itself."""
     answer: "asyncio.Future[Mapping[str, Any]]"
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """An image that a tool returned."""
+
+    mime_type: str
+    bytes: int
+    url: str = ""
+    """With the image in it; empty if it is too large, or of a type that browsers do not show."""
 
 
 class Run:
@@ -76,9 +95,12 @@ class Run:
         """The answer; None while the call runs."""
         self.text = ""
         """The answer as JSON."""
+        self.images: list[Picture] = []
+        """The images in the answer."""
         self._yard = yard
         self.caller = person.caller
         self._task: asyncio.Task[None] | None = None
+        self._withdrawal: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         """Return the id and the tool, never the arguments."""
@@ -111,7 +133,9 @@ class Run:
     @property
     def size(self) -> int:
         """Return about how many bytes it holds."""
-        return 2 * len(self.arguments) + 3 * len(self.text) + sum(len(line.text) for line in self.log)
+        blocks = () if self.envelope is None else self.envelope.content
+        held = sum(len(block.data) for block in blocks if isinstance(block, Block)) + sum(len(picture.url) for picture in self.images)
+        return 2 * len(self.arguments) + 3 * len(self.text) + sum(len(line.text) for line in self.log) + held
 
     @property
     def issues(self) -> list[dict[str, str]]:
@@ -129,10 +153,12 @@ class Run:
         return self._task
 
     def cancel(self) -> None:
-        """Cancel the call, which is then answered with `cancelled`."""
+        """Cancel the call, which is then answered with `cancelled`, and withdraw the approvals that only it waits for."""
         call = self._call()
         if call is not None:
+            bindings = self._bindings()
             self._yard.dispatcher.cancel(call.id)
+            self._withdrawal = asyncio.create_task(self._withdraw(bindings))
         elif self._task is not None:
             self._task.cancel()
 
@@ -154,6 +180,30 @@ class Run:
         )
         self._finish(await self._yard.call(self.tool, msgspec.Raw(self.arguments.encode() or b"{}"), caller=self.caller, channel=channel))
 
+    def _bindings(self) -> list[Binding]:
+        """Return what the approvals are for that the call, or one inside it, may wait for, and no other call."""
+        mine: dict[str, Binding] = {}
+        others: set[str] = set()
+        for call in self._yard.dispatcher.in_flight.values():
+            if call.caller.owner == self.caller.owner and not call.may_have_run:
+                with suppress(ToolError):  # no approval can be bound to such arguments
+                    binding = binding_of(call, call.spec, call.arguments)
+                    if call.channel.connection_id == self.id:
+                        mine[binding.key] = binding
+                    else:
+                        others.add(binding.key)
+        return [binding for key, binding in mine.items() if key not in others]
+
+    async def _withdraw(self, bindings: list[Binding]) -> None:
+        gate = self._yard.gate
+        if gate is None:
+            return
+        for binding in bindings:
+            with suppress(ToolError, StoreUnavailableError):  # it is decided already, or expires
+                approval = await gate.approvals.find(binding)
+                if approval is not None and approval.status == "pending":
+                    await gate.approvals.decide(approval.id, "withdraw", by=self.caller.identity, reason="The run was cancelled.")
+
     def _end(self, task: "asyncio.Task[None]") -> None:
         """Answer a run whose call has no answer: it was cancelled before it began, or the yard is closed."""
         if task.cancelled():
@@ -163,6 +213,7 @@ class Run:
 
     def _finish(self, envelope: Envelope) -> None:
         self.text = envelope.to_json().decode()
+        self.images = _pictures(envelope)
         self.ended = time.time()
         self.envelope = envelope
 
@@ -193,6 +244,7 @@ class Run:
             id=token_urlsafe(9),
             text=str(ask.params["message"])[:_MESSAGE_CHARACTERS],
             form=make_form(ask.params["requestedSchema"]),
+            content=defaults_of(ask.params["requestedSchema"]),
             is_approval=bool(ask.approval_id),
             answer=asyncio.get_running_loop().create_future(),
         )
@@ -214,6 +266,20 @@ class Run:
         assert gate is not None  # noqa: S101 - it asked
         approval = await gate.approvals.get(approval_id)
         await gate.approvals.wait(approval, _QUESTION_S)
+
+
+def _pictures(envelope: Envelope) -> list[Picture]:
+    """Return the images of an answer, as far as there is room for them in a page."""
+    found: list[Picture] = []
+    left = _IMAGE_BYTES
+    for block in envelope.content:
+        if isinstance(block, Block) and block.kind == "image":
+            size = len(block.data)
+            fits = size <= left and block.mime_type in _IMAGE_TYPES
+            url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}" if fits else ""
+            found.append(Picture(block.mime_type, size, url))
+            left -= size if fits else 0
+    return found
 
 
 class Runs:

@@ -1,6 +1,7 @@
 """A job as data: what it runs, for whom, its state and its result."""
 
 import os
+import time
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -196,8 +197,8 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def new_job_id() -> str:
-    """Return an id that cannot be guessed."""
-    return f"j_{os.urandom(16).hex()}"
+    """Return an id that cannot be guessed. Ids in order are jobs by age, the newest first, so that a list reads no more than it shows."""
+    return f"j_{2**48 - int(time.time() * 1000):012x}{os.urandom(12).hex()}"
 
 
 def resume_hash(spec: ToolSpec) -> str:

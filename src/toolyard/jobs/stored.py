@@ -96,9 +96,8 @@ class StoredJobs:
 
     async def all(self, *, limit: int) -> list[Job]:
         """Return jobs of all callers, the newest first."""
-        entries = [entry async for entry in all_keys(self.store, keys.job())]
-        found = [job for entry in entries if (job := await self.known(entry.removeprefix(keys.job()))) is not None]
-        return sorted(found, key=lambda job: -job.created_at)[:limit]
+        entries = await self.store.keys(keys.job(), limit=limit)
+        return [job for entry in entries if (job := await self.known(entry.removeprefix(keys.job()))) is not None]
 
     async def _send(self, job_id: str, message: dict[str, Any]) -> None:
         """Leave a message for the process that runs a job."""

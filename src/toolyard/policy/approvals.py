@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -60,7 +60,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operation: str
     source: str
     arguments: str
-    """The arguments as JSON in one line, with secrets masked, very long texts cut and unprintable characters escaped."""
+    """The arguments as JSON in one line, with secrets masked and unprintable characters escaped; without their middle if very long."""
     identity: str
     profile: str
     client: str = ""
@@ -73,30 +73,27 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the card in a few lines for a person."""
         asker = f"{self.identity} ({self.client})" if self.client else self.identity
         title = f" ({self.title})" if self.title != self.tool else ""
-        arguments = _cut(self.arguments, _CARD_CHARACTERS)
         return (
-            f"May '{self.tool}'{title} run?\nOperation: {self.operation}, of '{self.source}'\nArguments: {arguments}\n"
+            f"May '{self.tool}'{title} run?\nOperation: {self.operation}, of '{self.source}'\nArguments: {self.arguments}\n"
             f"Asked by: {asker}, profile '{self.profile}'\nWhy you are asked: {self.why}"
         )
 
 
 _NAME_CHARACTERS: Final = 200
-_TEXT_CHARACTERS: Final = 4000
 _ARGUMENT_CHARACTERS: Final = 20_000
 """Much is shown, because nobody should approve what they cannot read."""
-_CARD_CHARACTERS: Final = 4000
 
 
 def make_card(call: Call, *, spec: ToolSpec, arguments: object, why: str, by: Literal["anyone", "operator"]) -> Card:
     """Return the card of a call."""
-    shown = encode(_shortened(mask_values(msgspec.json.decode(encode(arguments))))).decode()
+    shown = encode(mask_values(msgspec.json.decode(encode(arguments)))).decode()
     return Card(
         tool=spec.name,
         title=_printable(spec.title or spec.name),
         operation=str(spec.operation),
         source=_printable(spec.source),
-        arguments=_printable(_cut(shown, _ARGUMENT_CHARACTERS)),
-        identity=_printable(_cut(call.caller.identity, _NAME_CHARACTERS)),
+        arguments=_without_middle(_printable(shown), _ARGUMENT_CHARACTERS),
+        identity=_without_middle(_printable(call.caller.identity), _NAME_CHARACTERS),
         profile=call.profile.name,
         client=_printable(call.caller.client),
         why=why,
@@ -104,16 +101,11 @@ def make_card(call: Call, *, spec: ToolSpec, arguments: object, why: str, by: Li
     )
 
 
-def _shortened(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _shortened(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_shortened(item) for item in cast("list[Any]", value)]
-    return _cut(value, _TEXT_CHARACTERS) if isinstance(value, str) else value
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+def _without_middle(text: str, most: int) -> str:
+    """Return a text, or its beginning and end with a remark between them that nobody overlooks."""
+    left_out, half = len(text) - most, most // 2
+    # On a line of its own, so that it stands out, and what is left of JSON is none that a page would show as a table.
+    return text if left_out <= 0 else f"{text[:half]}\n[… {left_out:,} OF {len(text):,} CHARACTERS ARE NOT SHOWN …]\n{text[-half:]}"
 
 
 def _printable(text: str) -> str:
@@ -262,6 +254,11 @@ def _pending(owner: str = "") -> str:
     return f"approval_pending/{owner_key(owner)}/" if owner else "approval_pending/"
 
 
+def _pending_key(approval: "Approval") -> str:
+    """Return the key of a pending approval, which says when it was asked, so that a list reads no more than it shows."""
+    return f"{_pending(approval.binding.owner)}{int(approval.created_at * 1000):014}-{approval.id}"
+
+
 def _decided(at: float, approval_id: str) -> str:
     """Return the key of a decision; keys in order are decisions by age, the newest first."""
     return f"approval_decided/{10**14 - int(at * 1000):014}/{approval_id}"
@@ -376,12 +373,16 @@ class Approvals:
                     approval = await self.get(approval.id)
         return approval.at(self._clock())  # it may have expired at this very moment
 
-    async def pending(self, *, limit: int = 100) -> list[Approval]:
+    async def pending(self, *, limit: int = 100, offset: int = 0) -> list[Approval]:
         """Return the pending approvals, the oldest first."""
-        keys = await self._store.keys(_pending(), limit=_MAX_PENDING)
-        ids = [key.rpartition("/")[2] for key in keys]
+        names = sorted(key.rpartition("/")[2] for key in await self._store.keys(_pending(), limit=_MAX_PENDING))
+        ids = [name.partition("-")[2] for name in names[offset : offset + limit]]
         found = [self._decode(data) for approval_id in ids if (data := await self._store.get(_record(approval_id))) is not None]
-        return sorted((one for one in found if one.status == "pending"), key=lambda one: one.created_at)[:limit]
+        return [one for one in found if one.status == "pending"]
+
+    async def count(self) -> int:
+        """Return how many approvals are pending."""
+        return len(await self._store.keys(_pending(), limit=_MAX_PENDING))
 
     async def decided(self, *, limit: int = 50) -> list[Approval]:
         """Return the approvals that were decided in the last hour, the newest decision first."""
@@ -471,7 +472,7 @@ class Approvals:
     async def _list(self, approval: Approval) -> None:
         left = approval.expires_at - self._clock()
         if left > 0:
-            await self._store.put(f"{_pending(approval.binding.owner)}{approval.id}", b"", ttl=left)
+            await self._store.put(_pending_key(approval), b"", ttl=left)
             await self._store.publish("approvals", b"")
 
     async def _check_room(self, owner: str) -> None:
@@ -485,6 +486,6 @@ class Approvals:
         left = max(approval.expires_at - self._clock(), 0.0) + _KEPT_S
         if not await self._store.compare_and_set(_record(approval.id), data, encode(approval), ttl=left):
             return False
-        await self._store.delete(f"{_pending(approval.binding.owner)}{approval.id}")
+        await self._store.delete(_pending_key(approval))
         await self._store.publish(_record(approval.id), b"")
         return True

@@ -4,15 +4,17 @@ A person with the printed address may decide about every call, as with the comma
 decide about their own calls. Only people with a login see arguments, with secrets masked.
 """
 
+from contextlib import suppress
 from typing import Any, ClassVar, Final, cast
 
 import msgspec
+from markupsafe import escape
 
 from toolyard.console.access import Person
-from toolyard.console.page import Done, Page, View, url
+from toolyard.console.page import Done, Page, View, page_of, url
 from toolyard.dispatch.outcome import Record
 from toolyard.model.errors import ToolError
-from toolyard.policy.approvals import Approval, Approvals, Card, Grant
+from toolyard.policy.approvals import Approval, Card, Grant
 from toolyard.policy.gate import Gate
 from toolyard.providers.upstream.scan import visible
 from toolyard.state.store import StoreUnavailableError
@@ -25,6 +27,10 @@ _REASON_CHARACTERS: Final = 500
 _SHORT: Final = 40
 _LONG: Final = 160
 _LONG_LINES: Final = 12
+_CARDS: Final = 20
+_CARD_CHARACTERS: Final = 2500
+"""How much HTML the arguments on a card may have. One link more shows longer ones, so that a page of cards stays small."""
+_ROW_CHARACTERS: Final = 100
 _OWN_CALL: Final = "This is a call of your own identity, so somebody else must decide."
 
 
@@ -56,6 +62,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[Argument, ...] = ()
     rest: str = ""
     """The arguments as text, if there are too many for a table."""
+    folded: int = 0
+    """How many characters the arguments have, if they are too long for a list of cards."""
     can_decide: bool = False
     refusal: str = ""
     """Why this person cannot decide."""
@@ -76,22 +84,34 @@ class ApprovalsPage(Page):
         """Return what waits, what was decided in the last hour, and the grants."""
         gate = self.yard.gate
         facts: dict[str, Any] = {"cards": [], "decided": [], "grants": [], "periods": _PERIODS, "done": view.query.get("done", "")}
-        facts["endpoint"] = self.yard.address or ""
+        facts |= {"opened": "", "page_number": 1, "page_count": 1}
         if gate is None:
             return facts
-        pending, decided = await gate.approvals.pending(), await gate.approvals.decided()
+        decided = await gate.approvals.decided()
         just = [approval for approval in decided if approval.id == facts["done"]]
-        cards = sorted([*pending, *just], key=lambda approval: approval.created_at)
-        facts["cards"] = [self._shown(approval, view.person) for approval in cards]
-        facts["first"] = pending[0].id if pending else ""
+        facts |= await self._cards(gate, view, just)
         facts["decided"] = [self._shown(approval, view.person) for approval in decided if approval not in just]
-        facts["grants"] = [(grant, _grant_text(grant, view.person)) for grant in await gate.approvals.grants()]
+        facts["grants"] = [(grant, _grant_text(grant, view.person)) for grant in reversed(await gate.approvals.grants())]
         return facts
+
+    async def _cards(self, gate: Gate, view: View, just: list[Approval]) -> dict[str, Any]:
+        """Return one page of cards with those just decided, or the card that is open, with all of its arguments."""
+        opened = view.query.get("open", "")
+        if opened:
+            with suppress(ToolError):  # it is gone, or the id is that of a grant
+                card = self._shown(await gate.approvals.get(opened), view.person, is_open=True)
+                return {"cards": [card], "first": opened, "opened": opened}
+        _, number, pages = page_of(range(await gate.approvals.count()), view.query.get("page", ""), _CARDS)
+        pending = await gate.approvals.pending(limit=_CARDS, offset=(number - 1) * _CARDS)
+        cards = sorted([*pending, *just], key=lambda approval: approval.created_at)
+        shown = [self._shown(approval, view.person) for approval in cards]
+        first = pending[0].id if pending else ""
+        return {"cards": shown, "first": first, "opened": opened, "page_number": number, "page_count": pages}
 
     async def count(self) -> int:
         """Return how many approvals wait; 0 if the store cannot be read."""
         try:
-            return 0 if self.yard.gate is None else len(await self.yard.gate.approvals.pending())
+            return 0 if self.yard.gate is None else await self.yard.gate.approvals.count()
         except StoreUnavailableError:
             return 0
 
@@ -107,12 +127,13 @@ class ApprovalsPage(Page):
             case _:
                 raise LookupError
 
-    def _shown(self, approval: Approval, person: Person) -> Shown:
+    def _shown(self, approval: Approval, person: Person, *, is_open: bool = False) -> Shown:
         card = approval.card
         arguments, rest = _arguments(card) if person.can_act else ((), "")
         required, order = self._schema_of(card.tool)
         is_own = _is_own(approval, person)
         call_id = approval.call_id
+        size = len(escape(rest)) + sum(len(escape(one.text)) + _ROW_CHARACTERS for one in arguments)
         return Shown(
             approval=approval,
             who=_who(card),
@@ -120,6 +141,7 @@ class ApprovalsPage(Page):
             object=_object(arguments, required),
             arguments=tuple(sorted(arguments, key=lambda one: order.get(one.key, len(order)))),
             rest=rest,
+            folded=len(card.arguments) if size > _CARD_CHARACTERS and not is_open else 0,
             can_decide=person.can_act and not is_own,
             refusal=_OWN_CALL if is_own else "",
             is_running=call_id in self.yard.dispatcher.in_flight,
@@ -162,13 +184,9 @@ async def _decide(gate: Gate, approval_id: str, view: View) -> Done:
     notice = "Approved." if decision == "approve" else "Denied."
     if seconds:
         is_any = form.get("arguments") == "any"
-        await _grant(gate.approvals, approval, seconds=seconds, is_any=is_any, person=person, reason=reason)
+        await gate.approvals.grant(approval, seconds=seconds, any_arguments=is_any, by=person.identity, reason=reason)
         notice = f"Approved, and allowed again for {_PERIODS[seconds]}."
     return Done(to=url("approvals", done=approval.id), notice=notice)
-
-
-async def _grant(approvals: Approvals, approval: Approval, *, seconds: int, is_any: bool, person: Person, reason: str) -> None:
-    await approvals.grant(approval, seconds=seconds, any_arguments=is_any, by=person.identity, reason=reason)
 
 
 def _seconds(text: str) -> int:
@@ -202,9 +220,9 @@ def _arguments(card: Card) -> tuple[tuple[Argument, ...], str]:
     try:
         values: object = msgspec.json.decode(card.arguments)
     except msgspec.DecodeError:
-        return (), visible(card.arguments)
+        values = None
     if not isinstance(values, dict):
-        return (), visible(card.arguments)
+        return (), _visible_lines(card.arguments)
     return tuple(_argument(name, value) for name, value in cast("dict[str, Any]", values).items()), ""
 
 
@@ -216,9 +234,13 @@ def _argument(name: str, value: Any) -> Argument:
     if isinstance(value, list) and all(isinstance(item, str | int | float) for item in cast("list[Any]", value)):
         value = ", ".join(str(item) for item in cast("list[Any]", value)) or "none"
     if isinstance(value, str | int | float):
-        return Argument(name, label, "\n".join(visible(line) for line in str(value).split("\n")) or "empty")
+        return Argument(name, label, _visible_lines(str(value)) or "empty")
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return Argument(name, label, "\n".join(visible(line) for line in text.split("\n")), is_code=True)
+    return Argument(name, label, _visible_lines(text), is_code=True)
+
+
+def _visible_lines(text: str) -> str:
+    return "\n".join(visible(line) for line in text.split("\n"))
 
 
 def _grant_text(grant: Grant, person: Person) -> str:

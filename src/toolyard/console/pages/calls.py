@@ -134,7 +134,10 @@ class Calls(Page):
         if view.path != ("cancel",):
             raise LookupError
         call_id, back = view.form.get("call", ""), view.form.get("back", "")
-        if not self.yard.dispatcher.cancel(call_id):
+        run = self.parts.runs.of_call(call_id, view.person)
+        if run is not None and not run.is_over:
+            run.cancel()
+        elif not self.yard.dispatcher.cancel(call_id):
             raise ToolError("state_error", "The call is over already.", may_have_run=False)
         return Done(to=back if back.startswith(f"{url('calls')}?") else url("calls"), notice="The call is cancelled.")
 

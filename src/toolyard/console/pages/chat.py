@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from toolyard.console.page import Page, View
+from toolyard.console.form import defaults_of, make_form
+from toolyard.console.page import FRESH, HTML, Page, View, render
 from toolyard.transports.http.response import ResponseWriter
 
 __all__ = ["Chat"]
@@ -33,12 +34,26 @@ class Chat(Page):
         return {"is_served": self.parts.agents is not None, "session": view.query.get("session", "")}
 
     async def answer(self, view: View, writer: ResponseWriter) -> bool:
-        """Pass a request to the API of agents; each needs a login, because sessions are a person's own."""
+        """Pass a request to the API of agents, or return the form of a question; each needs a login, as sessions are a person's own."""
         request = view.request
         if not view.path or request is None:
             return False
-        if self.parts.agents is None or view.path[0] != "api" or not view.person.can_act:
+        if self.parts.agents is None or not view.person.can_act:
+            raise LookupError
+        if view.path == ("form",):
+            await writer.respond(200, _form(view), (HTML, FRESH))
+            return True
+        if view.path[0] != "api":
             raise LookupError
         passed = msgspec.structs.replace(request, path="/".join((_API, *view.path[1:])), caller=view.person.caller)
         await self.parts.agents(passed, writer)
         return True
+
+
+def _form(view: View) -> bytes:
+    """Return the fields of a question, whose schema the script of the page got from the agent."""
+    try:
+        schema = msgspec.json.decode(view.form.get("schema", ""), type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise LookupError from None
+    return render("chat_form.html", {"form": make_form(schema), "content": defaults_of(schema)})

@@ -10,14 +10,15 @@ import msgspec
 
 from toolyard._internal.mask import mask_text
 from toolyard.console.access import Person
-from toolyard.console.page import Done, Page, View, page_of, url
+from toolyard.console.form import Form, defaults_of, make_form, read_answer
+from toolyard.console.page import Done, Page, View, url
 from toolyard.jobs import keys
 from toolyard.jobs.job import Job, JobStatus
-from toolyard.jobs.stored import all_keys
 from toolyard.model.elicitation import ClientRequest, form_content
 from toolyard.model.envelope import Envelope
-from toolyard.model.errors import ToolError, not_found
+from toolyard.model.errors import not_found
 from toolyard.state.store import StoreUnavailableError
+from toolyard.transports.http.response import ResponseWriter
 
 __all__ = ["JobsPage"]
 
@@ -30,19 +31,12 @@ _WORDS: Final[dict[JobStatus, tuple[str, str]]] = {
     "interrupted": ("bad", "Interrupted"),
 }
 _FORM: Final = "elicitation/create"
-
-
-class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of a question."""
-
-    name: str
-    title: str
-    text: str = ""
-    kind: str
-    """'choice', 'choices', 'boolean', 'number', 'integer' or 'text'."""
-    choices: tuple[tuple[str, str], ...] = ()
-    default: Any = None
-    is_required: bool = False
+_ROWS: Final = 50
+_PAGES: Final = 10_000
+_SEARCHED: Final = 1000
+"""How many of the newest jobs a filter looks at."""
+_OPEN: Final = ("working", "input_required")
+"""The statuses of jobs that have not ended, which have a list of their own."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +44,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     text: str
-    fields: tuple[Field, ...] = ()
-    is_form: bool = False
+    form: Form | None = None
+    """Nothing if no form can answer it."""
+    content: str = ""
+    """What the form is filled in with at first, as JSON."""
     is_approval: bool = False
 
 
@@ -65,30 +61,28 @@ class JobsPage(Page):
     def __init__(self, parts: Any) -> None:
         super().__init__(parts)
         self._ended: dict[str, Job] = {}
-        """Jobs that have ended, which do not change any more."""
+        """Jobs that have ended, which do not change any more: those that were read last."""
         self._codes: dict[str, str] = {}
         """The codes of their failures, of those that were shown; empty for a success."""
 
     async def context(self, view: View) -> dict[str, Any]:
         """Return the jobs, the newest first, and the one that is open."""
-        found = await self._all()
-        status, words = view.query.get("status", ""), view.query.get("q", "").lower()
-        shown = [job for job in found if status in {"", job.status} and words in f"{job.tool} {job.owner}".lower()]
-        jobs, number, pages = page_of(shown, view.query.get("page", ""))
+        wanted = view.query.get("page", "")
+        number = min(max(int(wanted), 1), _PAGES) if wanted.isdecimal() else 1
+        jobs = await self._newest(view.query.get("status", ""), view.query.get("q", "").lower(), number)
         facts: dict[str, Any] = {
-            "jobs": jobs,
-            "total": len(found),
+            "jobs": jobs[:_ROWS],
             "page_number": number,
-            "page_count": pages,
+            "has_more": len(jobs) > _ROWS,
             "words": _WORDS,
             "open": None,
             "mask": mask_text,
         }
-        facts["codes"] = {job.id: await self._code_of(job) for job in jobs}
+        facts["codes"] = {job.id: await self._code_of(job) for job in facts["jobs"]}
         facts["endpoint"] = self.yard.address or "URL"
         opened = view.query.get("open", "")
         if opened and view.person.can_act:  # whoever knows the id of a job can read its result, so readers see none
-            facts["open"] = next((job for job in found if job.id == opened), None)
+            facts["open"] = await self.yard.jobs.known(opened)
             facts |= await self._details(facts["open"], view.person)
         return facts
 
@@ -98,6 +92,10 @@ class JobsPage(Page):
             return len(await self.yard.store.keys(keys.running()))
         except StoreUnavailableError:
             return 0
+
+    async def answer(self, view: View, writer: ResponseWriter) -> bool:
+        """Answer a script that submits the answer to a question."""
+        return await self.answer_script(view, writer) or await super().answer(view, writer)
 
     async def act(self, view: View) -> Done:
         """Cancel a job, or answer one of its questions."""
@@ -116,22 +114,39 @@ class JobsPage(Page):
         ask = job.asks.get(key)
         if ask is None or ask.method != _FORM or ask.approval_id:  # approvals are decided on their own page
             raise not_found("question", key, may_have_run=False)
-        decision = view.form.get("answer", "")
-        answer: dict[str, Any] = {"action": "accept" if decision == "accept" else "decline"}
-        if decision == "accept":
-            answer["content"] = _content(_fields(ask), view.form)
+        is_answered = view.form.get("action") == "accept"
+        answer: dict[str, Any] = {"action": "accept" if is_answered else "decline"}
+        if is_answered:
+            answer["content"] = read_answer(view.form.get("content", ""))
             form_content(ask, answer)  # refuses what does not fit
         await self.yard.jobs.answer(job_id, None, {key: answer})
-        return Done(to=url(self.name, open=job_id), notice="Answered." if decision == "accept" else "Declined.")
+        return Done(to=url(self.name, open=job_id), notice="Answered." if is_answered else "Declined.")
 
-    async def _all(self) -> list[Job]:
-        """Return every job, the newest first; those that have ended are read once."""
-        jobs, store = self.yard.jobs, self.yard.store
-        ids = [key.removeprefix(keys.job()) async for key in all_keys(store, keys.job())]
-        found = [job for job_id in ids if (job := self._ended.get(job_id) or await jobs.known(job_id)) is not None]
-        self._ended = {job.id: job for job in found if job.ended}
-        self._codes = {job_id: code for job_id, code in self._codes.items() if job_id in self._ended}
-        return sorted(found, key=lambda job: -job.created_at)
+    async def _newest(self, status: str, words: str, number: int) -> list[Job]:
+        """Return the jobs of a page, the newest first, and one more if another page follows. No more are read than the page shows."""
+        prefix = keys.running() if status in _OPEN else keys.job()
+        first, end = (number - 1) * _ROWS, number * _ROWS + 1
+        if not status and not words:
+            entries = (await self.yard.store.keys(prefix, limit=end))[first:]
+            return [job for key in entries if (job := await self._read(key.removeprefix(prefix))) is not None]
+        found: list[Job] = []
+        for key in await self.yard.store.keys(prefix, limit=_SEARCHED):  # only reading tells whether a job fits
+            job = await self._read(key.removeprefix(prefix))
+            if job is not None and status in {"", job.status} and words in f"{job.tool} {job.owner}".lower():
+                found.append(job)
+                if len(found) == end:
+                    break
+        return found[first:]
+
+    async def _read(self, job_id: str) -> Job | None:
+        """Return a job, if there is one of this id; one that has ended is read once."""
+        job = self._ended.get(job_id) or await self.yard.jobs.known(job_id)
+        if job is not None and job.ended:
+            if len(self._ended) >= 2 * _SEARCHED:
+                self._ended.clear()
+                self._codes.clear()
+            self._ended[job_id] = job
+        return job
 
     async def _code_of(self, job: Job) -> str:
         """Return the code with which a job failed; its result is read once."""
@@ -157,53 +172,5 @@ class JobsPage(Page):
 def _question(key: str, ask: ClientRequest) -> Question:
     if ask.method != _FORM or ask.params.get("mode", "form") != "form":
         return Question(key=key, text="It asks its client for something that only a program can answer.")
-    text = str(ask.params.get("message", ""))
-    return Question(key=key, text=text, fields=_fields(ask), is_form=True, is_approval=bool(ask.approval_id))
-
-
-def _fields(ask: ClientRequest) -> tuple[Field, ...]:
-    """Return the fields of a form, the required ones first."""
-    schema: dict[str, Any] = ask.params.get("requestedSchema", {})
-    required = schema.get("required", ())
-    found = [_field(name, part, is_required=name in required) for name, part in schema.get("properties", {}).items()]
-    return tuple(sorted(found, key=lambda field: not field.is_required))
-
-
-def _field(name: str, schema: dict[str, Any], *, is_required: bool) -> Field:
-    kind, source = str(schema.get("type", "")), schema.get("items", {}) if schema.get("type") == "array" else schema
-    titled = source.get("oneOf") or source.get("anyOf") or ()
-    names = source.get("enumNames") or source.get("enum") or ()
-    choices = tuple((str(one["const"]), str(one.get("title", one["const"]))) for one in titled)
-    choices = choices or tuple((str(value), str(text)) for value, text in zip(source.get("enum") or (), names, strict=False))
-    return Field(
-        name=name,
-        title=str(schema.get("title") or name.replace("_", " ")),
-        text=str(schema.get("description", "")),
-        kind="choices" if kind == "array" else "choice" if choices else kind if kind in {"boolean", "number", "integer"} else "text",
-        choices=choices,
-        default=schema.get("default"),
-        is_required=is_required,
-    )
-
-
-def _content(fields: tuple[Field, ...], form: Any) -> dict[str, Any]:
-    """Return what a person filled in; an empty field that may be left out is left out."""
-    content: dict[str, Any] = {}
-    for field in fields:
-        name = f"field:{field.name}"
-        text: str = form.get(name, "")
-        if field.kind == "choices":
-            chosen = [value for index, (value, _) in enumerate(field.choices) if f"{name}:{index}" in form]
-            content |= {field.name: chosen} if chosen or field.is_required else {}
-        elif field.kind == "boolean":
-            content[field.name] = bool(text)
-        elif text or (field.is_required and field.kind == "text"):
-            content[field.name] = _number(field, text) if field.kind in {"number", "integer"} else text
-    return content
-
-
-def _number(field: Field, text: str) -> float:
-    try:
-        return int(text) if field.kind == "integer" else float(text)
-    except ValueError:
-        raise ToolError("invalid_input", f"'{field.title}' must be a number.", may_have_run=False) from None
+    text, schema = str(ask.params.get("message", "")), ask.params.get("requestedSchema", {})
+    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), is_approval=bool(ask.approval_id))

@@ -78,12 +78,12 @@ class Overview(Page):
         found: list[Attention] = []
         gate = self.yard.gate
         try:
-            pending = [] if gate is None else await gate.approvals.pending()
+            pending = 0 if gate is None else await gate.approvals.count()
         except StoreUnavailableError as error:
-            pending = []
+            pending = 0
             found.append(Attention("bad", f"The store cannot be used: {error}", "Settings", url("settings", q="store")))
         if pending:
-            text = f"{len(pending)} {'call waits' if len(pending) == 1 else 'calls wait'} for approval."
+            text = f"{pending} {'call waits' if pending == 1 else 'calls wait'} for approval."
             found.append(Attention("warn", text, "Decide", url("approvals")))
         upstreams: list[Any] = [provider for provider in self.yard.providers if hasattr(provider, "supervisor")]
         for status in (upstream.status() for upstream in upstreams):

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from toolyard.console.form import make_form
-from toolyard.console.page import Done, Page, Parts, View, page_of, pretty, url
+from toolyard.console.form import make_form, read_answer
+from toolyard.console.page import FRESH, Done, Page, Parts, View, page_of, pretty, url
 from toolyard.console.runs import Action, Run
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.describe import full_description
@@ -39,7 +39,6 @@ _JSON_CHARACTERS: Final = 20_000
 _SHOWN_CHARACTERS: Final = 40_000
 _EXAMPLE_CHARACTERS: Final = 8000
 _NO_CALLS: Final = CallStats()
-_FRESH: Final = (b"cache-control", b"no-store")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -104,7 +103,6 @@ class Tools(Page):
             "run": run,
             "arguments": "{}" if run is None else run.arguments,
             "approval": None if run is None else await self._approval_of(run),
-            "approval_url": approval_url,
             "shown_envelope": shown_envelope,
             "next_step": next_step,
             "back": url("tools", {key: value for key, value in query.items() if key not in {"run", "notice", "bad"}}),
@@ -113,22 +111,12 @@ class Tools(Page):
     async def answer(self, view: View, writer: ResponseWriter) -> bool:
         """Answer with JSON: names of tools, a whole definition, a whole answer, or what came of a script's request."""
         request = view.request
-        if request is None:
-            return False
-        if request.method == "POST":
-            if b"application/json" not in request.headers.get(b"accept", b""):
-                return False
-            try:
-                done = await self.act(view)
-            except ToolError as error:
-                await writer.respond(409, encode({"message": error.message}), (JSON, _FRESH))
-            else:
-                await writer.respond(200, encode({"to": done.to}), (JSON, _FRESH))
-            return True
+        if request is None or request.method == "POST":
+            return await self.answer_script(view, writer)
         if not view.path:
             return False
         body = self._document(view)
-        await writer.respond(200, body, (JSON, _FRESH))
+        await writer.respond(200, body, (JSON, FRESH))
         return True
 
     async def act(self, view: View) -> Done:
@@ -143,7 +131,7 @@ class Tools(Page):
                 run.cancel()
             case ("runs", run_id, "answer"):
                 run = self.parts.runs.get(run_id, view.person)
-                run.answer(form.get("question", ""), _action(form), _content(form.get("content", "")))
+                run.answer(form.get("question", ""), _action(form), read_answer(form.get("content", "")))
             case _:
                 raise LookupError
         await asyncio.sleep(0)
@@ -308,16 +296,11 @@ def next_step(run: Run) -> dict[str, str] | None:
     data: object = None if run.envelope is None else run.envelope.data
     facts = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if facts.get("status") == APPROVAL_REQUIRED:
-        to = approval_url(str(facts.get("approval_id", "")))
+        to = url("approvals", open=str(facts.get("approval_id", "")))
         return {"text": "Another person must approve this call. Run it again afterwards.", "to": to, "label": "Approvals"}
     if facts.get("status") == "working" and facts.get("job_id"):
         return {"text": "The call goes on in the background.", "to": url("jobs", open=str(facts["job_id"])), "label": "The job"}
     return None
-
-
-def approval_url(approval_id: str) -> str:
-    """Return the URL of the card of an approval, also after the decision."""
-    return f"{url('approvals', done=approval_id)}#card-{approval_id}"
 
 
 def _schemas(spec: ToolSpec) -> list[tuple[str, Any]]:
@@ -350,18 +333,6 @@ def _action(form: Mapping[str, str]) -> Action:
     if action not in get_args(Action):
         raise ToolError("invalid_input", "Choose an answer.", may_have_run=False)
     return cast("Action", action)
-
-
-def _content(text: str) -> Any:
-    """Return the content of an answered question.
-
-    Raises:
-        ToolError: `invalid_input` if it is no JSON.
-    """
-    try:
-        return msgspec.json.decode(text or "{}")
-    except msgspec.DecodeError as error:
-        raise ToolError("invalid_input", f"The answer is no JSON: {error}", may_have_run=False) from None
 
 
 def _own(back: str) -> str:

@@ -126,7 +126,7 @@
   }
 
   // Tabs
-  const isShown = (form, tab) => form.querySelector(`[data-tab="${tab}"]`)?.getAttribute("aria-selected") !== "false";
+  const isShown = (form, tab) => form.querySelector("[data-fields]").hidden === (tab === "json");
   const jsonOf = (form) => form.querySelector("[data-json-tab] textarea");
   function showTab(form, tab) {
     for (const button of form.querySelectorAll("[data-tab]")) button.setAttribute("aria-selected", String(button.dataset.tab === tab));
@@ -165,11 +165,16 @@
   }
 
   // Sending
-  async function send(form, submitter) {
+  function collect(form) { // returns the filled form as JSON, or nothing after it marked a field that is wrong
     unmark(form);
+    try { if (isShown(form, "fields")) toJson(form); }
+    catch (error) { if (!(error instanceof Wrong)) throw error; mark(error.field, error.message); controlOf(error.field)?.focus(); return null; }
+    return jsonOf(form).value;
+  }
+  window.collectForm = collect; // for the chat
+  async function send(form, submitter) {
     const hasContent = jsonOf(form) && (!submitter?.value || submitter.value === "accept");
-    try { if (hasContent && isShown(form, "fields")) toJson(form); }
-    catch (error) { if (!(error instanceof Wrong)) throw error; mark(error.field, error.message); controlOf(error.field)?.focus(); return; }
+    if (hasContent && collect(form) === null) return;
     const buttons = [...form.querySelectorAll("button:not([data-tab])")];
     const result = form.id === "run-form" ? document.getElementById("run_result") : null;
     const body = new URLSearchParams(new FormData(form, submitter)); // before its buttons are disabled
@@ -182,6 +187,7 @@
       const answer = await response.json();
       if (!response.ok) throw new Error(answer.message);
       if (new URL(answer.to, location).href !== location.href) history.pushState(null, "", answer.to);
+      if (form.matches("[data-answer]")) form.remove();
       listen();
     } catch (error) {
       result?.classList.remove("stale");
@@ -219,6 +225,7 @@
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !event.target.matches("form[data-call] :is(input, textarea)")) return;
+    if ("decides" in event.target.form.dataset) { event.preventDefault(); return; } // whoever types a reason has not decided yet
     const isLine = event.target.matches(".line") && !event.shiftKey && !event.target.value.includes("\n");
     if (!event.ctrlKey && !event.metaKey && !isLine) return;
     event.preventDefault();
@@ -233,7 +240,7 @@
   // What a page or a live block brings
   function setUp(root) {
     const within = (selector) => [...root.querySelectorAll(selector), ...(root.matches?.(selector) ? [root] : [])];
-    for (const form of within("form[data-call]")) if (jsonOf(form)) fill(form, jsonOf(form).value);
+    for (const form of within("form[data-call], form[data-fill]")) if (jsonOf(form)) fill(form, jsonOf(form).value);
     const form = document.getElementById("run-form");
     if (chosen && !document.querySelector('main tr[aria-selected="true"]')) rowOf(chosen)?.setAttribute("aria-selected", "true");
     if (within("[data-over], [data-running]").length) document.getElementById("run_result")?.classList.remove("stale");
