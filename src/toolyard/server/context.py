@@ -86,7 +86,8 @@ class ServerContext:
         """Set when the server shuts down, which answers open subscriptions."""
         server = Server(yard.name, yard.version)
         ttl = int(serving.list_seconds * 1000)
-        self._encoders = {name: ResultEncoder(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
+        self.encoders = {name: ResultEncoder(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
+        """The encoders of results by the name of a version, because a version computes its hash each time."""
         self._local_callers: dict[str, Caller] = {}
         self._last_caller: tuple[Caller, str, Caller] = (SHARED, "", SHARED)
         self._callers: dict[tuple[str, str, str], Caller] = {}
@@ -94,10 +95,6 @@ class ServerContext:
         self._param_headers_version = -1
         self._visible_headers = tuple(name.lower() for name in serving.request_headers)
         self._visible_names = tuple(name.encode() for name in self._visible_headers)
-
-    def encoder(self, version: Version) -> ResultEncoder:
-        """Return the encoder of results for clients of a version."""
-        return self._encoders[version.name]  # by name, because a version computes its hash each time
 
     def capabilities(self, profile: Profile, *, notifies: bool = True, tasks: bool = True) -> dict[str, Any]:
         """Return the server's capabilities; subscriptions and logging only for clients that can get notifications.

@@ -76,7 +76,12 @@ async def answer(context: RequestContext, request_id: Id, method: str, params: A
             outcome = await context.server.dispatch(
                 CallRequest(params.name, None if raw == _NULL else raw, context.caller), channel=channel
             )
-            result = await _encode_held(context, outcome) if outcome.held else _encode_outcome(context, outcome)
+            if outcome.held:
+                result = await _encode_held(context, outcome)
+            elif outcome.error is None and not outcome.has_plain_shape:  # as `_encode_outcome`, without the call
+                result = context.encoder.envelope(outcome)
+            else:
+                result = _encode_outcome(context, outcome)
         else:
             result = await _handle(context, method, params)
         return encode_result(request_id, result)
@@ -135,7 +140,7 @@ def open_request(
     context = RequestContext(
         server=server,
         id=request_id,
-        encoder=server.encoder(version),
+        encoder=server.encoders[version.name],
         caller=server.caller(caller, meta.get(CLIENT)),
         capabilities=meta[CAPABILITIES],
         meta=meta,

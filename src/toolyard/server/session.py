@@ -223,7 +223,7 @@ class ServerSession:
         context = RequestContext(
             server=self.server,
             id=request_id,
-            encoder=self.server.encoder(self.version or LATEST_HANDSHAKE),
+            encoder=self.server.encoders[(self.version or LATEST_HANDSHAKE).name],
             caller=self.caller,
             capabilities=self.capabilities,
             session=self,
@@ -345,7 +345,9 @@ class ServerSession:
     def _refuse_call(self, message: Message | CallMessage, failure: ToolError) -> bytes:
         params = params_of_message(message)
         version = LATEST if is_modern("tools/call", params) else self.version or LATEST_HANDSHAKE
-        return encode_result(cast("Id", message.id), self.server.encoder(version).envelope(Envelope.fail(failure, tool_id=params.name)))
+        return encode_result(
+            cast("Id", message.id), self.server.encoders[version.name].envelope(Envelope.fail(failure, tool_id=params.name))
+        )
 
     def close(self) -> None:
         """Stop notifications, and cancel what is in flight."""
@@ -373,7 +375,7 @@ class ServerSession:
         profile = self.server.profile_of(self.caller)
         tasks = declares_tasks(params.capabilities)
         capabilities = self.server.capabilities(profile, notifies=self._send is not None, tasks=tasks)
-        return self.server.encoder(self.version).initialize(capabilities, self.server.instructions(profile))
+        return self.server.encoders[self.version.name].initialize(capabilities, self.server.instructions(profile))
 
     def _start_notifications(self) -> None:
         if self._send is None or self._subscription is not None:

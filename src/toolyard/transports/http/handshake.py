@@ -43,7 +43,7 @@ def serve_stateless(
     context = RequestContext(
         server=server,
         id=cast("Id", message.id),
-        encoder=server.encoder(version),
+        encoder=server.encoders[version.name],
         caller=request.caller,
         capabilities=_NO_CAPABILITIES,
         # Only methods about a session need one, and making it takes longer than a call.
