@@ -128,7 +128,7 @@ async def test_nothing_is_promised_to_who_cannot_be_told(server: ServerContext) 
 
 
 async def test_every_version_has_its_answers(server: ServerContext) -> None:
-    assert [server.encoder(version).version for version in VERSIONS.values()] == list(VERSIONS.values())
+    assert [server.encoders[version.name].version for version in VERSIONS.values()] == list(VERSIONS.values())
 
 
 async def test_a_caller_has_its_own_profile_or_that_of_the_yard(server: ServerContext) -> None:

@@ -481,7 +481,9 @@ async def test_a_state_whose_key_is_unknown_is_refused_before_anything_begins() 
     async with Yard(tools=[greet]) as yard:
         server = ServerContext(yard, Serving(), channel="test")
         required = InputRequired(server.detached_calls, Signer(lambda: b"x"))
-        context = RequestContext(server=server, id=1, encoder=server.encoder(LATEST), caller=Caller(), capabilities={"elicitation": {}})
+        context = RequestContext(
+            server=server, id=1, encoder=server.encoders[LATEST.name], caller=Caller(), capabilities={"elicitation": {}}
+        )
         with pytest.raises(Fault):
             await required.run(request, context, "no state")
         with pytest.raises(ToolError) as caught:

@@ -578,7 +578,7 @@ async def test_a_wish_that_is_none_is_a_fault(meet: "Meet", params: dict[str, An
 async def test_who_cannot_be_told_cannot_listen() -> None:
     async with Yard() as yard:
         server = ServerContext(yard, Serving(), channel="test")
-        context = RequestContext(server=server, id=1, encoder=server.encoder(LATEST), caller=ANYONE, capabilities={})
+        context = RequestContext(server=server, id=1, encoder=server.encoders[LATEST.name], caller=ANYONE, capabilities={})
         with pytest.raises(Fault) as caught:
             await listen(context, SubscriptionsListen(SubscriptionFilter()))
         server.close()

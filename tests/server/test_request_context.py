@@ -32,7 +32,7 @@ def ignore(_: bytes) -> None:
 def context_of(server: ServerContext, **given: Any) -> RequestContext:
     version: Version = given.pop("version", LATEST)
     capabilities: dict[str, Any] = given.pop("capabilities", {})
-    return RequestContext(server=server, id=1, encoder=server.encoder(version), caller=ANYONE, capabilities=capabilities, **given)
+    return RequestContext(server=server, id=1, encoder=server.encoders[version.name], caller=ANYONE, capabilities=capabilities, **given)
 
 
 def said_by(given: dict[str, Any]) -> list[Any]:

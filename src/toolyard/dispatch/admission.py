@@ -18,6 +18,7 @@ from toolyard.dispatch.run import Run
 from toolyard.model.elicitation import ClientRequest, Confirmation, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
+from toolyard.model.spec import ToolSpec
 from toolyard.state.store import StoreUnavailableError
 
 __all__ = ["Admission", "SelectivePolicy", "SerialLocks", "is_first"]
@@ -75,6 +76,11 @@ _log = logging.getLogger(__name__)
 
 class SelectivePolicy(Protocol):
     """A policy that judges only some calls; `judges` says which, without waiting."""
+
+    @property
+    def allowed(self) -> Mapping[tuple[str, str], ToolSpec]:
+        """Return tools that need not be judged, by profile and name, as far as they are known."""
+        ...
 
     def judges(self, call: Call) -> bool:
         """Return whether a call must be judged."""

@@ -80,13 +80,15 @@ class Gate:
         self._announcements: set[asyncio.Task[None]] = set()
         self._rules = Rules()
         self._entries: dict[tuple[str, str], _Entry] = {}
+        self.allowed: dict[tuple[str, str], ToolSpec] = {}
+        """Tools whose calls are all allowed, by profile and name, as far as they were called: looking here costs no function call."""
         self.version = 0
         """Grows whenever the rules change."""
 
     def use(self, rules: Iterable[Rule], *, asks_before_destroy: bool) -> None:
         """Use these rules from now on, and perhaps ask before tools of the operation `destroy` that no rule decides about."""
         self._rules, self._asks_before_destroy = Rules(rules), asks_before_destroy
-        self._entries = {}
+        self._entries, self.allowed = {}, {}
         self.version += 1
 
     def judges(self, call: Call) -> bool:
@@ -302,7 +304,10 @@ class Gate:
         certain = (candidates[0].verdict if candidates[0].is_certain else None) if candidates else self._default(spec)
         if len(self._entries) >= _MAX_ENTRIES:
             self._entries.clear()
+            self.allowed.clear()
         entry = self._entries[key] = _Entry(spec, candidates, certain, certain is None or certain.decision != "allow")
+        if not entry.is_judged:
+            self.allowed[key] = spec
         return entry
 
     def _default(self, spec: ToolSpec) -> Verdict | None:

@@ -29,7 +29,7 @@ from toolyard.wire.headers import param_names
 from toolyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
 from toolyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, declares_tasks, has_only_protocol_keys
 from toolyard.wire.results import ResultEncoder, Server
-from toolyard.wire.versions import VERSIONS, Version
+from toolyard.wire.versions import VERSIONS
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
