@@ -101,10 +101,21 @@ def test_a_common_word_is_no_secret_unless_its_value_looks_like_one(name: str, v
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("key", "0123456789abcdef0123"), ("key", "sk-abc12345678"), ("pin", "0815"), ("pat", "ghp_abcdefgh1234")]
+    ("name", "value"),
+    [
+        ("key", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY/1"),
+        ("key", "0123456789abcdef0123"),
+        ("key", "sk-abc12345678"),
+        ("pin", "0815"),
+        ("pat", "ghp_abcdefgh1234"),
+    ],
 )
 def test_a_common_word_with_a_secret_is_masked(name: str, value: str) -> None:
     assert mask_values({name: value, "x": f"{name}={value}"}) == {name: MASK, "x": f"{name}=***"}
+
+
+def test_a_list_of_keys_is_masked_if_one_of_them_is_a_secret() -> None:
+    assert mask_values({"key": ["abcdefghij0123456789xyz"]}) == {"key": MASK}
 
 
 def test_endless_lists_are_cut() -> None:

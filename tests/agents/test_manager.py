@@ -1,8 +1,10 @@
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import msgspec
 import pytest
@@ -493,6 +495,41 @@ async def test_a_yes_does_not_count_where_an_operator_denied(runtime: Any) -> No
         events = await send(manager, decide=deciding(manager, approve=True))
 
     assert said(events) == ["approval_denied"]
+
+
+@pytest.mark.parametrize("denier", ["operator:ada", "webhook", "user:root"])
+async def test_a_yes_of_the_person_does_not_replace_a_denial_by_somebody_else(runtime: Any, denier: str) -> None:
+    runtime.play = calling("burn", {"what": "tea"})
+    async with managed(runtime, yard={"limits": FAST}) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        async for event in turn.events():
+            if type_of(event) == "approval_required":
+                gate = manager.yard.gate
+                assert gate is not None
+                [approval] = await gate.approvals.pending()
+                await gate.approvals.decide(approval.id, "deny", by=denier)
+        runtime.play = calling("burn", {"what": "tea"}, permitted={"what": "tea"})
+        events = await send(manager, decide=deciding(manager, approve=True))
+
+    assert said(events) == ["approval_denied"]
+
+
+async def test_turns_that_another_one_replaced_are_not_kept(runtime: Any) -> None:
+    runtime.play = calling("look", {})
+    kept: list[ref[Turn]] = []
+
+    async def run_turn() -> None:
+        turn = await manager.start_turn("chat", "Go.")
+        await turn.wait()
+        kept.append(ref(turn))
+
+    async with managed(runtime) as manager:
+        for _ in range(3):
+            await run_turn()
+        runtime.requests.clear()
+        gc.collect()
+
+        assert [one() is None for one in kept] == [True, True, False]
 
 
 async def test_a_cancelled_turn_withdraws_what_it_asked_and_the_same_call_asks_anew(runtime: Any) -> None:

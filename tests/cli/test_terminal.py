@@ -32,6 +32,16 @@ def test_a_line_keeps_its_breaks_and_shows_its_control_characters(capsys: pytest
     assert capsys.readouterr().out == "a\tb\nc\\rd\\x07\\u202e\n"
 
 
+def test_a_notice_begins_below_a_text_that_has_no_line_break(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal()
+    terminal.say_text("half")
+    terminal.say("failed")
+    terminal.say_text("whole\n")
+    terminal.say("done")
+
+    assert capsys.readouterr().err == "half\nfailed\nwhole\ndone\n"
+
+
 def test_progress_is_a_line_of_its_own_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal()
     terminal.show_progress("1/2")

@@ -12,11 +12,11 @@ from typing import Any, Final
 import pytest
 from playwright.async_api import Page, expect
 
-from toolyard import Serving, Yard, tool
+from toolyard import Profile, Serving, Yard, tool
 from toolyard.console.access import Access, Person
 from toolyard.dispatch.call import Caller
-from toolyard.transports.auth import Admitted, digest_of
-from toolyard.transports.http.request import Request
+from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, digest_of
+from toolyard.transports.http.request import RefusedError, Request
 
 OPERATOR, CALLER = "ty_operator", "ty_caller"
 KEYS = f"""
@@ -261,6 +261,28 @@ async def test_a_login_keeps_the_claims_of_its_credentials_and_lasts_no_longer()
     assert person.caller == Caller(identity="ada", claims=person.caller.claims, scope=person.caller.scope, client="console")
     assert person.caller.claims["team"] == "red"
     assert 0 < int(cookie.partition(b"Max-Age=")[2].partition(b";")[0]) <= 60
+
+
+async def test_a_login_whose_profile_is_gone_is_over_and_another_one_works() -> None:
+    known = {"narrow": Profile(name="narrow")}
+
+    def find_profile(name: str) -> Profile:
+        if name not in known:
+            raise RefusedError(404, "There is nothing here.")
+        return known[name]
+
+    keys = ApiKeys([ApiKey("ada", digest_of(OPERATOR), profile="narrow")])
+    access = Access(Serving(), keys, is_operator=lambda _: True, find_profile=find_profile)
+    request = Request(method="GET", path="/console", pairs=[], headers={b"host": b"localhost:1"})
+    headers = await access.log_in_with_credentials(request, OPERATOR)
+    assert headers is not None
+    request.headers[b"cookie"] = headers[0][1].partition(b";")[0]
+    before = access.person_of(request)
+    known.clear()
+
+    assert before is not None
+    assert access.person_of(request) is None
+    assert access.log_in_with_token(request, access.token) is not None
 
 
 async def test_the_body_of_somebody_who_may_change_nothing_is_not_read(serve: Any) -> None:

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from backends import answer, descendants
@@ -242,6 +243,8 @@ async def test_a_guest_in_a_container_is_frozen_by_its_engine(built: FakeEngine)
     container = Container(state_dir=built.state_dir)
     await container.open()
     guest = await container.launch(RunLimits())
+    assert not await guest.freeze(), "no program runs"
+    cast("Any", guest)._run = SimpleNamespace(stop=str)
     assert await guest.freeze()
     await guest.thaw()
     built.tell(kill=None)

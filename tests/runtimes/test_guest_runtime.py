@@ -1,13 +1,14 @@
 """The runtime over guests: its sessions, and how it ends."""
 
 import asyncio
+import signal
 
 import pytest
 from backends import answer
 
 from toolyard.runtimes import guest_runtime
 from toolyard.runtimes.guest_runtime import GuestRuntime
-from toolyard.runtimes.host import Guest
+from toolyard.runtimes.host import Child, Guest
 from toolyard.runtimes.process import Subprocess
 from toolyard.runtimes.runtime import GuestCall, RunLimits, RuntimeBusyError, RuntimeMissingError
 
@@ -98,3 +99,33 @@ async def test_an_error_of_the_system_refuses_one_run() -> None:
         with pytest.raises(RuntimeBusyError):
             await runtime.run("1", None, RunLimits(), answer, session=session)
     await runtime.close()
+
+
+async def test_a_guest_that_is_frozen_while_its_program_ends_runs_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = Launcher()
+    launcher.go_on.set()
+    runtime = GuestRuntime(launcher)
+    freezing: list[asyncio.Task[bool]] = []
+    has_begun, may_stop = asyncio.Event(), asyncio.Event()
+    send_signal = Child.send_signal
+
+    async def slowly(child: Child, number: int) -> bool:
+        if number == signal.SIGSTOP:
+            has_begun.set()
+            await may_stop.wait()
+        return await send_signal(child, number)
+
+    async def freeze(_call: GuestCall) -> object:
+        freezing.append(asyncio.create_task(runtime.freeze("mine")))
+        await has_begun.wait()
+        asyncio.get_running_loop().call_later(0.1, may_stop.set)  # when the program has ended
+        return None
+
+    monkeypatch.setattr(Child, "send_signal", slowly)
+    limits = RunLimits(seconds=5)
+    first = await runtime.run("x = 1\nawait call_tool('freeze')", None, limits, freeze, run_id="mine", session="one")
+    await asyncio.wait(freezing)
+    second = await runtime.run("x + 1", None, limits, answer, session="one")
+    await runtime.close()
+
+    assert (first.failure, second.failure, second.value) == (None, None, 2)

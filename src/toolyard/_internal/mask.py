@@ -44,7 +44,8 @@ _PLAIN: Final = r"[A-Za-z ]*\Z|[\d.]*\Z|[~./]|[a-z+]+://[^@?]*\Z"
 _MAX_DEPTH: Final = 100
 _COMMON: Final = frozenset({"key", "pat", "pin"})
 """Names that say nothing alone: a key may be that of an object, and a pin a mode. Their values are secrets if they look like one."""
-_RANDOM: Final = r"(?=[^a-zA-Z]*[a-zA-Z])(?=\D*\d)[\w+=~-]{20,}\Z"
+_RANDOM: Final = r"(?=[^a-zA-Z]*[a-zA-Z])(?=\D*\d)[\w+=~-]{20,}\Z|(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d)[A-Za-z\d+/]{32,}={0,2}\Z"
+"""Random letters and digits, or base64."""
 _PIN: Final = r"\d{4,}\Z"
 
 
@@ -92,6 +93,8 @@ def _is_secret(name: str, value: object) -> bool:
     common = name.lower()
     if common not in _COMMON:
         return is_secret_name(name)
+    if isinstance(value, list):
+        return any(_is_secret(name, item) for item in cast("list[object]", value))
     return re.match(_PIN if common == "pin" else _RANDOM, str(value)) is not None
 
 

@@ -28,14 +28,14 @@ ASK_TOOL: Final = "AskUserQuestion"
 _MAX_MESSAGE: Final = 500
 _STDERR_LINES: Final = 20
 _LOST: Final = "No conversation found"
-_TOO_LONG: Final = "too long"
+_TOO_LONG: Final = "is too long"
 _FAILURES: Final[Mapping[str, tuple[CodeName, str]]] = {
     "authentication_failed": ("unauthenticated", "Set ANTHROPIC_API_KEY in the environment of the server, or log in with 'claude'."),
     "billing_error": ("budget_exceeded", "Look at the account of the model's provider."),
     "rate_limit": ("rate_limited", "Send the message again later."),
     _TOO_LONG: ("too_large", "Send a shorter message, or begin another session."),
 }
-"""The code and the hint for what the model fails with, by the SDK's word."""
+"""The code and the hint for what the model fails with, by the SDK's word, or by a part of its text."""
 _OTHER_FAILURE: Final[tuple[CodeName, str]] = ("upstream_error", "Send the message again, or another one.")
 _OLDEST: Final = (2, 1, 248)
 """The first version of Claude Code that takes a message as it is written; an older one would read any file that it names."""
@@ -166,7 +166,8 @@ class ClaudeRuntime:
             return
         text = "; ".join(message.errors or ()) or message.result or message.subtype
         await self._check_lost(request, text)
-        code, hint = _FAILURES.get(_TOO_LONG if _TOO_LONG in text.lower() else failure, _OTHER_FAILURE)
+        named = failure if failure in _FAILURES else _TOO_LONG if _TOO_LONG in text.lower() else ""
+        code, hint = _FAILURES.get(named, _OTHER_FAILURE)
         raise ToolError(code, shortened(text), hint=hint, may_have_run=True, reason=failure or message.subtype, blame="upstream")
 
     async def _explain(self, request: TurnRequest, error: Exception, stderr: list[str], *, has_started: bool) -> None:

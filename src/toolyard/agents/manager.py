@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final, Self, TypedDict, Unpack, cast
+from weakref import ref
 
 import msgspec
 
@@ -185,7 +186,7 @@ class AgentManager:
             async with self.sessions.locked(*session.key):
                 current = await self.sessions.find(*session.key)
                 await self.sessions.delete(session)
-                for sdk_session_id in () if current is None else current.sdk_session_ids:
+                for sdk_session_id in () if current is None else current.sdk_session_ids or (current.sdk_session_id,):
                     await self.runtime.forget(sdk_session_id)
         finally:
             self._drop(session.key, turn)
@@ -253,10 +254,16 @@ class AgentManager:
         return turn
 
     def _drop(self, key: tuple[str, str], turn: Turn) -> None:
-        """Give the place of a turn that did not start, or is over for long, to the next one."""
+        """Give the place of a turn that did not start to the next one."""
         turn.end()
         if self._turns.get(key) is turn:
             del self._turns[key]
+
+    def _drop_kept(self, key: tuple[str, str], kept: "ref[Turn]") -> None:
+        """Drop a turn that is over for long; the timer must not keep its events if another turn took its place."""
+        turn = kept()
+        if turn is not None:
+            self._drop(key, turn)
 
     async def _find(self, caller: Caller, session_id: str, options: MessageOptions) -> AgentSession:
         """Return the session of a message; an unknown one is created, unless the message says otherwise."""
@@ -285,7 +292,7 @@ class AgentManager:
             async with held:
                 await person.close()
             self._end(turn, session, status)
-            asyncio.get_running_loop().call_later(_KEPT_S, self._drop, session.key, turn)
+            asyncio.get_running_loop().call_later(_KEPT_S, self._drop_kept, session.key, ref(turn))
 
     def _end(self, turn: Turn, session: AgentSession, status: Status) -> None:
         """Emit the last events of a turn."""

@@ -14,7 +14,7 @@ from toolyard.agents.turn import Turn
 from toolyard.dispatch.call import Call, current_call
 from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.errors import ToolError
-from toolyard.policy.approvals import Approval, AuditLine, arguments_hash
+from toolyard.policy.approvals import BY_CLIENT, Approval, AuditLine, arguments_hash
 from toolyard.state.store import StoreUnavailableError
 from toolyard.yard import Yard, background_task
 
@@ -129,7 +129,7 @@ class Person:
     async def _decide(self, approval_id: str, decision: Decision) -> None:
         """Settle an approval; one that nobody decided about is withdrawn, so that the same call asks anew."""
         self._shown.discard(approval_id)
-        gate, by = self._yard.gate, f"client:{decision.by}" if decision.by else decision.outcome
+        gate, by = self._yard.gate, f"{BY_CLIENT}{decision.by}" if decision.by else decision.outcome
         if gate is not None:
             with suppress(ToolError):  # somebody else was faster
                 await gate.approvals.decide(approval_id, _DECISIONS[decision.outcome], by=by, reason=decision.reason)

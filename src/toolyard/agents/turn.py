@@ -28,7 +28,7 @@ class Turn:
     def __init__(self, *, seconds: float) -> None:
         self.session: AgentSession | None = None
         self.stopped_by: str = ""
-        """Why it was cancelled: 'client', 'shutdown' or 'deleted'; empty if it was not."""
+        """Why it was cancelled: 'client', 'shutdown', 'deleted' or 'lost'; empty if it was not."""
         self._events: list[StreamEvent] = []
         self._sizes: list[int] = []
         self._bytes = 0
@@ -59,7 +59,10 @@ class Turn:
         return round((time.monotonic() - self._started) * 1000)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the turn in a task of its own, which no client's connection ends; it calls `check_cancelled` first."""
+        """Run the turn in a task of its own, which no client's connection ends.
+
+        `work` must call `check_cancelled` first, because a turn can be cancelled before its task begins.
+        """
 
         async def run() -> None:
             self._task = task  # from here on it can be cancelled: a task that never begins releases nothing

@@ -47,6 +47,12 @@ class Terminal(Notices):
                 self._out.write("\n" * self._line_is_open + encodable(text, self._out) + "\n")
             self._line_is_open = False
 
+    def say(self, *parts: Part) -> None:
+        """Write a line to stderr; where a terminal shows both streams, below an open line of data."""
+        if self._line_is_open and self._in_place and is_terminal(self._out):
+            self.write_text("\n")
+        super().say(*parts)
+
     def write_text(self, text: str) -> None:
         """Write text as it is, without a line break after it."""
         self.clear()

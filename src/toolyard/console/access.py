@@ -106,7 +106,11 @@ class Access:
         person = login.person
         if person.operator is None or login.profile is None:
             return person
-        operator = msgspec.structs.replace(person.operator, profile=self._find_profile(login.profile))
+        try:
+            operator = msgspec.structs.replace(person.operator, profile=self._find_profile(login.profile))
+        except RefusedError:  # the settings have the profile no longer
+            del self._logins[_cookie(request)]
+            return _READER if self.is_open else None
         return msgspec.structs.replace(person, operator=operator)
 
     def is_current(self, request: Request | None, person: Person) -> bool:

@@ -59,16 +59,20 @@ class Notices:
         self._has_escapes = os.environ.get("TERM") != "dumb"
         self._wants_colours = self._has_escapes and not os.environ.get("NO_COLOR")
         self._notice_colours = self.stderr_is_terminal and self._wants_colours
+        self._notice_is_open = False
+        """Whether the last text has no line break at its end."""
 
     def say(self, *parts: Part) -> None:
-        """Write a line to stderr; nothing fails if it cannot be written."""
+        """Write a line to stderr, below an open one; nothing fails if it cannot be written."""
         self.clear()
-        self._notify(painted(parts, colours=self._notice_colours) + "\n")
+        self._notify("\n" * self._notice_is_open + painted(parts, colours=self._notice_colours) + "\n")
+        self._notice_is_open = False
 
     def say_text(self, text: str) -> None:
         """Write text to stderr as it is, without a line break after it."""
         self.clear()
         self._notify(clean(text))
+        self._notice_is_open = bool(text) and not text.endswith("\n")
 
     def inform(self, *parts: Part) -> None:
         """Write a line to stderr, unless quiet."""

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -156,7 +158,9 @@ def _log_console(console: "Console", yard: Yard, config: Config, address: str) -
         return
     try:
         state = find_state_dir(config.settings.state_dir or yard.state_dir)
-        path = project_dir(state, config.project) / f"console-{config.settings.serve.port}.url"
+        # by the real address, because several servers of a project may run at one time
+        place = sha256(address.encode()).hexdigest()[:12] if address.startswith("unix:") else urlsplit(address).port
+        path = project_dir(state, config.project) / f"console-{place}.url"
         write_atomically(path, f"{login}\n".encode())
     except OSError as error:
         reason = log_value(error.strerror or str(error))

@@ -268,6 +268,9 @@ class _Program:
                 if is_new:  # there is no guest, so there is no session
                     await call.end_session()
                 raise
+            finally:
+                if call.session is not None and not call.funnel.sessions.has(call.session.id, call.caller.owner):
+                    await runtimes.end_session(session)  # it ended while this program waited, and the program started a guest again
             if progress.is_silent:
                 progress.note(Progress(self._made + 1, self._made + 1, "done"))
         if result.failure is not None:
@@ -285,8 +288,7 @@ class _Program:
         session_id = self._paths.session_ids.get((owner, name), name)
         is_new = not sessions.has(session_id, owner)
         if is_new:
-            session = await self._start_session(name)
-            session.on_end(lambda: runtimes.end_session(f"{owner}/{session.id}"))
+            session = await self._start_session(runtimes, name)
         elif (session := sessions.get(session_id, owner)).kind != _SESSION_KIND:
             raise invalid_input("The session is none of programs.", field="session_id")
         else:
@@ -294,7 +296,7 @@ class _Program:
             sessions.enter(session)
         return f"{owner}/{session.id}", is_new
 
-    async def _start_session(self, name: str) -> Session:
+    async def _start_session(self, runtimes: Runtimes, name: str) -> Session:
         """Start a session under the name that its caller chose; another caller may choose the same name.
 
         A caller has so many at most: one more ends the one that was idle for longest.
@@ -318,6 +320,7 @@ class _Program:
         session = call.start_session(kind=_SESSION_KIND)
         names[owner, name] = session.id
         session.on_end(lambda: _forget(names, (owner, name)))
+        session.on_end(lambda: runtimes.end_session(f"{owner}/{session.id}"))
         if len(own) >= _SESSIONS_EACH and idle is not None:
             await call.funnel.sessions.end(idle.id)
         return session

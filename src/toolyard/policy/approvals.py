@@ -24,6 +24,7 @@ from toolyard.model.spec import ToolSpec
 from toolyard.state.store import Store, owner_key
 
 __all__ = [
+    "BY_CLIENT",
     "Approval",
     "Approvals",
     "Audit",
@@ -165,6 +166,10 @@ def binding_of(call: Call, spec: ToolSpec, arguments: object) -> Binding:
     )
 
 
+BY_CLIENT: Final = "client:"
+"""The prefix of who decided, if that was the person at the caller's client."""
+
+
 class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A decision of a person about one call, open or made."""
 
@@ -179,6 +184,11 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     call_id: str = ""
     """The call that used it."""
+
+    @property
+    def is_denied_by_client(self) -> bool:
+        """Return whether the person at the caller's own client denied it, and not an operator or a service."""
+        return self.status == "denied" and self.decided_by.startswith(BY_CLIENT)
 
     def at(self, now: float) -> "Approval":
         """Return it as it is at a time: one that nobody used before it expired is expired."""
@@ -299,17 +309,17 @@ class Approvals:
     ) -> tuple[Approval, bool]:
         """Return the approval of a binding that is pending or decided, or a new one, and whether it is new.
 
-        `replaces_denial` asks anew although the call was denied before.
+        `replaces_denial` asks anew although the person at the client denied the call before; a denial by anybody else stays.
 
         Raises:
             ToolError: `overloaded` if too many are pending.
         """
-        pointer, over = f"approval_by/{binding.key}", {"spent", "expired", *(("denied",) if replaces_denial else ())}
+        pointer = f"approval_by/{binding.key}"
         while True:
             known = await self._store.get(pointer)
             data = None if known is None else await self._store.get(_record(known.decode()))
             found = None if data is None else self._decode(data)
-            if found is not None and found.status not in over:
+            if found is not None and found.status not in {"spent", "expired"} and not (replaces_denial and found.is_denied_by_client):
                 if found.status == "pending":  # the process that made it may have died before it was listed
                     await self._list(found)
                 return found, False

@@ -26,7 +26,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS
 from toolyard.model.rule import ASK_BEFORE_DESTROY, Rule
 from toolyard.model.spec import Operation, ToolSpec
-from toolyard.policy.approvals import Approval, Approvals, Audit, Binding, arguments_hash, binding_of, make_card
+from toolyard.policy.approvals import BY_CLIENT, Approval, Approvals, Audit, Binding, arguments_hash, binding_of, make_card
 from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.rules import ALLOWED, Candidates, Rules, Verdict, judge
 from toolyard.state.store import Store, StoreUnavailableError
@@ -234,7 +234,7 @@ class Gate:
             reason = str(cast("dict[str, Any]", content).get("reason") or "")[:500] if isinstance(content, dict) else ""
             decision: Literal["approve", "deny"] = "approve" if action == "accept" else "deny"
             try:
-                return await self.approvals.decide(approval.id, decision, by=f"client:{call.caller.identity}", reason=reason)
+                return await self.approvals.decide(approval.id, decision, by=f"{BY_CLIENT}{call.caller.identity}", reason=reason)
             except ToolError:  # somebody else was faster
                 pass
         return await self.approvals.get(approval.id)

@@ -455,8 +455,8 @@ def _failure(error: BaseException, source: str) -> dict[str, Any]:
     if failure["kind"] in ("value", "value_size"):  # the driver raised it, not the program
         return {"kind": failure["kind"], "message": failure["message"]}
     if isinstance(error, ToolError):
-        is_large = len(_encode(error.error)) > _ERROR_BYTES
-        failure["tool_error"] = {key: value for key, value in error.error.items() if not is_large or key in ("code", "message", "hint")}
+        short = {key: str(error.error[key])[:_TEXT_CHARACTERS] for key in ("code", "message", "hint") if error.error.get(key)}
+        failure["tool_error"] = error.error if len(_encode(error.error)) <= _ERROR_BYTES else short
     return failure
 
 

@@ -269,6 +269,8 @@ class Guest:
         self._run: _Run | None = None
         self._lock = asyncio.Lock()
         self._writing = asyncio.Lock()
+        self._signals = asyncio.Lock()
+        self._is_frozen = False
         self._ending: asyncio.Task[int | None] | None = None
         self._is_aborted = False
         self.python = ""
@@ -316,6 +318,8 @@ class Guest:
             finally:
                 self._run = None
                 await run.end()
+                if self.alive:  # it may have been frozen in the moment in which its program ended
+                    await self.thaw()
         return RunResult(
             value=value,
             failure=failure,
@@ -332,12 +336,17 @@ class Guest:
             self._run.stop("cancelled")
 
     async def freeze(self) -> bool:
-        """Stop the guest until `thaw`, and return whether it is stopped."""
-        return await self._process.send_signal(signal.SIGSTOP)
+        """Stop the guest until `thaw` or the end of its program, and return whether it is stopped."""
+        async with self._signals:
+            self._is_frozen = self._run is not None and await self._process.send_signal(signal.SIGSTOP)
+            return self._is_frozen
 
     async def thaw(self) -> None:
         """Let a frozen guest go on."""
-        await self._process.send_signal(signal.SIGCONT)
+        async with self._signals:
+            if self._is_frozen:
+                self._is_frozen = False
+                await self._process.send_signal(signal.SIGCONT)
 
     def abort(self) -> None:
         """Close the socket; `close` ends the process behind it."""

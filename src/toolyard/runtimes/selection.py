@@ -38,6 +38,8 @@ from toolyard.runtimes.wasm import Wasm
 
 __all__ = ["Runtimes", "canary_attacks", "make_runtime", "probe_all", "try_backend", "unsafe_reason", "wanted_backends"]
 
+_CLEAN_UP_S: Final = 2.0
+"""How long the end of a yard waits for the removal of what killed servers left."""
 _log = logging.getLogger(__name__)
 _LOOP_SECONDS: Final = 0.3
 _cleaned: Final = set[int]()
@@ -103,6 +105,8 @@ class Runtimes:
             yield self
         finally:
             self._closing = True  # a cancelled start would leave half a sandbox behind
+            await asyncio.wait({cleaning}, timeout=_CLEAN_UP_S)
+            cleaning.cancel()  # an engine may never answer
             opened = [task for task in (self._selecting, self._monty) if task is not None]
             for error in await asyncio.gather(cleaning, *map(_close, opened), return_exceptions=True):
                 if isinstance(error, Exception):

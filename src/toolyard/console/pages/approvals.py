@@ -1,7 +1,7 @@
 """The page 'Approvals': what waits for a person, the decision, and standing grants.
 
-A person with the printed address may decide about every call, as with the command. A person with an operator's credentials may not
-decide about their own calls. Only people with a login see arguments, with secrets masked.
+A person with the printed address may decide about every call, except an own one for which a rule wants an operator. A person with an
+operator's credentials may not decide about their own calls. Only people with a login see arguments, with secrets masked.
 """
 
 from contextlib import suppress

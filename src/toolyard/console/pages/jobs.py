@@ -48,7 +48,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing if no form can answer it."""
     content: str = ""
     """What the form is filled in with at first, as JSON."""
-    is_approval: bool = False
+    approval_id: str = ""
 
 
 class JobsPage(Page):
@@ -173,4 +173,4 @@ def _question(key: str, ask: ClientRequest) -> Question:
     if ask.method != _FORM or ask.params.get("mode", "form") != "form":
         return Question(key=key, text="It asks its client for something that only a program can answer.")
     text, schema = str(ask.params.get("message", "")), ask.params.get("requestedSchema", {})
-    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), is_approval=bool(ask.approval_id))
+    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), approval_id=ask.approval_id or "")

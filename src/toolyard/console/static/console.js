@@ -6,15 +6,19 @@ let stream = null;
 
 // Live blocks: the server sends the HTML of those that changed. A block under the mouse or with the focus waits.
 const waiting = new Map();
+const shown = new WeakMap(); // what the server sent of a block at last
 function swap(id, html) {
   const block = document.getElementById(id);
   if (!block || !block.hasAttribute("data-live")) return;
+  // A stream that begins again sends every block: what a person types into a question must not go because of that.
+  if (shown.get(block) === html && block.querySelector("[data-answer]")) { waiting.delete(id); return; }
   const isNow = block.dataset.live === "now"; // a person waits for it
   const busy = block.matches(":hover") && block.id !== "nav" && block.id !== "state";
   if (!isNow && (busy || block.contains(document.activeElement)) && !(block.dataset.live === "grow" && grow(block, html))) { waiting.set(id, html); return; }
   waiting.delete(id);
   const typed = typedIn(block), key = keyTarget();
   block.innerHTML = html;
+  shown.set(block, html);
   restore(typed);
   if (keyTarget() !== key) keysPausedUntil = performance.now() + 800;
   prepare(block);
