@@ -251,13 +251,13 @@ async def test_the_result_of_a_job_is_for_the_identity_that_started_it(serve: An
         for owner in (identity, "key:bot"):
             job_id = await start(served, "book", owner)
             await wait_until(served, job_id, "input_required")
-            answer = {"key": "answer", "content": '{"coach": "second", "seats": 731}'}
+            answer = {"key": "answer", "content": '{"coach": "second", "seats": 987654321}'}
             await post(served, person, f"jobs/answer/{job_id}", action="accept", **answer)
             await wait_until(served, job_id, "completed")
             texts.append((await served.client.get(f"/console/jobs?open={job_id}", headers=person[0])).text)
 
-    assert "731" in texts[0]
-    assert "731" not in texts[1]
+    assert "987654321" in texts[0]
+    assert "987654321" not in texts[1]
     assert "Completed" in texts[1]
 
 
