@@ -291,7 +291,8 @@ class Connection(asyncio.Protocol):
             if self._size + (len(data) if end < 0 else end) > _HEAD_BYTES:
                 self._refuse(431, "The head of the request is too long.")
                 return
-            if data.find(b"pgrade") >= 0 or end < 0 or self._upgrade.rest:  # `in` is slower: it tries the bytes as a number first
+            # only in the head: a search through a body of 1 MB took a seventh of its call
+            if end < 0 or data.find(b"pgrade", 0, end) >= 0 or self._upgrade.rest:
                 data = self._upgrade.strip(data)
         in_body, size = self._state == "body", self._size
         self._framing = max(self._framing, 0)
