@@ -99,6 +99,20 @@ async def test_the_result_of_an_approved_call_appears_while_the_mouse_rests_on_i
         await expect(card).to_contain_text("Approved, and ran in")
 
 
+async def test_a_stream_that_begins_replaces_nothing_that_is_there_already(serve: Any, look: Any) -> None:
+    again = """() => new Promise((done) => {
+      const button = document.querySelector("article button");
+      listen();
+      stream.addEventListener("message", () => setTimeout(() => done(document.contains(button)), 0), { once: true });
+    })"""
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings"})
+        page: Page = await look(login_to(served, "approvals"))
+
+        assert await page.evaluate(again)
+        assert await page.evaluate(again)
+
+
 async def test_the_key_d_denies_and_the_reason_reaches_the_client(serve: Any, look: Any) -> None:
     async with serve(bank(), HELD) as served:
         async with Client(f"{served.base}/mcp") as client:

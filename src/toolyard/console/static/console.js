@@ -7,11 +7,18 @@ let stream = null;
 // Live blocks: the server sends the HTML of those that changed. A block under the mouse or with the focus waits.
 const waiting = new Map();
 const shown = new WeakMap(); // what the server sent of a block at last
+// A stream that begins sends every block. One that is there already stays: a click or a half-typed answer must not get lost.
+function isShown(block, html) {
+  if (shown.has(block)) return shown.get(block) === html;
+  const now = block.cloneNode(true), fresh = document.createElement("template"); // as the page came
+  fresh.innerHTML = html;
+  for (const time of now.querySelectorAll("time[data-ago]")) time.textContent = time.title;
+  return now.innerHTML.trim() === fresh.innerHTML.trim();
+}
 function swap(id, html) {
   const block = document.getElementById(id);
   if (!block || !block.hasAttribute("data-live")) return;
-  // A stream that begins again sends every block: what a person types into a question must not go because of that.
-  if (shown.get(block) === html && block.querySelector("[data-answer]")) { waiting.delete(id); return; }
+  if (isShown(block, html)) { waiting.delete(id); shown.set(block, html); return; }
   const isNow = block.dataset.live === "now"; // a person waits for it
   const busy = block.matches(":hover") && block.id !== "nav" && block.id !== "state";
   if (!isNow && (busy || block.contains(document.activeElement)) && !(block.dataset.live === "grow" && grow(block, html))) { waiting.set(id, html); return; }
