@@ -275,7 +275,6 @@ exit 1
         (FAILS, "not_started"),
         ("#!/bin/sh\nexec sleep 60\n", "not_started"),
         ('#!/bin/sh\n[ "$1" = --version ] && exec echo 9.9.9\necho "cannot find heliotrope.so" >&2\nexit 1\n', "not_started"),
-        ('#!/bin/sh\n[ "$1" = --version ] && exec echo 9.9.9\nexit 0\n', "not_started"),
         ("#!/bin/sh\necho '2.1.247 (Claude Code)'\n", "too_old"),
         ("#!/bin/sh\necho heliotrope\n", "too_old"),
     ],
