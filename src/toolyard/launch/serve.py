@@ -233,7 +233,8 @@ def _refusal(failure: Exception, yard: Yard, serving: Serving, *, listening: boo
 def _explain_listen_failure(error: OSError, serving: Serving) -> str:
     """Return why the address cannot be listened on, and what to do about it."""
     if error.errno == errno.EADDRINUSE and serving.socket is None:
-        return f"Port {serving.port} of '{serving.host}' is in use. Choose another with '--port' or TOOLYARD_PORT, or any free one with '--port 0'."
+        way_out = "Choose another with '--port' or TOOLYARD_PORT, or any free one with '--port 0'."
+        return f"Port {serving.port} of '{serving.host}' is in use. {way_out}"
     reason = (error.strerror or str(error)).removesuffix(".")
     if error.filename is not None:
         return f"The file '{error.filename}' cannot be used: {reason}."

@@ -82,6 +82,7 @@ function listen() {
     if (!state.classList.contains("lost")) say("Disconnected from the server.");
     state.classList.add("lost");
     state.innerHTML = '<i class="dot bad"></i>Disconnected';
+    shown.delete(state);
     if (opened.readyState === EventSource.CLOSED) setTimeout(() => { if (stream === opened) listen(); }, 5000);
   };
 }
