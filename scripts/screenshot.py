@@ -74,7 +74,7 @@ def busy(base: str) -> None:
     while time.monotonic() < until:
         name, arguments, _ = chosen.choices(CALLS, [weight for _, _, weight in CALLS])[0]
         call(base, name, arguments)
-        time.sleep(chosen.uniform(0.005, 0.06))
+        time.sleep(chosen.uniform(0.005, 0.06))  # an agent thinks between its calls, and the charts need some seconds
     with suppress(TimeoutError):  # it is held, which is what the picture shows
         call(base, "close_account", {"account": "holiday"}, seconds=1)
 
