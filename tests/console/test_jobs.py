@@ -15,8 +15,7 @@ from playwright.async_api import Page, expect
 
 from toolyard import Call, Caller, Channel, MemoryStore, Yard, tool
 from toolyard.jobs import keys
-from toolyard.jobs.job import Job, new_job_id
-from toolyard.jobs.run import TASKS
+from toolyard.jobs.job import TASKS, Job, new_job_id
 
 MARKUP = "<img src=x onerror=alert(1)>"
 FORM = {
@@ -51,6 +50,14 @@ async def book(call: Call) -> dict[str, Any]:
     return await call.ask(FORM, f"Which seat? {MARKUP}")
 
 
+@tool(job="always")
+async def plan(call: Call) -> list[Any]:
+    """Ask two things at once."""
+    names = ("Coach", "Meal")
+    forms = ({"type": "object", "properties": {name.lower(): {"type": "string", "title": name}}} for name in names)
+    return await asyncio.gather(*(call.ask(form, f"Which {name}?") for form, name in zip(forms, names, strict=True)))
+
+
 @tool
 async def start_basket(call: Call) -> str:
     """Start a session."""
@@ -58,7 +65,7 @@ async def start_basket(call: Call) -> str:
 
 
 def shop() -> Yard:
-    return Yard("shop", tools=[report, book, start_basket])
+    return Yard("shop", tools=[report, book, plan, start_basket])
 
 
 def login_to(served: Any, page: str) -> str:
@@ -176,6 +183,26 @@ async def test_an_answer_that_does_not_fit_stays_in_its_form_with_the_reason(ser
         await expect(page.locator("[data-other]")).to_contain_text("coach")
 
         assert await page.get_by_label("Seats").input_value() == "7"
+
+
+async def test_an_answer_to_one_question_leaves_what_is_typed_for_another(serve: Any, look: Any) -> None:
+    async with serve(shop()) as served:
+        job_id = await start(served, "plan")
+        await wait_until(served, job_id, "input_required")
+        page: Page = await look(login_to(served, f"jobs?open={job_id}"))
+        await page.get_by_label("Meal").fill("soup")
+        await page.get_by_label("Coach").fill("first")
+        await page.locator("form", has_text="Coach").get_by_role("button", name="Answer").click()
+        await expect(page.get_by_label("Coach")).to_have_count(0)
+        await page.mouse.move(0, 0)  # what is under the mouse waits
+        await expect(page.get_by_text("Which Coach?")).to_have_count(0)
+
+        assert await page.get_by_label("Meal").input_value() == "soup"
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.get_by_role("complementary")).to_contain_text("Completed")
+        result = await served.yard.jobs.result(await served.yard.jobs.get(job_id, None))
+
+    assert result.data == [{"coach": "first"}, {"meal": "soup"}]
 
 
 async def test_a_list_of_many_jobs_is_read_page_by_page(serve: Any) -> None:

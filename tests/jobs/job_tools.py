@@ -7,7 +7,7 @@ from typing import Any
 
 from toolyard import Call, Yard, tool
 from toolyard.dispatch.call import Channel
-from toolyard.jobs.run import TASKS
+from toolyard.jobs.job import TASKS
 
 TASK_CLIENT = Channel(name="test", capabilities=frozenset({TASKS, "elicitation"}))
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

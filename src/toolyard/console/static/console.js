@@ -23,12 +23,13 @@ function swap(id, html) {
   const busy = block.matches(":hover") && block.id !== "nav" && block.id !== "state";
   if (!isNow && (busy || block.contains(document.activeElement)) && !(block.dataset.live === "grow" && grow(block, html))) { waiting.set(id, html); return; }
   waiting.delete(id);
-  const typed = typedIn(block), key = keyTarget();
+  const typed = typedIn(block), questions = questionsIn(block), key = keyTarget();
   block.innerHTML = html;
   shown.set(block, html);
   restore(typed);
   if (keyTarget() !== key) keysPausedUntil = performance.now() + 800;
   prepare(block);
+  for (const [name, form] of questionsIn(block)) if (questions.has(name)) form.replaceWith(questions.get(name));
 }
 // A block that grows shows new items at once, at its end, where they move no button under the mouse. It updates items without buttons,
 // and decided ones that lose theirs: the result of a decision appears while the mouse still rests on the card.
@@ -54,6 +55,11 @@ function typedIn(block) {
   const chosen = [...block.querySelectorAll("select[id]")].filter((field) => field.selectedIndex > 0);
   const opened = [...block.querySelectorAll("details[id][open]")].map((part) => [part.id, null]);
   return [...[...fields, ...chosen].map((field) => [field.id, field.value]), ...opened];
+}
+// The question of a job never changes, so its form stays, with a half-typed answer to it.
+function questionsIn(block) {
+  const forms = [...block.querySelectorAll("form[data-answer]")].filter((form) => form.elements.key);
+  return new Map(forms.map((form) => [form.getAttribute("action") + " " + form.elements.key.value, form]));
 }
 function restore(typed) {
   for (const [id, value] of typed) {
