@@ -1,5 +1,6 @@
 """Which runtime is chosen, and what happens when there is none."""
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,28 @@ class _Leaky(Subprocess):
 async def test_a_backend_that_a_canary_escapes_from_is_not_offered() -> None:
     with pytest.raises(RuntimeMissingError, match="file"):
         await try_backend(GuestRuntime(_Leaky()))
+
+
+async def test_a_backend_that_is_cancelled_while_it_opens_is_closed() -> None:
+    class Slow(Subprocess):
+        is_closed = False
+
+        async def open(self) -> None:
+            opening.set()
+            await asyncio.Event().wait()
+
+        async def close(self) -> None:
+            self.is_closed = True
+            await super().close()
+
+    opening, slow = asyncio.Event(), Slow()
+    trying = asyncio.create_task(try_backend(GuestRuntime(slow)))
+    await opening.wait()
+    trying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trying
+
+    assert slow.is_closed
 
 
 def make_missing(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> Runtime:

@@ -505,7 +505,12 @@ async def start_guest(
         RuntimeMissingError: It cannot be started.
     """
     child = await spawn(argv, env=env, cwd=cwd)
-    reader, writer = await asyncio.open_connection(sock=child.connection)
+    try:
+        reader, writer = await asyncio.open_connection(sock=child.connection)
+    except BaseException:
+        child.connection.close()
+        await child.end(0)
+        raise
     guest = Guest(reader, writer, process_of(child))
     try:
         await guest.begin(settings)

@@ -216,8 +216,8 @@ async def try_backend(runtime: Runtime) -> Probe:
     Raises:
         RuntimeMissingError: It cannot run here, or a canary attack succeeded; the backend is closed again.
     """
-    await runtime.open()
     try:
+        await runtime.open()  # it may be cancelled half-way, too
         probe = await runtime.probe()
         canaries = await canary_attacks(runtime) if probe.sandboxed else {}
         escaped = [name for name, stopped in canaries.items() if not stopped]
