@@ -6,12 +6,11 @@ Memory is bounded: names beyond a maximum are counted as 'other'. The counters a
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import add
 from typing import Any, Final, Literal, NamedTuple
-
-import msgspec
 
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.outcome import Record
@@ -107,7 +106,8 @@ class Trend:
         return Step(number * _TREND_STEP_S, *((self._calls[slot], self._failed[slot]) if is_current else (0, 0)))
 
 
-class CallStats(msgspec.Struct, kw_only=True):
+@dataclass(slots=True, kw_only=True)  # no structs, here and below: setting a field of one takes ten times as long
+class CallStats:
     """The counters of one tool, resource or prompt."""
 
     calls: int = 0
@@ -124,21 +124,27 @@ class CallStats(msgspec.Struct, kw_only=True):
     """Repaired arguments."""
     held: int = 0
     """Calls that a policy answered in place of the tool, such as those that wait for approval."""
-    buckets: list[int] = msgspec.field(default_factory=lambda: [0] * _BUCKETS)
+    buckets: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
     """Calls by duration without the waits, as `BOUNDS_MS` says: a tool is not slow because a person decides slowly."""
-    errors: dict[tuple[CodeName, Blame], int] = {}
+    errors: dict[tuple[CodeName, Blame], int] = field(default_factory=dict[tuple[CodeName, Blame], int])
     """Failed calls by code and blame."""
-    approvals: dict[ApprovalEvent, int] = {}
+    approvals: dict[ApprovalEvent, int] = field(default_factory=dict[ApprovalEvent, int])
     """Approvals that were asked for, and how they ended."""
-    trend: Trend = msgspec.field(default_factory=Trend)
+    trend: Trend = field(default_factory=Trend)
     """The last 15 minutes."""
 
     def quantile_ms(self, share: float) -> float:
         """Return the duration that this share of the calls did not exceed, such as 0.95 for p95; 0 without calls."""
         return quantile(self.buckets, share, longest=self.longest_ms)
 
-    def add(self, record: Record, duration: float, bucket: int) -> None:
-        """Count a call of this duration, which belongs to this bucket."""
+    def add(self, record: Record) -> tuple[int, float, int]:
+        """Count a call; return the second in which it ended, its duration without the waits, and its bucket."""
+        duration = record.elapsed_ms
+        second = int(record.started + duration / 1000.0)
+        if record.waited_ms:
+            self.waited_ms += record.waited_ms
+            duration = max(duration - record.waited_ms, 0.0)
+        bucket = bisect_left(BOUNDS_MS, duration)
         self.calls += 1
         self.run_ms += duration
         if duration > self.longest_ms:  # noqa: PLR1730 - `max` takes three times as long
@@ -146,8 +152,6 @@ class CallStats(msgspec.Struct, kw_only=True):
         self.bytes += record.bytes
         self.estimated_tokens += record.estimated_tokens
         self.buckets[bucket] += 1
-        if record.waited_ms:
-            self.waited_ms += record.waited_ms
         if record.coerced:
             self.coerced += record.coerced
         if record.decision == "ask":  # `held` is also true of the calls around it
@@ -155,22 +159,31 @@ class CallStats(msgspec.Struct, kw_only=True):
         if record.code is not None:
             key = (record.code, record.blame or "yard")
             self.errors[key] = self.errors.get(key, 0) + 1
+        self.trend.add(second, record.blame)
+        return second, duration, bucket
 
     def copy(self) -> "CallStats":
         """Return the counters as they are now."""
-        return msgspec.structs.replace(self, buckets=self.buckets.copy(), errors=self.errors.copy(), approvals=self.approvals.copy())
+        return replace(self, buckets=self.buckets.copy(), errors=self.errors.copy(), approvals=self.approvals.copy())
 
-    def merge(self, other: "CallStats") -> None:
-        """Add the counters of another tool, but not its trend."""
+    @classmethod
+    def total(cls, parts: Sequence["CallStats"]) -> "CallStats":
+        """Return the counters of several tools together, without their trends."""
+        total = cls(
+            longest_ms=max(part.longest_ms for part in parts), buckets=[*map(sum, zip(*(part.buckets for part in parts), strict=True))]
+        )
         for name in ("calls", "run_ms", "waited_ms", "bytes", "estimated_tokens", "coerced", "held"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.longest_ms = max(self.longest_ms, other.longest_ms)
-        self.buckets = [*map(add, self.buckets, other.buckets)]
-        self.errors = {**(Counter(self.errors) + Counter(other.errors))}
-        self.approvals = {**(Counter(self.approvals) + Counter(other.approvals))}
+            setattr(total, name, sum(getattr(part, name) for part in parts))
+        for part in parts:
+            for error, count in part.errors.items():
+                total.errors[error] = total.errors.get(error, 0) + count
+            for event, count in part.approvals.items():
+                total.approvals[event] = total.approvals.get(event, 0) + count
+        return total
 
 
-class CallerStats(msgspec.Struct):
+@dataclass(slots=True)
+class CallerStats:
     """The counters of one caller."""
 
     calls: int = 0
@@ -217,26 +230,18 @@ class Metrics:
     def _count_all(self) -> None:
         records, self._uncounted = self._uncounted, []
         for record in records:
-            if not record.delegated:  # the job is counted when it ends, so that one call is not two
-                self._count(record)
-
-    def _count(self, record: Record) -> None:
-        # a plain tuple finds a label and costs a third of one
-        key: Any = (record.source, record.tool)
-        stats = self._tools.get(key) or self._stats_of(self.label_of(*key))
-        duration = record.elapsed_ms
-        if record.waited_ms:
-            duration = max(duration - record.waited_ms, 0.0)
-        bucket = bisect_left(BOUNDS_MS, duration)
-        second = int(record.started + record.elapsed_ms / 1000)
-        stats.add(record, duration, bucket)
-        stats.trend.add(second, record.blame)
-        caller = self._callers.get(record.identity) or self._caller_of(record.identity)
-        caller.calls += 1
-        if record.code is not None:
-            caller.errors += 1
-        if not record.depth:
-            self._rates.add(second, duration, bucket, record.code)
+            if record.delegated:  # the job is counted when it ends, so that one call is not two
+                continue
+            # a plain tuple finds a label and costs a third of one
+            key: Any = (record.source, record.tool)
+            stats = self._tools.get(key) or self._stats_of(self.label_of(*key))
+            second, duration, bucket = stats.add(record)
+            caller = self._callers.get(record.identity) or self._caller_of(record.identity)
+            caller.calls += 1
+            if record.code is not None:
+                caller.errors += 1
+            if not record.depth:
+                self._rates.add(second, duration, bucket, record.code)
 
     def label_of(self, source: str, tool: str) -> Label:
         """Return the label that a tool is counted under."""
@@ -259,10 +264,10 @@ class Metrics:
 
     def sources(self) -> dict[str, CallStats]:
         """Return the counters of each source: upstream, pack or yard; '' has the calls of tools that do not exist."""
-        found: dict[str, CallStats] = {}
+        found: dict[str, list[CallStats]] = {}
         for label, stats in self.tools.items():
-            found.setdefault(label.source, CallStats()).merge(stats)
-        return found
+            found.setdefault(label.source, []).append(stats)
+        return {source: CallStats.total(parts) for source, parts in found.items()}
 
     def count_approval(self, event: ApprovalEvent, approval_id: str, *, source: str = "", tool: str = "") -> None:
         """Count that an approval was asked for, or how it ended, which is counted once for each decision."""
@@ -285,15 +290,16 @@ class Metrics:
         return self._callers.setdefault(identity if known else OTHER, CallerStats())
 
 
-class Second(msgspec.Struct):
+@dataclass(slots=True)
+class Second:
     """The calls from outside that ended in one second."""
 
     second: int
     """Seconds since the epoch."""
     calls: int = 0
-    errors: dict[CodeName, int] = {}
+    errors: dict[CodeName, int] = field(default_factory=dict[CodeName, int])
     longest_ms: float = 0.0
-    buckets: list[int] = msgspec.field(default_factory=lambda: [0] * _BUCKETS)
+    buckets: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
 
     def quantile_ms(self, share: float) -> float:
         """Return the duration that this share of the calls did not exceed; 0 without calls."""

@@ -4,6 +4,7 @@ prometheus-client writes the text. It is imported when the first page is written
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +57,7 @@ def snapshot_of(metrics: Metrics, calls: Iterable[Call] = (), upstreams: Iterabl
     running, queued = metrics.count_running(calls)
     return Snapshot(
         tools={label: stats.copy() for label, stats in metrics.tools.items()},
-        callers={name: msgspec.structs.replace(stats) for name, stats in metrics.callers.items()},
+        callers={name: replace(stats) for name, stats in metrics.callers.items()},
         running=running,
         queued=queued,
         upstreams=tuple(upstreams),
