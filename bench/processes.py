@@ -34,9 +34,10 @@ class ServerError(RuntimeError):
     """A server did not start or did not answer; the text has the end of its output."""
 
 
-def environment() -> dict[str, str]:
-    """Return our environment without Python's own variables, and with variables that silence servers."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | _QUIET
+def environment(name: str = "") -> dict[str, str]:
+    """Return our environment without Python's own variables, with variables that silence servers, and with a state directory."""
+    state = {"TOOLYARD_STATE_DIR": str(cache() / "state" / name)}
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | _QUIET | state
 
 
 class Server:
@@ -54,7 +55,7 @@ class Server:
         pipe = subprocess.PIPE if piped else subprocess.DEVNULL
         with self._said.open("wb") as said, _on_core(_SERVER):
             self.started = time.perf_counter()
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe if piped else said, stderr=said, env=environment())  # noqa: S603 - our own servers
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe if piped else said, stderr=said, env=environment(name))  # noqa: S603 - our own servers
 
     def __enter__(self) -> Self:
         return self
