@@ -118,3 +118,30 @@ def test_a_gateway_starts_without_what_its_first_list_does_not_need(tmp_path: Pa
     loaded_by_code(code)  # the first start of all accepts what is new, which takes more
 
     assert sorted(GATEWAY_ELSEWHERE & loaded_by_code(code)) == []
+
+
+COLLECTED = """
+import gc
+from toolyard import Yard, serve, tool
+class Node:
+    pass
+@tool
+async def make(count: int) -> int:
+    "Make garbage; return how much of it there is."
+    for _ in range(count):
+        node = Node()
+        node.itself = node
+    return sum(type(thing) is Node for thing in gc.get_objects())
+serve(Yard(tools=[make], metatools=False))
+"""
+
+
+def test_a_server_collects_the_garbage_of_handlers_but_not_because_calls_are_in_flight() -> None:
+    calls = [{"id": number, "method": "tools/call", "params": {"name": "make", "arguments": {"count": 1000}}} for number in range(1, 21)]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **line}) + "\n" for line in [*LINES[:2], *calls])
+    command = [sys.executable, "-c", COLLECTED]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+
+    answers = {message["id"]: message["result"] for message in map(json.loads, done.stdout.splitlines())}
+    garbage = [answers[number]["structuredContent"]["data"] for number in range(1, 21)]
+    assert 2000 < max(garbage) <= 5000

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -123,7 +123,7 @@ def known_packs(packs: Iterable[str]) -> list[str]:
     return named
 
 
-class ResolvedUpstream(NamedTuple):
+class ResolvedUpstream(msgspec.Struct, frozen=True):
     """The settings of an upstream with variables and secrets filled in, or the problem if one is missing."""
 
     settings: "UpstreamSettings"
@@ -177,6 +177,8 @@ _COMPLETIONS: Final = 100
 _READY_S: Final = 2.0  # how long opening waits for slow providers: clients wait three seconds for their first answer
 _SIGNING_KEY: Final = "signing_key"
 """The key of the signing key in the store."""
+_NO_KEY: Final = "nothing"
+"""A key that is never set; to delete it only shows whether the store can be written."""
 _log = logging.getLogger(__name__)
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
 Completed = Literal["resource", "prompt"]
@@ -524,22 +526,27 @@ class Yard:
     async def _open_store(self) -> None:
         """Take the signing key from the store, or put it there, which also shows whether the store can be used.
 
+        The default store is not written to, so that a yard that stores nothing makes no file: whoever shares that store also shares
+        the state directory, which has the key, too.
+
         Raises:
             StoreUnavailableError: It cannot, and it was asked for.
         """
         try:
             secret = await self._store.get(_SIGNING_KEY)
-            if environment_secret():
-                return
-            if secret is None:
-                await self._store.compare_and_set(_SIGNING_KEY, None, self.signer.load_secret())
-                secret = await self._store.get(_SIGNING_KEY)
+            if secret is None and not self._store_is_optional:
+                if environment_secret():
+                    await self._store.delete(_NO_KEY)
+                else:
+                    await self._store.compare_and_set(_SIGNING_KEY, None, self.signer.load_secret())
+                    secret = await self._store.get(_SIGNING_KEY)
         except StoreUnavailableError as error:
             if not self._store_is_optional:
                 raise
             _log.warning("yard_without_store yard=%s reason=%s", log_value(self.name), error.reason)
         else:
-            self.signer.use_secret(secret or b"")
+            if secret is not None and not environment_secret():
+                self.signer.use_secret(secret)
 
     async def _close_gate(self) -> None:
         gate, self._gate = self._gate, None

@@ -20,6 +20,8 @@ async def add(a: int, b: int = 0) -> int:
 class Watching:
     """An observer that notes what it sees."""
 
+    only_undeclared = False
+
     def __init__(self) -> None:
         self.seen: list[Any] = []
 
@@ -63,6 +65,26 @@ async def test_an_observer_gets_the_result_before_it_becomes_a_handle() -> None:
 
     assert "handle" in answer.data
     assert watching.seen[-1] == ("finished", "write", True, "x" * 2000)
+
+
+async def test_an_observer_of_undeclared_outputs_sees_no_other_call_end() -> None:
+    @tool
+    async def free(a: Any):  # noqa: ANN202 - it declares nothing
+        """Return anything."""
+        return a
+
+    watching, learning = Watching(), Watching()
+    learning.only_undeclared = True
+    async with Yard(tools=[add, free], metatools=False) as yard:
+        stops = [yard.dispatcher.observe(observer) for observer in (watching, learning)]
+        await yard.call("add", {"a": 1})
+        await yard.call("free", {"a": 2})
+        for stop in stops:
+            stop()
+        await yard.call("free", {"a": 3})
+
+    assert [seen for seen in watching.seen if seen[0] == "finished"] == [("finished", "add", True, 1), ("finished", "free", True, 2)]
+    assert [seen for seen in learning.seen if seen[0] == "finished"] == [("finished", "free", True, 2)]
 
 
 @pytest.mark.parametrize("method", ["started", "finished"])

@@ -20,7 +20,8 @@ from toolyard import Yard
 from toolyard.cli.terminal import Terminal
 from toolyard.launch.build import apply_settings, read_settings
 from toolyard.launch.errors import LaunchError
-from toolyard.launch.reload import LiveSettings, read_start, stop
+from toolyard.launch.live_settings import LiveSettings
+from toolyard.launch.reload import read_start, stop
 from toolyard.providers import Provider, Publish
 from toolyard.yard import ResolvedUpstream
 
@@ -34,7 +35,7 @@ class Quiet:
 
     def __init__(self, name: str, resolved: ResolvedUpstream) -> None:
         self.name = name
-        self.settings, self.problem = resolved
+        self.settings, self.problem = resolved.settings, resolved.problem
         self.is_open = False
 
     @asynccontextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.metatools.chain_plan import INPUT_SCHEMA
+from toolyard.metatools.chain import INPUT_SCHEMA
 from toolyard.model.coercion import IntegerConverter, find_repairs
 from toolyard.model.schema import MAX_ISSUES, SchemaValidator
 

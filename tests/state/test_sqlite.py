@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from toolyard import Store
-from toolyard.state import sqlite_file
+from toolyard.state import sqlite, sqlite_file
+from toolyard.state.file_systems import file_system_of
 from toolyard.state.sqlite import SqliteStore
-from toolyard.state.sqlite_file import file_system_of
 from toolyard.state.store import StoreUnavailableError
 from toolyard.testing import FakeClock
 from toolyard.testing.stores import StoreTests
@@ -101,18 +101,31 @@ async def test_a_file_that_others_can_read_is_made_private(store: SqliteStore, p
     assert modes(path.parent)["store.db"] == 0o600
 
 
-async def test_sqlite_is_imported_when_a_store_is_first_used(tmp_path: Path) -> None:
+async def test_sqlite_is_imported_and_the_file_made_by_the_first_write(tmp_path: Path) -> None:
     code = """
 import asyncio, sys
+from pathlib import Path
 import toolyard.yard
 from toolyard.state.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1])
-before = "sqlite3" in sys.modules
-asyncio.run(store.get("a"))
-print(before, "sqlite3" in sys.modules)
+async def main():
+    found = await store.get("a"), await store.keys(""), await store.count("a", by=0)
+    before = "sqlite3" in sys.modules, Path(sys.argv[1]).parent.exists()
+    await store.put("a", b"1")
+    print(*found, *before, "sqlite3" in sys.modules, await store.get("a"))
+asyncio.run(main())
 """
     bare = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}  # coverage imports it, too
-    assert run_python(code, tmp_path / "store.db", env=bare) == "False True"
+    assert run_python(code, tmp_path / "state" / "store.db", env=bare) == "None [] 0 False False True b'1'"
+
+
+async def test_a_file_that_another_process_makes_is_read(store: SqliteStore, path: Path) -> None:
+    assert await store.get("a") is None
+    other = SqliteStore(path)
+    await other.put("a", b"1")
+    await other.close()
+
+    assert await store.get("a") == b"1"
 
 
 async def test_what_was_put_survives_the_sudden_end_of_the_process(store: SqliteStore, path: Path) -> None:
@@ -357,7 +370,17 @@ async def test_a_full_store_can_be_read_and_written_again_once_something_expired
 
 @pytest.mark.parametrize(
     ("kind", "is_refused"),
-    [("nfs4", True), ("nfs", True), ("cifs", True), ("9p", True), ("fuse.sshfs", True), ("ext4", False), ("overlay", False), ("", False)],
+    [
+        ("nfs4", True),
+        ("nfs", True),
+        ("cifs", True),
+        ("9p", True),
+        ("fuse.sshfs", True),
+        ("fuse.ntfs", False),
+        ("ext4", False),
+        ("overlay", False),
+        ("", False),
+    ],
 )
 async def test_a_network_file_system_is_refused(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_refused: bool
@@ -365,12 +388,14 @@ async def test_a_network_file_system_is_refused(
     def file_system(_: Path) -> str:
         return kind
 
-    monkeypatch.setattr(sqlite_file, "file_system_of", file_system)
+    for module in (sqlite, sqlite_file):
+        monkeypatch.setattr(module, "file_system_of", file_system)
 
     if is_refused:
         assert await reason_of(store.get("a")) == "network_file_system"
     else:
-        assert await store.get("a") is None
+        await store.put("a", b"1")
+        assert await store.get("a") == b"1"
 
 
 def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(tmp_path: Path) -> None:

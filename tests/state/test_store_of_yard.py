@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from toolyard import Call, Caller, Envelope, Limits, Session, Store, ToolError, Yard, tool
+from toolyard.state import sqlite_file
 from toolyard.state.memory import MemoryStore
 from toolyard.state.sqlite import SqliteStore
 from toolyard.state.store import StoreUnavailableError
@@ -159,6 +160,46 @@ async def test_the_secret_of_the_environment_is_used_and_never_stored(tmp_path: 
         assert await store.get("signing_key") is None
     async with Yard() as yard:
         assert yard.signer.verify("test", token) == [1]
+
+
+@pytest.mark.parametrize("secret", ["", "from the environment"])
+async def test_a_store_that_was_asked_for_and_is_new_must_be_writable_when_the_yard_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    def on_network(_: str) -> bool:
+        return True
+
+    monkeypatch.setenv("TOOLYARD_SECRET", secret)
+    monkeypatch.setattr(sqlite_file, "is_network", on_network)
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        async with opened(store_in(tmp_path)):
+            raise AssertionError
+
+    assert caught.value.reason == "network_file_system"
+
+
+async def test_a_yard_that_stores_nothing_makes_no_file_of_its_default_store_and_signs_as_the_next_one(tmp_path: Path) -> None:
+    tokens: list[str] = []
+    for _ in range(2):
+        yard = Yard(tools=TOOLS, state_dir=str(tmp_path / "state"))
+        yard.configure(origins={}, limits=LIMITS.as_dict(), default_store=store_in(tmp_path))
+        async with yard:
+            assert (await yard.call("small")).data == 1
+            assert (await yard.call("read_result", {"handle": "r_1"})).success is False
+            tokens.append(yard.signer.sign("test", [1]))
+
+    assert tokens[0] == tokens[1]
+    assert not (tmp_path / "store.db").exists()
+
+
+async def test_a_default_store_is_made_by_the_first_result_that_needs_it(tmp_path: Path) -> None:
+    yard = Yard(tools=TOOLS)
+    yard.configure(origins={}, limits=LIMITS.as_dict(), default_store=store_in(tmp_path))
+    async with yard:
+        handle = (await yard.call("large")).data["handle"]
+    async with opened(store_in(tmp_path)) as other:
+        assert (await other.call("small", {"text": {"$ref": handle}})).data == 1000
 
 
 async def test_a_call_that_stores_nothing_does_not_touch_the_store() -> None:

@@ -12,7 +12,7 @@ from toolyard._internal.mask import is_secret_name, mask_text, secrets_in
 __all__ = ["is_identifier", "is_tool_name", "log_exception", "log_fields", "log_value", "traceback_of"]
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
-_TOOL_NAME: Final = re.compile(r"[A-Za-z]+[0-9]{0,3}(?:[_.:-]+(?:[A-Za-z]+[0-9]{0,3}|[0-9]{1,3}))*\Z")
+_TOOL_NAME: Final = r"[A-Za-z]+[0-9]{0,3}(?:[_.:-]+(?:[A-Za-z]+[0-9]{0,3}|[0-9]{1,3}))*\Z"
 _MAX_NAME: Final = 64
 _MAX_GROUP: Final = 10
 """The most exceptions of a group that are logged."""
@@ -25,7 +25,7 @@ def is_identifier(text: str) -> bool:
 
 def is_tool_name(text: str) -> bool:
     """Return whether an unknown tool name is safe to log: it looks like a name, not like a secret."""
-    return len(text) <= _MAX_NAME and _TOOL_NAME.match(text) is not None and mask_text(text) == text
+    return len(text) <= _MAX_NAME and re.match(_TOOL_NAME, text) is not None and mask_text(text) == text
 
 
 def log_value(value: object) -> str:

@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from mimetypes import MimeTypes
 from pathlib import Path
@@ -118,8 +117,7 @@ _DEPTH: Final = 16
 """How deep a schema is searched for a string; it may refer to itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentInput:
+class ArgumentInput(msgspec.Struct, frozen=True):
     """Arguments of the command line: a JSON object, or pairs whose values are still text."""
 
     values: Mapping[str, Any]

@@ -13,7 +13,7 @@ from toolyard.launch.notices import CONTROL, Line, Notices, Painted, Part, Style
 __all__ = ["Line", "OutputError", "Painted", "Part", "Style", "Terminal", "columns_of", "cut", "pad", "width_of"]
 
 
-_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7e]")
+_BEYOND_ASCII: Final = r"[^\x00-\x7e]"
 _WIDTH: Final = 80
 
 
@@ -147,7 +147,7 @@ def columns_of(stream: TextIO | None) -> int:
         return _WIDTH
 
 
-def _escape_json(text: str, pattern: re.Pattern[str]) -> str:
+def _escape_json(text: str, pattern: str) -> str:
     import json  # noqa: PLC0415 - a server writes no data
 
-    return pattern.sub(lambda match: json.dumps(match[0])[1:-1], text)
+    return re.sub(pattern, lambda match: json.dumps(match[0])[1:-1], text)

@@ -7,13 +7,12 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Any, Final, Literal, NamedTuple, Union, cast, get_args, get_origin
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -54,7 +53,7 @@ class ConfigError(ValueError):
     """A setting is wrong; the message names the setting and its file."""
 
 
-class Location(NamedTuple):
+class Location(msgspec.Struct, frozen=True):
     """The key of a value and the file it is in, for error messages."""
 
     name: str
@@ -66,7 +65,7 @@ class Location(NamedTuple):
 
     def child(self, part: str) -> "Location":
         """Return the location of a part, such as '.port' or '[0]'."""
-        return self._replace(name=f"{self.name}{part}")
+        return msgspec.structs.replace(self, name=f"{self.name}{part}")
 
 
 def convert(value: object, kind: Any, location: Location) -> Any:
@@ -206,13 +205,12 @@ def _choices(kind: Any) -> str:
 
 
 _SECRET: Final = "secretref:"  # noqa: S105 - the prefix of a reference
-_REFERENCE: Final = re.compile(r"\$(\$?)\{([^{}]*)\}")
-_VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_REFERENCE: Final = r"\$(\$?)\{([^{}]*)\}"
+_VARIABLE: Final = r"(?s)(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?"
 _INPUT: Final = "input:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class References:
+class References(msgspec.Struct, frozen=True, kw_only=True):
     """Resolves references to environment variables and to secrets in variables, files or the keyring; `folder` is for relative paths."""
 
     variables: Mapping[str, str]
@@ -227,7 +225,7 @@ class References:
         """
         if text.startswith(_SECRET):
             return self._secret(text.removeprefix(_SECRET), location)
-        return _REFERENCE.sub(lambda match: self._referred(match, location), text)
+        return re.sub(_REFERENCE, lambda match: self._referred(match, location), text)
 
     def _referred(self, match: re.Match[str], location: Location) -> str:
         inner = match[2]
@@ -240,7 +238,7 @@ class References:
             )
         if inner.startswith(_SECRET):
             return self._secret(inner.removeprefix(_SECRET), location)
-        variable = _VARIABLE.fullmatch(inner)
+        variable = re.fullmatch(_VARIABLE, inner)
         if variable is None:
             return match[0]
         value, default = self.variables.get(variable[1]), variable[2]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from unicodedata import normalize
 
 import msgspec
@@ -45,20 +45,20 @@ __all__ = [
 
 RESERVED: Final = frozenset({METATOOLS, *PACKS})
 """Sources of tools that upstreams cannot be named after."""
-_NAME: Final = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
-_SEPARATORS: Final = re.compile(r"[^a-z0-9]{2,}|[^a-z0-9_]")
+_NAME: Final = r"[a-z0-9]+(?:[-_][a-z0-9]+)*"
+_SEPARATORS: Final = r"[^a-z0-9]{2,}|[^a-z0-9_]"
 _DIGITS: Final = 6
 
 
 def is_upstream_name(text: str) -> bool:
     """Return whether an upstream may have this name: lower-case letters and digits, with single '-' and '_' between them."""
-    return text not in RESERVED and _NAME.fullmatch(text) is not None
+    return text not in RESERVED and re.fullmatch(_NAME, text) is not None
 
 
 def to_upstream_name(text: str) -> str:
     """Return a valid name for an upstream, always the same one for the same text."""
     ascii_text = normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
-    words = _SEPARATORS.sub("-", ascii_text).strip("-_")
+    words = re.sub(_SEPARATORS, "-", ascii_text).strip("-_")
     name = words or sha256(text.encode()).hexdigest()[:_DIGITS]
     return f"{name}-upstream" if name in RESERVED or not words else name
 
@@ -75,7 +75,7 @@ _TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS, RULES)
 """The tables whose keys are names that people choose."""
 
 
-class _Tables(NamedTuple):
+class _Tables(msgspec.Struct, frozen=True):
     """Upstreams and profiles of a file or target."""
 
     upstreams: "dict[str, UpstreamEntry]"
@@ -107,7 +107,7 @@ def _read_tables(document: Table, path: Path | None, target: str | None) -> _Tab
     found = _Tables(upstreams={}, profiles={}, rules=(), shown={}, sources={}, warnings=())
     if path is not None:
         found.profiles.update(read_profiles(document, path))
-        found = found._replace(rules=read_rules(document, path))
+        found = msgspec.structs.replace(found, rules=read_rules(document, path))
         shown = {RULES: document[RULES]} if RULES in document else {}
         shown |= dict(_flat_tables({name: document[name] for name in (PROFILES, TOOLSETS) if name in document}))
         found.shown.update(shown)
@@ -131,7 +131,7 @@ def _with_upstreams(found: _Tables, document: Table, path: Path | None, target: 
             found.shown[key] = mask(field, value)
             if entry.location.file is not None:
                 found.sources[key] = entry.location.file
-    return found._replace(warnings=warnings)
+    return msgspec.structs.replace(found, warnings=warnings)
 
 
 def _flat_tables(document: Table) -> Iterator[tuple[str, Any]]:
@@ -155,7 +155,7 @@ _PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve
 Kind = Literal["flag", "code", "environment", "file", "default"]
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True):
     """Where a value came from, and the name of the flag, variable or file."""
 
     kind: Kind = "default"
@@ -171,7 +171,7 @@ Stamp = tuple[int, int, int] | None
 Layer = Iterator[tuple[str, Any, Origin]]
 
 
-class Config(NamedTuple):
+class Config(msgspec.Struct, frozen=True):
     """The settings in effect and their origins."""
 
     settings: Settings

@@ -5,7 +5,7 @@ Keys, environment variables, checks and the reference pages are derived from the
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -341,7 +341,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Agents that the server runs with its tools."""
 
 
-class Setting(NamedTuple):
+class Setting(msgspec.Struct, frozen=True):
     """One setting: its key, type and default, and the names derived from the key."""
 
     key: str

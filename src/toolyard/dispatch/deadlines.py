@@ -5,7 +5,9 @@ import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from toolyard._internal.timer import SharedTimers
 from toolyard.dispatch.run import Run
@@ -17,7 +19,7 @@ _LEAST_S: Final = 0.001
 _log = logging.getLogger(__name__)
 
 
-class _Pause(NamedTuple):
+class _Pause(msgspec.Struct, frozen=True):
     """A stopped clock."""
 
     holders: int
@@ -48,7 +50,7 @@ class Deadlines(SharedTimers[Run]):
         now = time.perf_counter()
         for call in calls:
             pause = self._paused.get(call)
-            self._paused[call] = self._pause(call, now) if pause is None else pause._replace(holders=pause.holders + 1)
+            self._paused[call] = self._pause(call, now) if pause is None else msgspec.structs.replace(pause, holders=pause.holders + 1)
         try:
             yield
         finally:
@@ -73,7 +75,7 @@ class Deadlines(SharedTimers[Run]):
         if pause is None or call.finished:
             return
         if pause.holders > 1:
-            self._paused[call] = pause._replace(holders=pause.holders - 1)
+            self._paused[call] = msgspec.structs.replace(pause, holders=pause.holders - 1)
             return
         if pause.go_on is not None:
             pause.go_on()

@@ -91,6 +91,8 @@ class Dispatcher:
         self.state: Any = None
         self._on_started: list[Callable[[Call], None]] = []
         self._on_finished: list[Finished] = []
+        self._on_undeclared: list[Finished] = []
+        """The same for tools without an output schema, with the observers that see only those."""
         self._closed: set[int] = set()  # server contexts by number; 0 is all of them
         self._registry = registry
         self.profile = profile
@@ -102,7 +104,10 @@ class Dispatcher:
     def observe(self, observer: object) -> Callable[[], None]:
         """Let an `Observer` see every call begin and end; return what stops that."""
         added: list[tuple[list[Any], Any]] = []
-        for methods, name in ((self._on_started, "started"), (self._on_finished, "finished")):
+        lists: list[tuple[list[Any], str]] = [(self._on_started, "started"), (self._on_undeclared, "finished")]
+        if not getattr(observer, "only_undeclared", False):
+            lists.append((self._on_finished, "finished"))
+        for methods, name in lists:
             method = getattr(observer, name, None)
             if method is not None and method not in methods:
                 methods.append(method)
@@ -162,7 +167,8 @@ class Dispatcher:
             if encoded.characters > (self._limits.result_characters if most is None else room_for_data(call, most)):
                 outcome = await self._shorten(call, outcome, encoded)
         if call.session is None:
-            return finish(call, outcome, result, self._on_finished, slow=self._limits.slow)
+            observers = self._on_undeclared if call.spec.output_schema is None else self._on_finished
+            return finish(call, outcome, result, observers, slow=self._limits.slow)
         return self._finish(call, await self._save_session(call, outcome), result)
 
     async def read(self, uri: str, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None) -> Envelope:
@@ -354,7 +360,8 @@ class Dispatcher:
     def _finish(self, call: Run, outcome: Outcome, result: Outcome) -> Envelope:
         if call.session is not None:
             self.sessions.leave(call.session, None if outcome.error is None else outcome.error.code)
-        return finish(call, outcome, result, self._on_finished, slow=self._limits.slow)
+        observers = self._on_undeclared if call.spec.output_schema is None else self._on_finished
+        return finish(call, outcome, result, observers, slow=self._limits.slow)
 
     def _notify_started(self, call: Run) -> None:
         for started in self._on_started:

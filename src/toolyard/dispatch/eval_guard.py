@@ -21,7 +21,7 @@ BLOCKED_WORDS: Final = ("rm -rf", "/etc/passwd", "/etc/shadow")
 """Texts that code of no language may contain, in any case and spacing."""
 _MAX_TOKENS: Final = 20_000
 """Most words and marks of code that is checked: 0.2 seconds, during which no other call is answered."""
-_TOKEN: Final = re.compile(r"\w+|[^\w \t]")
+_WORD_OR_MARK: Final = r"\w+|[^\w \t]"
 
 
 def guard(payload: object, rule: EvalRule, tool: str, limits: Limits) -> None:
@@ -49,7 +49,7 @@ def guard(payload: object, rule: EvalRule, tool: str, limits: Limits) -> None:
 
 
 def _check_tokens(text: str) -> None:
-    count = len(_TOKEN.findall(text)) if len(text) > _MAX_TOKENS else 0
+    count = len(re.findall(_WORD_OR_MARK, text)) if len(text) > _MAX_TOKENS else 0
     if count > _MAX_TOKENS:
         message = f"The code has {count} words and marks; at most {_MAX_TOKENS} are taken."
         raise ToolError("too_large", message, tokens=count, limit=_MAX_TOKENS)

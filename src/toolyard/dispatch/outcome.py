@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 import msgspec
 
@@ -76,7 +76,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         return Outcome(instead, self.error, self.content, held=self.held, shortened=True)
 
 
-class Query(NamedTuple):
+class Query(msgspec.Struct, frozen=True):
     """A resource or prompt to read: its handler as a tool, the arguments, and how its result becomes MCP's."""
 
     tool: Tool
@@ -251,7 +251,10 @@ Sink = Callable[[Record], None]
 
 
 class Observer(Protocol):
-    """Sees every call begin and end. It must be quick; its failures are logged. Either method may be missing."""
+    """Sees every call begin and end. It must be quick; its failures are logged. Either method may be missing.
+
+    With a true attribute `only_undeclared` it sees only those calls end whose tools declare no output schema: others take no time.
+    """
 
     def started(self, call: Call) -> None:
         """Take a call that has just come in."""

@@ -67,7 +67,7 @@ class Suggestions(msgspec.Struct, frozen=True):
 _NO_SUGGESTIONS: Final = Suggestions()
 
 
-class Subscription(NamedTuple):
+class Subscription(msgspec.Struct, frozen=True):
     """The source of each subscribed resource by URI, and futures that are done once updates arrive."""
 
     sources: Mapping[str, str]

@@ -8,7 +8,6 @@ import inspect
 import re
 from base64 import b64encode
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
@@ -30,18 +29,17 @@ __all__ = ["Prompt", "Resource", "check_prompt", "check_resource", "complete_arg
 
 S = TypeVar("S", ResourceSpec, PromptSpec)
 _BYTES: Final = (bytes, bytearray, memoryview)
-_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_NOT_IN_NAMES: Final = r"[^A-Za-z0-9_-]+"
 _MAX_COMPLETIONS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Readable(Generic[S]):
+class _Readable(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """The common part of resources and prompts."""
 
     spec: S
     query: Tool
     """The tool that reads the resource or renders the prompt."""
-    complete: Mapping[str, Complete] = field(default_factory=dict[str, Complete])
+    complete: Mapping[str, Complete] = msgspec.field(default_factory=dict[str, Complete])
     """Completions by argument."""
 
     @classmethod
@@ -58,7 +56,7 @@ class _Readable(Generic[S]):
         schema = _string_arguments(spec) if schema is None else schema
         query = ToolSpec(
             kind="prompt" if isinstance(spec, PromptSpec) else "resource",
-            name=_NOT_IN_NAMES.sub("_", spec.name),
+            name=re.sub(_NOT_IN_NAMES, "_", spec.name),
             description=spec.description or spec.name,
             input_schema=dict(schema),
             operation=Operation.QUERY,
@@ -76,16 +74,14 @@ class _Readable(Generic[S]):
         """Return a copy that belongs to the source."""
         if self.spec.source == source:
             return self
-        return replace(self, spec=msgspec.structs.replace(self.spec, source=source), query=self.query.with_source(source))
+        return msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, source=source), query=self.query.with_source(source))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt(_Readable[PromptSpec]):
+class Prompt(_Readable[PromptSpec], frozen=True, kw_only=True):
     """A spec, the tool that renders its messages, and completions of its arguments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource(_Readable[ResourceSpec]):
+class Resource(_Readable[ResourceSpec], frozen=True, kw_only=True):
     """A spec, the tool that reads it, and completions of its variables."""
 
 

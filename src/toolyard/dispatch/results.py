@@ -42,7 +42,7 @@ DOLLAR: Final = REF_KEY[0]
 BACKSLASH: Final = ord("\\")
 """The byte that begins a JSON escape; a client may escape any character of the key."""
 
-_ESCAPED: Final = re.compile(rb"\\u00(?:24|72|65|66)")
+_ESCAPED: Final = rb"\\u00(?:24|72|65|66)"
 _HANDLE: Final = re.compile(r"r_[0-9a-f]{1,18}\Z", re.ASCII)
 _RANDOM_BYTES: Final = 8
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
@@ -146,7 +146,7 @@ class Results:
 
 def may_contain_refs(text: bytes) -> bool:
     """Return whether JSON text may contain a reference to a stored result, with or without escapes."""
-    return REF_KEY in text or (b"\\u00" in text and _ESCAPED.search(text) is not None)
+    return REF_KEY in text or (b"\\u00" in text and re.search(_ESCAPED, text) is not None)
 
 
 class RefResolver:

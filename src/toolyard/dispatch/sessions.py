@@ -10,7 +10,6 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
@@ -40,11 +39,7 @@ class _StoredSession(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether it also has objects that exist only in its process."""
 
 
-_decode_stored: Final = msgspec.json.Decoder(_StoredSession).decode
-
-
-@dataclass(slots=True, eq=False, repr=False)  # the state may be secret
-class Session:
+class Session(msgspec.Struct, eq=False):
     """One live session; tools that share it keep live objects in `state`, and JSON in `data`."""
 
     id: str
@@ -52,9 +47,9 @@ class Session:
     kind: str
     started: float
     last_used: float
-    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    state: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """Any objects; they end with the process."""
-    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    data: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """JSON, which is stored after each call that changes it; with a lasting store it survives a restart."""
     last_code: str | None = None
     calls: int = 0
@@ -64,8 +59,10 @@ class Session:
     stored: bytes | None = None
     """What the store has of it, as this process last saw it."""
     stored_at: float = 0.0
-    saving: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _cleanups: list[Cleanup] = field(default_factory=list[Cleanup])
+    saving: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    _cleanups: list[Cleanup] = msgspec.field(default_factory=list[Cleanup])
+
+    __repr__ = object.__repr__  # the state may be secret
 
     @property
     def is_bound(self) -> bool:
@@ -227,14 +224,14 @@ class Sessions:
         if text is None:
             await self.end(session.id)
         else:
-            session.data, session.stored = _decode_stored(text).data, text
+            session.data, session.stored = msgspec.json.decode(text, type=_StoredSession).data, text
 
     async def _revive(self, store: Store, session_id: str, owner: str, *, is_named: bool = True) -> None:
         """Go on here with a session that another process stored, if there is one."""
         text = await store.get(_prefix(owner) + session_id) if is_identifier(session_id) else None
         if text is None or session_id in self._live:
             return
-        found = _decode_stored(text)
+        found = msgspec.json.decode(text, type=_StoredSession)
         if not found.is_bound:
             session = self.start(owner, kind=found.kind, session_id=session_id)
             session.data, session.stored, session.stored_at = found.data, text, self._clock()

@@ -11,9 +11,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
+
+import msgspec
 
 from toolyard.dispatch.call import Call
 from toolyard.model.errors import ToolError
@@ -24,17 +25,16 @@ __all__ = ["Threads"]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class _Job:
+class _Job(msgspec.Struct, eq=False):
     """One function to run in a thread for a call."""
 
     call: Call
     function: Callable[[], object]
     future: "asyncio.Future[object]"
-    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    context: contextvars.Context = msgspec.field(default_factory=contextvars.copy_context)
     ended: bool = False
     abandoned: bool = False
-    _claim: threading.Lock = field(default_factory=threading.Lock)
+    _claim: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def claim(self) -> bool:
         """Return true to the first caller only: the worker that runs the job, or the call that drops it."""

@@ -17,7 +17,9 @@ from toolyard.model.spec import ToolSpec
 
 __all__ = [
     "ENDED",
+    "LEASE_S",
     "POLL_MS",
+    "TASKS",
     "Job",
     "JobCaller",
     "JobOrder",
@@ -35,6 +37,10 @@ JobStatus = Literal["working", "input_required", "completed", "failed", "cancell
 """`completed` has an envelope, also of a failure; `failed` is a defect, and `interrupted` a job whose process ended."""
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "interrupted"})
 POLL_MS: Final = 1000
+LEASE_S: Final = 15.0
+"""How long a process holds a job without renewing its lease."""
+TASKS: Final = "tasks"
+"""The capability of clients that declare MCP's extension for tasks."""
 
 
 class JobCaller(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,20 +15,18 @@ from toolyard.dispatch.call import CallRequest, Channel, InvokeOptions
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.dispatch.progress import Progress
 from toolyard.jobs import keys
-from toolyard.jobs.job import Job, JobOrder, JobResult, JobStatus, LogLine, cancelled, interrupted
+from toolyard.jobs.job import LEASE_S, TASKS, Job, JobOrder, JobResult, JobStatus, LogLine, cancelled, interrupted
+from toolyard.jobs.stored import tidy
 from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError
-from toolyard.state.store import Lease, Store, StoreUnavailableError
+from toolyard.state.store import Lease, StoreUnavailableError
 
 if TYPE_CHECKING:
     from toolyard.jobs.service import Jobs
 
-__all__ = ["LEASE_S", "TASKS", "RunningJob", "tidy"]
+__all__ = ["RunningJob"]
 
-LEASE_S: Final = 15.0
-TASKS: Final = "tasks"
-"""The capability of clients that declare MCP's extension for tasks."""
 _LOG_LINES: Final = 20
 _LOG_CHARACTERS: Final = 1000
 _RETRY_S: Final = 1.0
@@ -272,10 +270,3 @@ class RunningJob:
         text = text if len(text) <= _LOG_CHARACTERS else f"{text[:_LOG_CHARACTERS]}…"  # a program may print megabytes
         line = LogLine(level, text, msgspec.json.decode(encode(dict(facts))))
         self.job = msgspec.structs.replace(self.job, log=(*self.job.log, line)[-_LOG_LINES:], updated_at=time.time())
-
-
-async def tidy(store: Store, job: Job, owner: str) -> None:
-    """Delete the order and the running mark of a job that has ended, and let its entry in the list expire."""
-    await store.put(keys.list_entry(owner, job), b"", ttl=job.ttl)
-    await store.delete(keys.order(job.id))
-    await store.delete(keys.running(job.id))

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -24,8 +24,9 @@ from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.dispatch.registry import Registry
 from toolyard.jobs import keys
-from toolyard.jobs.attached import AttachedJob
 from toolyard.jobs.job import (
+    LEASE_S,
+    TASKS,
     Job,
     JobCaller,
     JobOrder,
@@ -36,8 +37,7 @@ from toolyard.jobs.job import (
     resume_hash,
     started_data,
 )
-from toolyard.jobs.run import LEASE_S, TASKS, RunningJob, tidy
-from toolyard.jobs.stored import StoredJobs, all_keys
+from toolyard.jobs.stored import StoredJobs, all_keys, tidy
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
@@ -45,6 +45,10 @@ from toolyard.model.profile import Profile
 from toolyard.model.spec import ToolSpec
 from toolyard.state.memory import MemoryStore
 from toolyard.state.store import Lease, Store, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from toolyard.jobs.attached import AttachedJob  # most yards run no job, and start sooner without
+    from toolyard.jobs.run import RunningJob
 
 __all__ = ["Jobs"]
 
@@ -80,7 +84,7 @@ class Jobs(StoredJobs):
         self._find_profile = find_profile
         self._needs_credentials = needs_credentials
         self._running: dict[str, RunningJob] = {}
-        self._attached = set[RunningJob]()
+        self._attached: set[RunningJob] = set()
         """Jobs whose callers still wait."""
         self._starting = Counter[str]()
         """Jobs that are being stored, by identity."""
@@ -128,13 +132,15 @@ class Jobs(StoredJobs):
         """Return whether a call may become a job by `attach`: nothing ran before it, and it is in no job already."""
         return call.options.job is None and not call.channel.job_id and is_first(call)
 
-    def attach(self, call: Call) -> AttachedJob:
+    def attach(self, call: Call) -> "AttachedJob":
         """Return an attached job for a call; its `run` takes the place of the handler."""
+        from toolyard.jobs.attached import AttachedJob  # noqa: PLC0415 - most yards run no job, and start sooner without
+
         attached = AttachedJob(self, self._order(call), call)
         self._attached.add(attached)
         return attached
 
-    async def adopt(self, attached: AttachedJob, call: Call) -> tuple[Lease, Job, bytes]:
+    async def adopt(self, attached: "AttachedJob", call: Call) -> tuple[Lease, Job, bytes]:
         """Store an attached job, which runs on as any other; return its lease, and its state as stored.
 
         Raises:
@@ -180,6 +186,8 @@ class Jobs(StoredJobs):
 
     async def _create(self, order: JobOrder, profile: Profile | None) -> Job:
         """Store a new job, which this process holds, and start it."""
+        from toolyard.jobs.run import RunningJob  # noqa: PLC0415 - most yards run no job, and start sooner without
+
         owner, now = order.caller.identity, time.time()
         job = Job(id=new_job_id(), tool=order.name, owner=owner, created_at=now, updated_at=now, ttl=self.limits.job_ttl, lease=0)
         lease, job, saved = await self._put(job, order)
@@ -208,7 +216,7 @@ class Jobs(StoredJobs):
             raise
         return lease, job, saved
 
-    def _launch(self, running: RunningJob, profile: Profile | None) -> None:
+    def _launch(self, running: "RunningJob", profile: Profile | None) -> None:
         self._running[running.job.id] = running
         request = running.order.request(profile)
         # A new context, so that nothing of the request that started the job is visible in it.
@@ -216,7 +224,7 @@ class Jobs(StoredJobs):
         running.task.add_done_callback(partial(self.leave, running))
         self._wake.set()
 
-    def leave(self, running: RunningJob, task: "asyncio.Task[None]") -> None:
+    def leave(self, running: "RunningJob", task: "asyncio.Task[None]") -> None:
         """Forget a job whose task has ended."""
         self._running.pop(running.job.id, None)
         self._attached.discard(running)
@@ -315,6 +323,8 @@ class Jobs(StoredJobs):
         if job.ended:  # its process ended just before it could tidy up
             await tidy(self.store, job, order.owner)
             return False
+        from toolyard.jobs.run import RunningJob  # noqa: PLC0415 - most yards run no job, and start sooner without
+
         verdict = await self._verdict(job, order)
         running = RunningJob(self, job, order, lease=lease, saved=saved, is_admitted=False)
         if verdict is None or not await running.take():

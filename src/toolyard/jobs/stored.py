@@ -15,7 +15,7 @@ from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import not_found
 from toolyard.state.store import Store
 
-__all__ = ["StoredJobs", "all_keys"]
+__all__ = ["StoredJobs", "all_keys", "tidy"]
 
 _LOOK_S: Final = 1.0
 """How often a job of another process is looked at, because messages may get lost."""
@@ -29,6 +29,13 @@ async def all_keys(store: Store, prefix: str) -> AsyncGenerator[str]:
         for key in page:
             yield key
         page = await store.keys(prefix, after=page[-1])
+
+
+async def tidy(store: Store, job: Job, owner: str) -> None:
+    """Delete the order and the running mark of a job that has ended, and let its entry in the list expire."""
+    await store.put(keys.list_entry(owner, job), b"", ttl=job.ttl)
+    await store.delete(keys.order(job.id))
+    await store.delete(keys.running(job.id))
 
 
 class StoredJobs:

@@ -34,7 +34,7 @@ __all__ = [
 
 Style = Literal["bold", "faint", "good", "bad"]
 _STYLES: Final[dict[Style, str]] = {"bold": "1", "faint": "2", "good": "32", "bad": "31"}
-CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+CONTROL: Final = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 class Painted(NamedTuple):
@@ -181,7 +181,7 @@ def discard(stream: TextIO) -> None:
 
 def clean(text: str) -> str:
     """Return the text with control characters escaped."""
-    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
+    return text if text.isprintable() else re.sub(CONTROL, lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def encodable(text: str, stream: TextIO) -> str:

@@ -41,7 +41,7 @@ from toolyard.launch.errors import (
 )
 from toolyard.launch.monitor import Monitor, Mounted
 from toolyard.launch.notices import UNMASKED, Notices, logging_to
-from toolyard.launch.reload import LiveSettings, ReadSettings, Start, read_port, read_start, supervise
+from toolyard.launch.reload import Start, read_port, read_start, supervise
 from toolyard.launch.signals import Terminated, run, terminate_on_close
 from toolyard.model.names import did_you_mean
 from toolyard.transports import Address, Transport, fastest_loop
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 __all__ = ["is_supervisor", "make_transport", "run_server", "run_supervisor", "serve", "serve_configured", "serve_forever"]
 
 
+ReadSettings = Callable[[], Config]
+"""Reads the settings again; raises `LaunchError` if they are wrong."""
 Command = Callable[[], Sequence[str]]
 """Returns the command that starts this server."""
 Ready = Callable[[Transport], None]
@@ -63,6 +65,8 @@ Background = Callable[[], AbstractAsyncContextManager[None]]
 """Returns a context manager that is entered in each serving process while its yard is open."""
 _KILL_DELAY_S: Final = 10.0
 """How long a supervised server may take to end after its calls had their time."""
+_YOUNG_OBJECTS: Final = 5000
+"""New objects after which garbage is collected. With Python's 700, calls in flight alone cause collections, which find nothing."""
 _KEPT_BYTES: Final = 16 * 1024 * 1024
 _GROUP: Final = "toolyard.transports"
 _OWN: Final[Mapping[str, tuple[str, str]]] = {
@@ -88,6 +92,7 @@ def serve_configured(
     Raises:
         LaunchError: The yard cannot be served with these settings, or serving failed.
     """
+    gc.freeze()  # modules live until the end, so collections while the yard opens can skip them
     apply_settings(yard, config, notices, serves=True)
     serving = config.settings.serve
     _check_runtime(yard, serving)
@@ -114,6 +119,8 @@ def serve_configured(
             _log_console(monitor.console, yard, config, description.address)
 
     def watch() -> AbstractAsyncContextManager[None]:
+        from toolyard.launch.live_settings import LiveSettings  # noqa: PLC0415 - a server without files starts sooner
+
         return LiveSettings(yard, config, notices, read=read).watch()
 
     def explain(error: Exception) -> str:
@@ -307,6 +314,7 @@ async def serve_forever(
             for part in mounted:
                 await stack.enter_async_context(part.open())
             gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
+            gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
             _keep_freed_memory()
             yard.address = transport.info().address
             if monitor is not None:

@@ -2,22 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from toolyard.dispatch.call import Arguments, Call, InvokeOptions
 from toolyard.dispatch.results import DOLLAR, REF_KEY, RefResolver, at_pointer
-from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
-from toolyard.metatools.metatool import TEXT, YardParts, object_schema
+from toolyard.dispatch.tool import InvalidArgumentsError, Tool, check_by_schema
+from toolyard.metatools.chain import Step
+from toolyard.metatools.metatool import YardParts
 from toolyard.metatools.run import WRAPPERS, unwrap_arguments
 from toolyard.model.envelope import encode_unchecked
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.schema import MAX_ISSUES, Issue, Path, Schema, field_name, inline_references, unknown_field_issue
 from toolyard.model.simple_schema import fits_simple_schema
 
-__all__ = ["INPUT_SCHEMA", "OUTPUT_SCHEMA", "PREVIOUS", "Plan", "PlannedStep", "Step", "chain_check", "resolve_references"]
+__all__ = ["PREVIOUS", "Plan", "PlannedStep", "resolve_references"]
 
 
 _NOTHING: Final[Schema] = {}
@@ -64,91 +65,6 @@ def _optional(tool: Tool) -> Tool:
     """Return the tool without required arguments, so that some can be checked without the others."""
     schema: Schema = {**tool.spec.input_schema, "required": []}
     return Tool(spec=replace(tool.spec, input_schema=schema), handler=tool.handler, check=check_by_schema(schema))
-
-
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
-_STEPS: Final = 32
-_SECONDS: Final[dict[str, Any]] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3600}
-_FLAG: Final[dict[str, Any]] = {"type": "boolean"}
-_INTEGER: Final[dict[str, Any]] = {"type": "integer"}
-_TEXTS: Final[dict[str, Any]] = {"type": "array", "items": TEXT}
-_STEP: Final = object_schema(
-    "tool_id",
-    id=TEXT,
-    tool_id=TEXT,
-    args={"type": "object", "description": 'A value {"$from": step id or index, "path": JSON pointer} takes an earlier result.'},
-    use_previous={**_FLAG, "description": "Passes the result before it as 'previous'."},
-    parallel={**TEXT, "description": "Neighbours of the same group run side by side."},
-    timeout_s=_SECONDS,
-)
-INPUT_SCHEMA: Final = object_schema(
-    "steps",
-    steps={"type": "array", "minItems": 1, "maxItems": _STEPS, "items": _STEP},
-    timeout_s={**_SECONDS, "description": "For the whole chain."},
-    final_only={**_FLAG, "description": "Answers only with the last result."},
-    dry_run={**_FLAG, "description": "Only checks, and shows the plan."},
-)
-_RESULT: Final = object_schema("step tool_id data", step=_INTEGER, id=TEXT, tool_id=TEXT, data={}, coerced=_TEXTS, warnings=_TEXTS)
-_PLANNED: Final = object_schema(
-    "step tool_id operation stage needs_approval",
-    step=_INTEGER,
-    id=TEXT,
-    tool_id=TEXT,
-    operation=TEXT,
-    stage=_INTEGER,
-    needs_approval={"type": ["boolean", "null"]},
-    waits_for={"type": "array", "items": _INTEGER},
-)
-OUTPUT_SCHEMA: Final = object_schema(
-    "",
-    results={"type": "array", "items": _RESULT},
-    final={},
-    plan={"type": "array", "items": _PLANNED},
-    status=TEXT,
-    approval_id=TEXT,
-    job_id=TEXT,
-    poll_after_ms=_INTEGER,
-    what_to_do=TEXT,
-    step_index=_INTEGER,
-    pending={},
-    also_pending={"type": "array", "items": object_schema("step_index pending", step_index=_INTEGER, pending={})},
-    partial={"type": "array", "items": object_schema("step data", step=_INTEGER, data={})},
-)
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """One step of a chain, as the caller wrote it."""
-
-    tool_id: str
-    args: Arguments = {}
-    id: str = ""
-    use_previous: bool = False
-    parallel: str = ""
-    timeout_s: Seconds = 0.0
-
-
-class _ChainArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments of `run_chain`."""
-
-    steps: Annotated[list[Step], msgspec.Meta(min_length=1, max_length=_STEPS)]
-    timeout_s: Seconds = 0.0
-    final_only: bool = False
-    dry_run: bool = False
-
-
-def chain_check() -> Check:
-    """Return the check of `run_chain`, which decodes valid arguments in one go; the schema explains invalid ones."""
-    decode = msgspec.json.Decoder(_ChainArguments).decode
-    by_schema = check_by_schema(INPUT_SCHEMA)
-
-    def check(text: bytes) -> Arguments:
-        try:
-            arguments = decode(text)
-        except msgspec.ValidationError:
-            return msgspec.structs.asdict(msgspec.convert(by_schema(text), _ChainArguments))
-        return msgspec.structs.asdict(arguments)
-
-    return check
 
 
 async def call_issues(
@@ -317,7 +233,7 @@ class PlannedStep(InvokeOptions, frozen=True, kw_only=True, gc=False):
     """The tools that a metatool will run, as far as they are known."""
 
 
-class Stage(NamedTuple):
+class Stage(msgspec.Struct, frozen=True):
     """Adjacent steps, which run in parallel or one after the other."""
 
     parallel: bool

@@ -15,7 +15,7 @@ from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.sessions import SHARED_OWNER, Session
 from toolyard.dispatch.tool import Tool, check_by_schema
 from toolyard.jobs.service import Jobs
-from toolyard.metatools.chain import is_stopped
+from toolyard.metatools.chain_run import is_stopped
 from toolyard.metatools.metatool import TEXT, YardParts, object_schema
 from toolyard.metatools.run import DelayedProgress, is_pending
 from toolyard.model.elicitation import APPROVAL_REQUIRED

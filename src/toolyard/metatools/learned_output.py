@@ -136,10 +136,6 @@ class _Learned(msgspec.Struct, eq=False):
     calls: int
 
 
-_encode_learned: Final = msgspec.msgpack.Encoder().encode
-_decode_learned: Final = msgspec.msgpack.Decoder(_Learned).decode
-
-
 class _ToolResults:
     """What was learned about one version of a tool."""
 
@@ -201,7 +197,9 @@ class _ToolResults:
 
 
 class LearnedOutputs:
-    """Learns output schemas from the first results of each tool, and then from a sample."""
+    """Learns output schemas from the first results of each tool that declares none, and then from a sample."""
+
+    only_undeclared = True
 
     def __init__(self) -> None:
         self._tools: dict[str, _ToolResults] = {}
@@ -237,7 +235,7 @@ class LearnedOutputs:
             for key in keys[: max(_TOOLS - len(self._stored), 0)]:
                 text = await store.get(key)
                 with suppress(msgspec.DecodeError):  # of another version
-                    self._stored[key.removeprefix(_PREFIX)] = _decode_learned(text or b"")
+                    self._stored[key.removeprefix(_PREFIX)] = msgspec.msgpack.decode(text or b"", type=_Learned)
 
     async def _save(self, store: Store) -> None:
         for name in tuple(self._changed):
@@ -247,7 +245,7 @@ class LearnedOutputs:
                 continue
             learned = _Learned(_fingerprint(results.spec), results.root, results.nodes, results.calls)
             try:
-                await store.put(_PREFIX + name, _encode_learned(learned), ttl=_STORED_SECONDS)
+                await store.put(_PREFIX + name, msgspec.msgpack.encode(learned), ttl=_STORED_SECONDS)
             except StoreUnavailableError:
                 self._changed.add(name)
                 return
@@ -266,8 +264,8 @@ class LearnedOutputs:
         return results
 
     def finished(self, call: Call, envelope: Envelope, result: Outcome) -> None:  # noqa: ARG002 - the shape of an observer
-        """Learn from the result of a tool that declares no output schema."""
-        if call.spec.output_schema is None and result.error is None and call.may_have_run:
+        """Learn from the result of a tool."""
+        if result.error is None and call.may_have_run:
             self.learn(call.spec, result.data, call.request.caller)
 
     def learn(self, spec: ToolSpec, data: object, caller: Caller) -> None:

@@ -18,7 +18,7 @@ __all__ = ["read_metatool"]
 
 _ITEMS: Final = 100
 _CHARACTERS: Final = 4000
-_ESCAPED: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
+_ESCAPED: Final = r"\\(?:u[0-9a-f]{4}|.)"
 
 _OFFSET: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "default": 0}
 _INPUT_SCHEMA: Final = object_schema(
@@ -194,4 +194,4 @@ def _contains(item: object, grep: str) -> bool:
 
 def _unescaped(text: str) -> str:
     """Return JSON with its strings unescaped, as an agent searches for them."""
-    return _ESCAPED.sub(lambda found: msgspec.json.decode(f'"{found[0]}"'), text) if "\\" in text else text
+    return re.sub(_ESCAPED, lambda found: msgspec.json.decode(f'"{found[0]}"'), text) if "\\" in text else text

@@ -5,7 +5,9 @@ It proposes values; whether one of them is valid is decided by the tool's own ch
 
 from collections.abc import Iterable, Iterator
 from itertools import islice, product
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
+
+import msgspec
 
 from toolyard.model.envelope import encode
 from toolyard.model.schema import Path, Schema, field_name, resolve
@@ -128,7 +130,7 @@ def _member_schema(node: dict[str, Any], key: str) -> Any:
     return node.get("properties", {}).get(key, node.get("additionalProperties"))
 
 
-class Repair(NamedTuple):
+class Repair(msgspec.Struct, frozen=True):
     """One possible meaning of the arguments, and the fields that differ from what was sent."""
 
     value: Any

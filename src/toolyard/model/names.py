@@ -13,7 +13,7 @@ LIKE: Final = 0.6
 """Likeness from which a name may have been meant."""
 _CHARACTERS: Final = 128
 """Longest name that is compared: the cost grows with the square of the length."""
-_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
+_WORD: Final = r"[a-z]+|[0-9]+"
 
 
 class Likeness:
@@ -50,7 +50,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def words_of(name: str) -> list[str]:
     """Return the words and numbers in a name, in lower case."""
-    return _WORD.findall(name.lower())
+    return re.findall(_WORD, name.lower())
 
 
 def _ratio(matcher: "SequenceMatcher[str]", text: str) -> float:

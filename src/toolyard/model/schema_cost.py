@@ -5,8 +5,10 @@ Subschemas below `properties` and `items` apply to other places, so a schema wit
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote, urldefrag, urljoin
+
+import msgspec
 
 __all__ = ["Cost", "schema_cost"]
 
@@ -21,7 +23,7 @@ _OUTSIDE: Final = 64
 _CEILING: Final = 1_000_000_000
 
 
-class Cost(NamedTuple):
+class Cost(msgspec.Struct, frozen=True):
     """What a validator does for one value of a schema."""
 
     applied: int
@@ -34,7 +36,7 @@ class Cost(NamedTuple):
     """How many regular expressions it has."""
 
 
-class _Node(NamedTuple):
+class _Node(msgspec.Struct, frozen=True):
     schema: dict[str, Any]
     base: str
     """The URI that references in it are relative to."""

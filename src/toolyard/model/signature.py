@@ -5,8 +5,9 @@ Agents, `toolyard search`, `toolyard describe` and manifests all show what this 
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final, cast
+
+import msgspec
 
 from toolyard.model.schema import Schema, follow_reference, resolve
 from toolyard.model.spec import ToolSpec
@@ -34,12 +35,12 @@ _CHOICES_CHARACTERS: Final = 40
 _EXPANDED_CHOICES: Final = 12
 _EXPANDED_FIELDS: Final = 8
 _CONDITIONS: Final = ("if", "dependentRequired", "dependentSchemas")
-_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL_CHARACTERS: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 _SIGNATURE_CHARACTERS: Final = 160
 _LOOKAHEAD: Final = 256
 """Characters read beyond the room for a line, so that the cost does not grow with the text."""
-_HEADING: Final = re.compile(r"#{1,6}\s+")
+_HEADING: Final = r"#{1,6}\s+"
 _OPENING: Final = "([{<\"'*_`“«"
 _ABBREVIATIONS: Final = frozenset({"approx", "Approx", "cf", "Cf", "etc", "vs", "Dr", "Mr", "Mrs", "Ms", "No", "St"})
 
@@ -106,13 +107,12 @@ class TypeNames:
         return _union("str" if isinstance(choice, str) else type(choice).__name__ for choice in choices)
 
 
-@dataclass(slots=True)
-class Parameters:
+class Parameters(msgspec.Struct):
     """The parameters of a tool, by name."""
 
-    properties: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    properties: dict[str, list[Any]] = msgspec.field(default_factory=dict[str, list[Any]])
     """The schema of each parameter, or several where alternatives differ."""
-    required: dict[str, None] = field(default_factory=dict[str, None])
+    required: dict[str, None] = msgspec.field(default_factory=dict[str, None])
     """Parameters that every call needs."""
     is_partial: bool = False
     """Whether conditions or alternatives add parameters, or the schema was not read to its end."""
@@ -207,7 +207,7 @@ def signature(spec: ToolSpec, *, characters: int = _SIGNATURE_CHARACTERS) -> str
 def one_line(text: str, characters: int) -> str:
     """Return the first sentence of a text, cut at a word where it is too long."""
     written = text.lstrip()[: characters + _LOOKAHEAD].split("\n", 1)[0]
-    line = _first_sentence(_HEADING.sub("", " ".join(written.split()), count=1))
+    line = _first_sentence(re.sub(_HEADING, "", " ".join(written.split()), count=1))
     if len(line) <= characters:
         return line
     cut = line[:characters].rsplit(" ", 1)[0].rstrip(",;:-")
@@ -234,7 +234,7 @@ def _as_list(value: object) -> list[Any]:
 
 def _escape(text: str) -> str:
     """Return a text with control characters and line breaks escaped, so that a signature stays one line."""
-    return _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return re.sub(_CONTROL_CHARACTERS, lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _reference_name(node: object) -> str:

@@ -16,12 +16,12 @@ _ANY: Final = "Any"
 _DEPTH: Final = 4
 _CHOICES: Final = 12
 _DESCRIPTION: Final = 200
-_NO_LETTER: Final = re.compile(r"\W", re.ASCII)
+_NO_LETTER: Final = r"(?a)\W"
 
 
 def identifier(name: str) -> str:
     """Return a name as a Python identifier: '_' for what none may contain, before a digit, and after a keyword."""
-    spelled = _NO_LETTER.sub("_", name) or "_"
+    spelled = re.sub(_NO_LETTER, "_", name) or "_"
     if spelled[0].isdigit():
         spelled = f"_{spelled}"
     return f"{spelled}_" if keyword.iskeyword(spelled) else spelled

@@ -10,9 +10,9 @@ from urllib.parse import unquote
 
 __all__ = ["UriTemplate", "check_uri", "variables_of"]
 
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\x00-\x1f\x7f]+\Z")
-_EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
-_VARIABLE: Final = re.compile(r"(\+?)([A-Za-z_][A-Za-z0-9_]*)(\*?)\Z")
+_URI: Final = r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\x00-\x1f\x7f]+\Z"
+_EXPRESSION: Final = r"\{([^{}]*)\}"
+_VARIABLE: Final = r"(\+?)([A-Za-z_][A-Za-z0-9_]*)(\*?)\Z"
 _SEPARATORS: Final = frozenset("/?#")
 _MAX_CHARACTERS: Final = 8192
 
@@ -25,7 +25,7 @@ def check_uri(uri: str) -> None:
     """
     if len(uri) > _MAX_CHARACTERS:
         raise ValueError(f"it has {len(uri)} characters; at most {_MAX_CHARACTERS} are published")
-    if not _URI.match(uri):
+    if not re.match(_URI, uri):
         raise ValueError("it must begin with a scheme such as 'notes://' and hold no blanks")
     if "{" in uri or "}" in uri:
         UriTemplate(uri)
@@ -33,7 +33,7 @@ def check_uri(uri: str) -> None:
 
 def variables_of(uri: str) -> list[str]:
     """Return the names of the variables in a URI, in order, without those that are invalid."""
-    found = [_VARIABLE.match(inner) for inner in _EXPRESSION.findall(uri)]
+    found = [re.match(_VARIABLE, inner) for inner in re.findall(_EXPRESSION, uri)]
     return [match[2] for match in found if match is not None]
 
 
@@ -51,7 +51,7 @@ class UriTemplate:
     __slots__ = ("_first", "_last", "_left", "_middle", "_names", "_right", "_wide", "literal_characters")
 
     def __init__(self, uri: str) -> None:
-        parts = _EXPRESSION.split(uri)
+        parts = re.split(_EXPRESSION, uri)
         literals, variables = parts[::2], [_variable(inner) for inner in parts[1::2]]
         self._names = [name for name, _ in variables]
         _check_unambiguous(literals, self._names)
@@ -100,7 +100,7 @@ class UriTemplate:
 
 def _variable(inner: str) -> tuple[str, bool]:
     """Return the name of a variable and whether it may contain '/'."""
-    match = _VARIABLE.match(inner)
+    match = re.match(_VARIABLE, inner)
     if match is None:
         raise ValueError(f"'{{{inner}}}' is not supported; '{{x}}', '{{+x}}' and '{{x*}}' are")
     return match[2], bool(match[1] or match[3])

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import Context
 from math import inf
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 import msgspec
 
@@ -50,7 +50,7 @@ class DecisionPoint(Protocol):
         ...
 
 
-class _Entry(NamedTuple):
+class _Entry(msgspec.Struct, frozen=True):
     """The rules that may apply to a tool in a profile, before the arguments are known."""
 
     spec: ToolSpec

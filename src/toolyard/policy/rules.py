@@ -75,7 +75,7 @@ def _pattern_test(pattern: str) -> Callable[[object], bool]:
     return matches
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True):
     """What the rules decide about a call, by which rule and why."""
 
     decision: Decision
@@ -171,7 +171,7 @@ def judge(candidates: Candidates, arguments: Mapping[str, Any], caller: Caller) 
                 if value is None or not passes(value):
                     break
             except CannotEvaluateError as error:
-                return verdict._replace(decision="deny", why=f"The rule '{predicate}' cannot be evaluated: {error}.")
+                return msgspec.structs.replace(verdict, decision="deny", why=f"The rule '{predicate}' cannot be evaluated: {error}.")
         else:
             return verdict
     return None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -121,7 +121,7 @@ class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return _is_set(self, ("session_calls", "session_tokens", "caller_calls", "caller_tokens"))
 
 
-class LoadSettings(NamedTuple):
+class LoadSettings(msgspec.Struct, frozen=True):
     """The settings of queue, rates and budgets."""
 
     queue: QueueSettings = QueueSettings()
@@ -131,7 +131,7 @@ class LoadSettings(NamedTuple):
     @property
     def is_set(self) -> bool:
         """Return whether there is any limit."""
-        return any(part.is_set for part in self)
+        return self.queue.is_set or self.rates.is_set or self.budgets.is_set
 
     def replaced(self, overrides: Mapping[str, Any]) -> "LoadSettings":
         """Return the settings with those of each section in `overrides` in their place.
@@ -139,9 +139,15 @@ class LoadSettings(NamedTuple):
         Raises:
             ValueError: A setting is wrong.
         """
-        given = {name: (part, overrides.get(name, {})) for name, part in self._asdict().items()}
-        return self._replace(**{name: type(part)(**{**msgspec.structs.asdict(part), **changed}) for name, (part, changed) in given.items()})
+        parts = msgspec.structs.asdict(self)
+        return LoadSettings(
+            **{name: type(part)(**{**msgspec.structs.asdict(part), **overrides.get(name, {})}) for name, part in parts.items()}
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return every setting by its key, such as 'queue.calls'."""
-        return {f"{name}.{key}": value for name, part in self._asdict().items() for key, value in msgspec.structs.asdict(part).items()}
+        return {
+            f"{name}.{key}": value
+            for name, part in msgspec.structs.asdict(self).items()
+            for key, value in msgspec.structs.asdict(part).items()
+        }

@@ -6,7 +6,6 @@ It ranks nothing.
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from types import FunctionType
 from typing import Final, Generic, TypeVar
@@ -130,8 +129,7 @@ def closest_namespaces(scored: Iterable[tuple[ToolSpec, float]], visible: Iterab
     return sorted(counts, key=lambda source: (-counts[source], source))[:_CLOSEST]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """The tools that a search may return: those of a rule, narrowed by namespace and operation."""
 
     allows: Allows
@@ -147,15 +145,14 @@ class Filter:
         return (self.namespace is None or spec.source == self.namespace) and (self.operation is None or spec.operation == self.operation)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[_Key]):
+class Rule(msgspec.Struct, Generic[_Key], frozen=True):
     """A rule and the tools that it hides."""
 
     allows: Allows
     pending: dict[_Key, ToolSpec]
     """Tools added since the rule was last used."""
-    hidden: set[_Key] = field(default_factory=set[_Key])
-    counts: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    hidden: set[_Key] = msgspec.field(default_factory=set[_Key])
+    counts: dict[int, tuple[int, ...]] = msgspec.field(default_factory=dict[int, tuple[int, ...]])
     """Cached numbers of visible tools by term; cleared when a tool is added or removed."""
 
 

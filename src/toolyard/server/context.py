@@ -16,7 +16,7 @@ from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, SHARED, AskClient, Caller, Channel
 from toolyard.dispatch.detached import DetachedCalls
 from toolyard.dispatch.progress import Progress
-from toolyard.jobs.run import TASKS
+from toolyard.jobs.job import TASKS
 from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
@@ -58,7 +58,7 @@ _CLIENT_NAME_LENGTH: Final = 100
 _POLL_S: Final = 0.02
 _SCOPE_BYTES: Final = 8
 _NO_CAPABILITIES: Final = frozenset[str]()
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+_TRACEPARENT: Final = r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _server_numbers: Final = count(1)
 _request_numbers: Final = count(1)
@@ -378,5 +378,5 @@ def _usable_capabilities(capabilities: Mapping[str, Any], *, tasks: bool) -> fro
 
 def _trace_id(trace: Mapping[str, str]) -> str | None:
     """Return the trace id of a valid `traceparent`."""
-    match = _TRACEPARENT.fullmatch(trace.get("traceparent", ""))
+    match = re.fullmatch(_TRACEPARENT, trace.get("traceparent", ""))
     return None if match is None else match[1]

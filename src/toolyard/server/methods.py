@@ -10,7 +10,7 @@ import msgspec
 from toolyard._internal.logfmt import log_exception
 from toolyard.dispatch.call import Caller, CallRequest
 from toolyard.dispatch.outcome import store_unavailable
-from toolyard.jobs.run import TASKS
+from toolyard.jobs.job import TASKS
 from toolyard.model.envelope import Envelope, Failure, encode, estimate_tokens
 from toolyard.model.errors import ToolError
 from toolyard.server.context import CLIENT_CAPABILITIES, Notify, RequestContext, ServerContext, check_progress_token

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from toolyard._internal.tasks import task_creator
 from toolyard.dispatch.call import Caller
 from toolyard.server.context import Notify, ServerContext
 from toolyard.server.session import InFlight, Respond, ServerSession
@@ -21,7 +22,6 @@ from toolyard.wire.params import CallMessage, Cancelled, decode_call, decode_par
 
 __all__ = ["MessageHeaders", "MessageStream"]
 
-_TASK_NAME: Final = "toolyard request"
 _QUEUE_FACTOR: Final = 4
 _MIN_QUEUE: Final = 10_000  # more than one read from a pipe can bring
 
@@ -62,7 +62,7 @@ class MessageStream:
         self._queue: OrderedDict[Id, _Request] = OrderedDict()
         self._headers = _NO_HEADERS
         """The headers of the message that is being taken."""
-        self._loop = asyncio.get_running_loop()
+        self._create_task = task_creator(asyncio.get_running_loop(), "toolyard request")
 
     @property
     def is_full(self) -> bool:
@@ -138,8 +138,10 @@ class MessageStream:
 
     def _take_request(self, message: Message | CallMessage, respond: Respond | None = None) -> None:
         request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
-        if len(self._in_flight) < self._limit:  # then the queue is empty
-            self._start(_Request(message=message, respond=respond, sent_with=self._headers))
+        if len(self._in_flight) < self._limit and request_id not in self._in_flight:  # then the queue is empty
+            request = _Request(message=message, respond=respond, sent_with=self._headers)
+            self._in_flight[request_id] = request
+            request.task = self._create_task(self._serve(request, request_id))  # as `_start`, without the call
         elif request_id in self._queue or self._is_running(request_id):
             self._respond(self.session.refuse_duplicate(message), respond)
         elif len(self._queue) < max(self._limit * _QUEUE_FACTOR * _QUEUE_FACTOR, _MIN_QUEUE):
@@ -170,8 +172,7 @@ class MessageStream:
             return
         self._in_flight[request_id] = request
         # A task for each: what tools store by task, such as a database session, must not reach the next caller.
-        # It has a name, because making one up takes longer.
-        request.task = self._loop.create_task(self._serve(request, request_id), name=_TASK_NAME)
+        request.task = self._create_task(self._serve(request, request_id))
 
     async def _serve(self, request: _Request, request_id: Id) -> None:
         response: bytes | None = None

@@ -1,7 +1,7 @@
 """The store in an SQLite file: for one machine, shared by its processes, and still there after a restart.
 
-SQLite blocks, so one thread writes and another one reads: a write that waits for another process holds up no read. The file is opened
-and sqlite3 is imported when the store is first used.
+SQLite blocks, so one thread writes and another one reads: a write that waits for another process holds up no read. The first write
+makes the file; until then reading finds nothing, and sqlite3 is not even imported.
 
 Values and counters expire by the wall clock, because they outlive the machine's uptime. If that clock jumps forward, they expire
 early; if it jumps back, they live longer. Leases end by the monotonic clock, which all processes of a machine share and which does
@@ -10,6 +10,7 @@ not jump; a restart of the machine ends them all.
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolyard._internal.logfmt import log_value
+from toolyard.state.file_systems import file_system_of, is_network
 from toolyard.state.store import RETRY_AFTER_MS, Clock, Lease, StoreUnavailableError, Subscription
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ class SqliteStore:
     async def get(self, key: str) -> bytes | None:
         """Return the value of the key, or None."""
         now = self._clock()
-        return await self._reader.run(lambda db: _value(db, key, now))
+        return await self._read(lambda db: _value(db, key, now), empty=None)
 
     async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
         """Set the value of the key; with `ttl` it expires after that many seconds."""
@@ -102,7 +104,7 @@ class SqliteStore:
         where = f"key >= ? AND key > ? AND {_LIVE}" + ("" if end is None else " AND key < ?")
         values = [prefix, after, self._clock(), *([] if end is None else [end]), limit]
         query = f"SELECT key FROM entries WHERE {where} ORDER BY key LIMIT ?"  # noqa: S608 - made of constants
-        return await self._reader.run(lambda db: [key for (key,) in db.execute(query, values)])
+        return await self._read(lambda db: [key for (key,) in db.execute(query, values)], empty=[])
 
     async def count(self, key: str, *, by: int = 1, ttl: float | None = None) -> int:
         """Add to a counter and return it; it starts at 0, and again after `ttl` seconds without an addition. 0 only reads it."""
@@ -116,7 +118,7 @@ class SqliteStore:
             db.execute(_COUNT, (key, expiry, by, now))
             return db.execute("SELECT number FROM counters WHERE key = ?", (key,)).fetchone()[0]
 
-        return await self._write(work) if by else await self._reader.run(number)
+        return await self._write(work) if by else await self._read(number, empty=0)
 
     async def acquire(self, key: str, *, ttl: float) -> Lease | None:
         """Take the lease of the key for `ttl` seconds, or return None while somebody holds it, the caller included."""
@@ -158,6 +160,10 @@ class SqliteStore:
         await self._reader.close()
         await self._writer.close()
 
+    async def _read(self, work: "Callable[[Connection], Result]", *, empty: Result) -> Result:
+        """Run statements that only read; `empty` is what they find in a new store."""
+        return empty if self._reader.is_new() else await self._reader.run(work)
+
     async def _write(self, work: "Callable[[Connection], Result]") -> Result:
         result = await self._writer.run(work)
         if (now := time.monotonic()) >= self._sweep_at:
@@ -193,6 +199,13 @@ class _Access:
         self._failure: StoreUnavailableError | None = None
         """Why the last use failed, if it did."""
         self._retry_at = 0.0
+
+    def is_new(self) -> bool:
+        """Return whether there is no file yet, and its folder is a writable one on a local disk, so that it could be made."""
+        if self._threads is not None or self._path.exists():
+            return False
+        folder = next(folder for folder in self._path.parents if folder.exists())
+        return folder.is_dir() and os.access(folder, os.W_OK) and not is_network(file_system_of(folder))
 
     async def run(self, work: "Callable[[Connection], Result]") -> Result:
         """Run statements in one transaction in the thread.

@@ -6,7 +6,6 @@ store is first used, because it imports sqlite3.
 
 import errno
 import os
-import re
 import sqlite3
 import stat
 import time
@@ -16,9 +15,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from toolyard._internal.files import make_private
+from toolyard.state.file_systems import file_system_of, is_network
 from toolyard.state.store import StoreUnavailableError
 
-__all__ = ["FAILURES", "Connection", "Work", "file_system_of", "is_full", "open_connection", "read", "unavailable", "write"]
+__all__ = ["FAILURES", "Connection", "Work", "is_full", "open_connection", "read", "unavailable", "write"]
 
 Connection = sqlite3.Connection
 Result = TypeVar("Result")
@@ -46,11 +46,6 @@ _MIGRATIONS: Final = (
     ),
 )
 """The statements that lead from each version of the schema to the next; never change one that was released."""
-_NETWORK: Final = re.compile(
-    r"(nfs\d?|cifs|smb\d?|smbfs|9p|afs|ceph|coda|davfs|glusterfs|gpfs|lustre|beegfs|ncpfs|orangefs|pvfs2"
-    r"|fuse\.(sshfs|rclone|s3fs|gcsfuse|davfs2?|glusterfs|ceph(-fuse)?|cephfs|curlftpfs|smbnetfs|goofys|juicefs|nfs))\Z"
-)
-"""File systems whose locks and shared memory do not reach other machines, or do not exist."""
 _OTHERS: Final = 0o077
 _RETRY_S: Final = 0.02
 _REASONS: Final = (
@@ -131,21 +126,6 @@ def is_full(error: Exception) -> bool:
     return getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
 
 
-def file_system_of(path: Path, mounts: str | None = None) -> str:
-    """Return the type of the file system of an existing path, such as 'ext4', or an empty text if it cannot be known."""
-    try:
-        text = Path("/proc/self/mounts").read_text("utf-8", "surrogateescape") if mounts is None else mounts
-    except OSError:
-        return ""
-    real, longest, found = path.resolve(), -1, ""
-    for line in text.splitlines():
-        _, point, kind, *_ = line.split(" ")
-        place = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point))
-        if len(place.parts) >= longest and real.is_relative_to(place):  # of two mounts at one place the later one is seen
-            longest, found = len(place.parts), kind
-    return found
-
-
 def _prepare(path: Path) -> None:
     """Make the file if it is missing, accessible to the owner only, and check where it is and whose it is.
 
@@ -153,7 +133,7 @@ def _prepare(path: Path) -> None:
     """
     make_private(path.parent)
     kind = file_system_of(path.parent)
-    if _NETWORK.match(kind):
+    if is_network(kind):
         message = (
             f"The store '{path}' cannot be used. It is on a network file system ('{kind}'), where SQLite may lose data. Use another path."
         )

@@ -30,8 +30,8 @@ _NAME_FIELDS: Final = {"tools/call": "name", "prompts/get": "name", "resources/r
 )
 _ENCODED: Final = re.compile(r"=\?base64\?(.*)\?=")
 _UNENCODED: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
-_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_DECIMAL: Final = re.compile(r"(-?[0-9]+)(?:\.(0+))?")
+_HEADER_NAME: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_DECIMAL: Final = r"(-?[0-9]+)(?:\.(0+))?"
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {"string": (str,), "integer": (int, float), "boolean": (bool,)}
 _HANDLE_KEYS: Final = frozenset({"$ref", "path"})
 _MAX_DEPTH: Final = 32
@@ -85,7 +85,7 @@ def param_names(schema: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, s
     """
     declared = dict(_declared(schema, ()))
     names = [name.lower() for name, _ in declared.values()]
-    valid = len(set(names)) == len(names) and all(_TOKEN.fullmatch(name) and kind in _TYPES for name, kind in declared.values())
+    valid = len(set(names)) == len(names) and all(re.fullmatch(_HEADER_NAME, name) and kind in _TYPES for name, kind in declared.values())
     return declared if valid else {}
 
 
@@ -166,5 +166,5 @@ def _to_text(value: object) -> str | None:
 
 
 def _is_same(value: str, expected: str, kind: str) -> bool:
-    number = _DECIMAL.fullmatch(value) if kind == "integer" else None
+    number = re.fullmatch(_DECIMAL, value) if kind == "integer" else None
     return (number[1] if number else value) == expected

@@ -71,8 +71,8 @@ WHITESPACE: Final = b" \t\r\n"
 _EMPTY: Final = msgspec.Raw(b"")
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
-_ESCAPES: Final = re.compile(rb"\\(?:(u[dD][89abAB]HH)(\\u[dD][c-fC-F]HH)?|(u[dD][c-fC-F]HH)|.)".replace(b"H", b"[0-9a-fA-F]"), re.DOTALL)
+_STRINGS: Final = rb'(?s)"(?:[^"\\]++|\\.)*+(?:"|\Z)'
+_ESCAPES: Final = rb"(?s)\\(?:(u[dD][89abAB]HH)(\\u[dD][c-fC-F]HH)?|(u[dD][c-fC-F]HH)|.)".replace(b"H", b"[0-9a-fA-F]")
 """Matches an escape in a JSON string, with groups for the surrogates of a pair and for a lone low surrogate."""
 _MAX_BATCH: Final = 100
 _MAX_DEPTH: Final = 128
@@ -100,8 +100,8 @@ class Message(msgspec.Struct, gc=False):
 _decode_message: Final = msgspec.json.Decoder(Message).decode
 _ID: Final = rb'"id"\s*:\s*(?:(-?[0-9]{1,18})|"([^"\\]{0,200})")\s*'
 _JSONRPC: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_ID_AT_START: Final = re.compile(rb"\s*\{\s*(?:" + _JSONRPC + rb",\s*)?" + _ID + b",")
-_ID_AT_END: Final = re.compile(rb"[\]}]\s*,\s*" + _ID + rb"(?:,\s*" + _JSONRPC + rb")?\}\s*\Z")
+_ID_AT_START: Final = rb"\s*\{\s*(?:" + _JSONRPC + rb",\s*)?" + _ID + b","
+_ID_AT_END: Final = rb"[\]}]\s*,\s*" + _ID + rb"(?:,\s*" + _JSONRPC + rb")?\}\s*\Z"
 _ID_BYTES: Final = 500
 _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_any: Final = msgspec.json.Decoder().decode
@@ -191,7 +191,7 @@ def id_of(data: bytes) -> Id | None:
 
 def _id_beside(data: bytes) -> Id | None:
     """Return the id at the start or the end of a message that is nested too deep to decode."""
-    match = _ID_AT_START.match(data) or _ID_AT_END.search(data[-_ID_BYTES:])
+    match = re.match(_ID_AT_START, data) or re.search(_ID_AT_END, data[-_ID_BYTES:])
     return None if match is None else int(match[1]) if match[1] else match[2].decode("utf-8", "replace")
 
 
@@ -206,7 +206,7 @@ def _undecodable(data: bytes) -> Fault:
 
 def _replace_lone_surrogates(data: bytes) -> bytes:
     """Return JSON of the same length with U+FFFD in place of every lone surrogate."""
-    return _ESCAPES.sub(_replace_escape, data) if b"\\ud" in data or b"\\uD" in data else data
+    return re.sub(_ESCAPES, _replace_escape, data) if b"\\ud" in data or b"\\uD" in data else data
 
 
 def _replace_escape(match: re.Match[bytes]) -> bytes:
@@ -277,6 +277,6 @@ def may_be_deep(data: bytes, depth: int) -> bool:
 
 def _check_depth(data: bytes, depth: int) -> None:
     """Check the exact nesting: outside strings, every bracket is a step up or down."""
-    brackets = _STRINGS.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)
+    brackets = re.sub(_STRINGS, b"", data).translate(_STEPS, _NOT_BRACKETS)
     if brackets and max(accumulate(array("b", brackets))) > depth:
         raise Fault(PARSE, f"The message is nested deeper than {depth} levels.")

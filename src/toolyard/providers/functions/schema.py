@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -98,7 +98,7 @@ def _path(location: Sequence[str | int], value: object, *, names_a_field: bool) 
     return tuple(path)
 
 
-class SimpleType(NamedTuple):
+class SimpleType(msgspec.Struct, frozen=True):
     """One annotation as a schema of pydantic-core and as a JSON Schema."""
 
     core: dict[str, Any]
@@ -186,7 +186,7 @@ _SESSION_ID: Final = Parameter("session_id", str | None, None)
 _SESSION_DESCRIPTION: Final = "The session to use; may be left out when there is only one."
 
 
-class Input(NamedTuple):
+class Input(msgspec.Struct, frozen=True):
     """JSON Schema and check of a function's arguments."""
 
     schema: dict[str, Any]
@@ -416,7 +416,7 @@ _ANYTHING: Final = (Any, object)
 _NEVER: Final = (typing.NoReturn, typing.Never)
 
 
-class Output(NamedTuple):
+class Output(msgspec.Struct, frozen=True):
     """JSON Schema and check of a function's result, and whether the result may be None."""
 
     schema: dict[str, Any] | None

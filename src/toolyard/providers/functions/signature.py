@@ -5,7 +5,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
@@ -41,10 +40,10 @@ __all__ = [
 ]
 
 
-_SECTION: Final = re.compile(r"(Args|Arguments|Parameters|Returns|Yields|Raises|Attributes|Examples?):\s*\Z")
-_PARAMETERS: Final = frozenset({"Args", "Arguments", "Parameters"})
-_ENTRY: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)\Z")
-_FIELD: Final = re.compile(r":param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)\Z")
+_PARAMETERS: Final = frozenset({"Args:", "Arguments:", "Parameters:"})
+_SECTIONS: Final = _PARAMETERS | {"Returns:", "Yields:", "Raises:", "Attributes:", "Example:", "Examples:"}
+_ENTRY: Final = r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)\Z"
+_FIELD: Final = r":param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)\Z"
 
 
 class Docstring(NamedTuple):
@@ -59,7 +58,7 @@ def read_docstring(text: str | None) -> Docstring:
     if not text:
         return Docstring("", {})
     lines = inspect.cleandoc(text).splitlines()
-    start = next((number for number, line in enumerate(lines) if _SECTION.match(line) or line.startswith(":")), len(lines))
+    start = next((number for number, line in enumerate(lines) if line.rstrip() in _SECTIONS or line.startswith(":")), len(lines))
     description = "\n".join(lines[:start]).strip()
     return Docstring(description, _parameters(lines[start:]))
 
@@ -70,15 +69,15 @@ def _parameters(lines: list[str]) -> dict[str, str]:
     name = ""
     margin = 0
     for line in lines:
-        section, field = _SECTION.match(line), _FIELD.match(line)
+        field = re.match(_FIELD, line)
         indent = len(line) - len(line.lstrip())
-        if section:
-            inside, name, margin = section[1] in _PARAMETERS, "", 0
+        if line.rstrip() in _SECTIONS:
+            inside, name, margin = line.rstrip() in _PARAMETERS, "", 0
         elif field:
             name, found[field[1]] = field[1], field[2].strip()
         elif not line.strip() or line.startswith(":"):
             name = "" if line.strip() else name
-        elif inside and (not name or indent <= margin) and (entry := _ENTRY.match(line.strip())):
+        elif inside and (not name or indent <= margin) and (entry := re.match(_ENTRY, line.strip())):
             name, margin = entry[1], indent
             found[name] = entry[2].strip()
         elif name and indent > margin:
@@ -154,7 +153,7 @@ REQUIRED: Final = inspect.Parameter.empty
 _VARIADIC: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
-class Parameter(NamedTuple):
+class Parameter(msgspec.Struct, frozen=True):
     """One argument of a function; without a default its default is `REQUIRED`."""
 
     name: str
@@ -162,8 +161,7 @@ class Parameter(NamedTuple):
     default: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Factory:
+class Factory(msgspec.Struct, frozen=True):
     """A default that is made for each call, and so is not in the schema."""
 
     make: Callable[[], Any]
@@ -173,8 +171,7 @@ Errors = Literal["all", "first", "one"]
 """Which errors a validator makes: all, the first of each list, or one for everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentSchema:
+class ArgumentSchema(msgspec.Struct, frozen=True):
     """Schema of a function's parameters, a factory of their validator, their defaults, and their names in the schema."""
 
     schema: dict[str, Any]
@@ -186,7 +183,7 @@ class ArgumentSchema:
     """Whether the schema expresses everything that the validator checks."""
 
 
-class Signature(NamedTuple):
+class Signature(msgspec.Struct, frozen=True):
     """Parameters and return annotation of a function."""
 
     parameters: tuple[Parameter, ...]

@@ -5,7 +5,6 @@ A rule reads one text at a time and changes nothing. A finding may be harmless; 
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, cast
 from unicodedata import normalize
@@ -205,8 +204,7 @@ class Text(NamedTuple):
     """Names of the tools of other upstreams."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One thing to look for."""
 
     id: str

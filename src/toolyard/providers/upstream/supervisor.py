@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -142,8 +141,7 @@ class Refresh:
             self.start_later()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observer:
+class Observer(msgspec.Struct, frozen=True, kw_only=True):
     """Callbacks of a supervisor."""
 
     fetched: Callable[[Catalogue], Awaitable[None]]

@@ -478,7 +478,7 @@ class Connection(asyncio.Protocol):
             response.keep_alive = False
         if self.buffered:
             self._release(min(self.buffered, len(response.request.body or b"")))
-        response.task = self.server.loop.create_task(response.run())
+        response.task = self.server.create_task(response.run())
 
     def _refuse_length(self) -> None:
         self._refuse(413, f"The message has more than {self.server.serving.message_bytes} bytes.")

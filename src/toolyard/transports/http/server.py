@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from toolyard._internal.tasks import task_creator
 from toolyard.config.settings import Serving
 from toolyard.monitor.log_files import AccessLine
 from toolyard.transports import Address
@@ -41,6 +42,7 @@ class ServerState:
         self.scheme = "https" if is_secure else "http"
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
+        self.create_task = task_creator(self.loop, "toolyard request")
         self.connections = Connections(serving)
         self.buffered = 0
         """Bytes of bodies that are incomplete or queued."""
