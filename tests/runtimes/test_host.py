@@ -19,7 +19,7 @@ from backends import CACHE, CPYTHON, NoProcess, answer, descendants, find_wasm, 
 
 from toolyard.runtimes.container import Engine, find_engine, read_docker, read_podman
 from toolyard.runtimes.guest import Driver, Pipe
-from toolyard.runtimes.host import Guest, run_program
+from toolyard.runtimes.host import Child, Guest, run_program, spawn
 from toolyard.runtimes.process import Subprocess, is_orphan, remove_orphans, server_id
 from toolyard.runtimes.runtime import CallFailedError, GuestCall, RunLimits, RunResult, RuntimeBusyError, RuntimeMissingError
 from toolyard.runtimes.selection import Runtimes
@@ -427,6 +427,43 @@ async def test_a_zygote_that_died_is_started_anew() -> None:
 
     assert (await runtime.run("1", None, RunLimits(), no)).value == 1
     await runtime.close()
+
+
+@pytest.mark.parametrize("work", ["open", "probe"])
+async def test_a_sandbox_whose_start_is_cancelled_leaves_no_process(monkeypatch: pytest.MonkeyPatch, work: str) -> None:
+    from toolyard.runtimes import bubblewrap  # noqa: PLC0415 - backends are imported where they are there
+
+    await require("bubblewrap")
+    children: list[Child] = []
+    started = asyncio.Event()
+
+    async def spawn_and_tell(*arguments: Any, **options: Any) -> Child:
+        children.append(await spawn(*arguments, **options))
+        started.set()
+        return children[0]
+
+    monkeypatch.setattr(bubblewrap, "spawn", spawn_and_tell)
+    starting = asyncio.create_task(getattr(bubblewrap.Bubblewrap(), work)())
+    await started.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+
+    assert children[0].connection.fileno() == -1
+    assert not await children[0].send_signal(0)
+
+
+async def test_a_child_whose_end_is_cancelled_is_killed_all_the_same() -> None:
+    child = await spawn(["/bin/sleep", "60"], env={})
+    ending = asyncio.create_task(child.end(60))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    child.connection.close()
+
+    assert await child.kill(60) == -signal.SIGKILL
+    assert child.stderr_tail() == ""  # its file is closed
 
 
 def _refuse_pair(*_args: object) -> Any:

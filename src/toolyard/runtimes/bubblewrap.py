@@ -138,6 +138,9 @@ class Bubblewrap:
                 answer = await loop.sock_recv(control, 1)
         except (OSError, TimeoutError):
             answer = b""
+        except BaseException:  # cancelled, such as by the end of the server
+            await self._stop()
+            raise
         if answer != b"r":
             errors = await self._stop()
             raise RuntimeMissingError(f"bubblewrap cannot start a sandbox: {errors or 'it ended without a word'}", install=_INSTALL)
@@ -164,20 +167,23 @@ class Bubblewrap:
         if self._control is None:
             raise RuntimeMissingError("The sandbox is closed.")
         ours, theirs = socket.socketpair()
+        process: _Forked | None = None
         try:
             with theirs:
                 socket.send_fds(self._control, [b"f"], [theirs.fileno()])
             self._owed += 1
             ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
             process = _Forked(await self._receive(self._control))
+            reader, writer = await asyncio.open_connection(sock=ours)
         except BaseException:
             ours.close()
+            if process is not None:
+                await process.end(0)
             raise
-        reader, writer = await asyncio.open_connection(sock=ours)
         guest = Guest(reader, writer, process)
         try:
             await guest.greet()
-        except RuntimeMissingError:
+        except BaseException:
             await guest.close()
             raise
         return guest
@@ -212,10 +218,11 @@ class Bubblewrap:
         if child is None:
             return ""
         child.connection.close()
-        await child.kill()
-        stderr = child.stderr_tail()
-        await child.end(0)
-        return stderr
+        try:
+            await child.kill()
+            return child.stderr_tail()
+        finally:
+            await child.end(0)
 
     async def _argv(self, interpreter: Interpreter, bpf: int) -> list[str]:
         program = shutil.which("bwrap")

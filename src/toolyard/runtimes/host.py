@@ -468,10 +468,12 @@ class Child:
     async def kill(self, grace: float = 0) -> int | None:
         """Wait so many seconds for its end, and kill its process group; return its exit status if it ended by itself."""
         status = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                status = await self._process.wait()
-        await self.send_signal(signal.SIGKILL)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    status = await self._process.wait()
+        finally:
+            await self.send_signal(signal.SIGKILL)  # it never waits, so it is sent even if this is cancelled
         await self._process.wait()
         return status
 
@@ -484,9 +486,10 @@ class Child:
 
     async def end(self, grace: float) -> int | None:
         """Kill it as `kill` does, and forget what it wrote."""
-        status = await self.kill(grace)
-        self._errors.close()
-        return status
+        try:
+            return await self.kill(grace)
+        finally:
+            self._errors.close()
 
 
 async def start_guest(

@@ -104,13 +104,15 @@ class Runtimes:
         try:
             yield self
         finally:
-            self._closing = True  # a cancelled start would leave half a sandbox behind
-            await asyncio.wait({cleaning}, timeout=_CLEAN_UP_S)
-            cleaning.cancel()  # an engine may never answer
-            opened = [task for task in (self._selecting, self._monty) if task is not None]
-            for error in await asyncio.gather(cleaning, *map(_close, opened), return_exceptions=True):
-                if isinstance(error, Exception):
-                    log_exception(_log, "runtime_close_failed", error=error)
+            self._closing = True
+            try:
+                await asyncio.wait({cleaning}, timeout=_CLEAN_UP_S)
+            finally:  # also if the end of the yard is cancelled
+                cleaning.cancel()  # an engine may never answer
+                opened = [task for task in (self._selecting, self._monty) if task is not None]
+                for error in await asyncio.gather(cleaning, *map(_close, opened), return_exceptions=True):
+                    if isinstance(error, Exception):
+                        log_exception(_log, "runtime_close_failed", error=error)
 
     async def selected(self) -> tuple[Runtime, Probe]:
         """Return the runtime and what it can do; one that was missing is looked for again.
