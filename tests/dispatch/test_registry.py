@@ -1,11 +1,11 @@
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from toolyard import (

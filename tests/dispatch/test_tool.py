@@ -1,11 +1,11 @@
 from collections.abc import Awaitable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from toolyard import Call, Envelope, Limits, PublishError, Tool, ToolError, ToolSpec, Yard, tool

@@ -176,8 +176,8 @@ class Dispatcher:
         call = self._begin(CallRequest(str(uri), None, caller, "resource"), channel, parent)
 
         def find() -> Query:
-            resource, variables = self._registry.find_resource(call.request.name, call.profile)
-            return Query(resource.query, variables, partial(contents_of, resource.spec, call.request.name))
+            found = self._registry.find_resource(call.request.name, call.profile)
+            return Query(found.resource.query, found.variables, partial(contents_of, found.resource.spec, call.request.name))
 
         return await self._answer(call, find)
 
@@ -325,7 +325,8 @@ class Dispatcher:
 
     def _repair(self, call: Run, tool: Tool, issues: list[Issue]) -> None:
         suggestions, call.at_fault = self._registry.suggest_describe(tool.spec.name, call.profile), "tool"
-        call.arguments, call.coerced = tool.repair(call.text, issues, enabled=self._limits.repair, suggestions=suggestions)
+        repaired = tool.repair(call.text, issues, enabled=self._limits.repair, suggestions=suggestions)
+        call.arguments, call.coerced = repaired.arguments, repaired.coerced
         call.at_fault = "yard"
 
     async def _prepare(self, call: Run) -> None:

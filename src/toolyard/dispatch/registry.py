@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -47,7 +47,7 @@ class Change(msgspec.Struct, frozen=True):
     what: Kind = "tool"
 
 
-class ResourceMatch(NamedTuple):
+class ResourceMatch(msgspec.Struct, frozen=True):
     """A resource, and the values of its template variables in the URI that matched."""
 
     resource: Resource

@@ -7,20 +7,22 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Self, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
 from toolyard._internal.lazy import PausedCollection
 from toolyard.dispatch.call import Arguments, Handler
-from toolyard.model.coercion import IntegerConverter, Repair, find_repairs
 from toolyard.model.envelope import encode, encode_unchecked
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator
 from toolyard.model.simple_schema import fits_simple_schema, is_simple_schema
 from toolyard.model.spec import PublishError, ToolSpec, check_spec
+
+if TYPE_CHECKING:
+    from toolyard.model.coercion import IntegerConverter, Repair  # nothing is coerced before the first call, and yards open sooner
 
 __all__ = [
     "Check",
@@ -59,15 +61,14 @@ class InvalidArgumentsError(Exception):
         self.issues = issues
 
 
-class RepairedArguments(NamedTuple):
+class RepairedArguments(msgspec.Struct, frozen=True):
     """Arguments that fit after a repair, and the fields that it changed."""
 
     arguments: Arguments
     coerced: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)  # no struct, because those have no field that nobody passes
-class Tool:
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A spec, a check of the arguments, and a handler. To change a tool, publish another."""
 
     spec: ToolSpec
@@ -77,14 +78,14 @@ class Tool:
     may_return_none: bool = False
     wraps: bool = False
     """Whether its arguments contain those of other tools. It then resolves references to stored results itself."""
-    is_simple: bool = field(init=False)
-    """Whether a call needs no step but a policy between the check and the handler."""
+    is_simple: bool = False
+    """Whether a call needs no step but a policy between the check and the handler; follows from the spec."""
 
     def __post_init__(self) -> None:
         # Computed once, because every call reads it: a cached property would cost 3 % of a call.
         spec = self.spec
         has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None or spec.job is not None
-        object.__setattr__(self, "is_simple", not has_steps and spec.deprecated is None)  # the way of a frozen dataclass
+        msgspec.structs.force_setattr(self, "is_simple", not has_steps and spec.deprecated is None)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -95,7 +96,7 @@ class Tool:
         """Return a copy that belongs to the source."""
         if self.spec.source == source:
             return self
-        return replace(self, spec=msgspec.structs.replace(self.spec, source=source))
+        return msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, source=source))
 
     def repair(self, text: bytes, issues: list[Issue], *, enabled: bool, suggestions: Sequence[str] = ()) -> RepairedArguments:
         """Return arguments that did not fit, after the only repair that makes them fit.
@@ -113,8 +114,10 @@ class Tool:
             raise self._invalid_input(issues, suggestions)
         return RepairedArguments(self.check(encode(reading.value)), reading.changed)
 
-    def find_reading(self, arguments: object) -> Repair | None:
+    def find_reading(self, arguments: object) -> "Repair | None":
         """Return the smallest repair that makes arguments fit, or None if there is none or no single smallest one."""
+        from toolyard.model.coercion import find_repairs  # noqa: PLC0415 - see above
+
         fitting = [reading for reading in find_repairs(self.spec.input_schema, arguments) if self.fits(reading.value)]
         least = [reading for reading in fitting if all(set(reading.changed) <= set(other.changed) for other in fitting)]
         return msgspec.structs.replace(least[0], changed=least[0].changed[:_MAX_COERCED]) if len(least) == 1 else None
@@ -219,12 +222,17 @@ def check_by_schema(schema: Schema) -> Check:
     """Return a check by JSON Schema, which also fills in defaults and turns numbers such as 5.0 into integers."""
     validator = SchemaValidator(schema)
     properties = cast("dict[str, Any]", schema.get("properties", {}))
-    integers = IntegerConverter(schema)
     defaults: Arguments = {
         name: cast("dict[str, Any]", inner)["default"]
         for name, inner in properties.items()
         if isinstance(inner, dict) and "default" in inner
     }
+
+    @cache
+    def integers() -> "IntegerConverter":
+        from toolyard.model.coercion import IntegerConverter  # noqa: PLC0415 - see above
+
+        return IntegerConverter(schema)
 
     def check(text: bytes) -> Arguments:
         if len(text) > _QUICK_BYTES:
@@ -236,7 +244,7 @@ def check_by_schema(schema: Schema) -> Check:
         arguments = decode_arguments(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
-        return integers.convert({**deepcopy(defaults), **arguments})
+        return integers().convert({**deepcopy(defaults), **arguments})
 
     return check
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from toolyard._internal.files import find_state_dir, write_atomically
+from toolyard._internal.lazy import PausedCollection
 from toolyard._internal.logfmt import log_value
 from toolyard._internal.project import project_dir
 from toolyard.config import Config, known_settings
@@ -302,6 +303,7 @@ async def serve_forever(
         ValueError: The transport refuses the settings.
         OSError: The address cannot be listened on.
     """
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     http_options = {} if monitor is None else monitor.transport_options
     if mounted:
         paths = {path: mount for part in mounted for path, mount in part.mounts.items()}
@@ -310,11 +312,15 @@ async def serve_forever(
     if serving.ask_before_destroy:
         yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
     try:
-        async with nullcontext() if monitor is None else monitor.open(), yard, background(), AsyncExitStack() as stack:
-            for part in mounted:
-                await stack.enter_async_context(part.open())
-            gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
-            gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+        async with AsyncExitStack() as stack:
+            with PausedCollection():
+                if monitor is not None:
+                    await stack.enter_async_context(monitor.open())
+                await stack.enter_async_context(yard)
+                await stack.enter_async_context(background())
+                for part in mounted:
+                    await stack.enter_async_context(part.open())
+                gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
             _keep_freed_memory()
             yard.address = transport.info().address
             if monitor is not None:

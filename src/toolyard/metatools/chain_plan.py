@@ -471,7 +471,8 @@ class Plan:
         try:
             checked = tool.check(encode_unchecked(inner)) if coerced else None
             if checked is None:
-                checked, coerced = tool.repair(encode_unchecked(args), issues, enabled=self._yard.limits.repair)
+                repaired = tool.repair(encode_unchecked(args), issues, enabled=self._yard.limits.repair)
+                checked, coerced = repaired.arguments, repaired.coerced
         except ToolError:
             self.issues += [_at_step(planned.index, issue) for issue in issues]
             return planned

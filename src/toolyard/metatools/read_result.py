@@ -1,7 +1,7 @@
 """The metatool `read_result`, which returns a stored result in parts."""
 
 import re
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -99,7 +99,7 @@ def _no_room(handle: str, allowed: int, *, is_stated: bool) -> ToolError:
     )
 
 
-class _Window(NamedTuple):
+class _Window(msgspec.Struct, frozen=True):
     """Which items of a part to return, and how many characters they may have."""
 
     offset: int
@@ -137,7 +137,7 @@ def _read_part(part: Any, window: _Window) -> dict[str, Any]:
     if isinstance(part, str) and window.grep is not None:
         lines = part.splitlines()
         matches = [f"{number}: {line}" for number, line in enumerate(lines, start=1) if _contains(line, window.grep)]
-        return _cut({"type": "lines", "total": len(lines), "matches": len(matches)}, matches, window._replace(grep=None))
+        return _cut({"type": "lines", "total": len(lines), "matches": len(matches)}, matches, msgspec.structs.replace(window, grep=None))
     if isinstance(part, str):
         return _cut_text(part, window)
     return {"type": shape_of(part)["type"], "total": 1, "value": part}
@@ -156,12 +156,12 @@ def _cut_text(text: str, window: _Window) -> dict[str, Any]:
 
 def _cut(frame: dict[str, Any], items: list[Any], window: _Window) -> dict[str, Any]:
     """Return the requested items that contain the text, as many as fit; of one that is too long, its shape."""
-    offset, limit, grep, room = window
+    offset, grep = window.offset, window.grep
     matches = items if grep is None else [item for item in items if _contains(item, grep)]
     result = frame if grep is None else {**frame, "matches": len(matches)}
-    room -= _length({**result, "value": [], "next_offset": len(matches)})
+    room = window.room - _length({**result, "value": [], "next_offset": len(matches)})
     value: list[Any] = []
-    for item in matches[offset : offset + (limit or _ITEMS)]:
+    for item in matches[offset : offset + (window.limit or _ITEMS)]:
         left = room - _length(item) - 1
         if left < 0:
             break

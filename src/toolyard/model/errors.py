@@ -4,7 +4,9 @@ It must not know tools, calls or envelopes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, cast
+
+import msgspec
 
 __all__ = ["CODES", "Blame", "Code", "CodeName", "MayHaveRun", "ToolError", "invalid_input", "not_found", "not_implemented", "shortened"]
 
@@ -41,7 +43,7 @@ CodeName = Literal[
 ]
 
 
-class Code(NamedTuple):
+class Code(msgspec.Struct, frozen=True):
     """One reason for a failed call, and what a caller may conclude from it."""
 
     name: CodeName

@@ -13,7 +13,6 @@ import msgspec
 
 from toolyard.model.errors import shortened
 from toolyard.model.names import closest_name
-from toolyard.model.schema_cost import schema_cost
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -134,6 +133,8 @@ def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
 
 def _check_cost(schema: object) -> None:
     """Check that a validator ends: before one is compiled, because that alone may never end."""
+    from toolyard.model.schema_cost import schema_cost  # noqa: PLC0415 - simple schemas, as most tools have, need none
+
     cost = schema_cost(schema)
     if cost.applied > _MAX_APPLIED:
         raise SchemaError(f"it applies more than {_MAX_APPLIED} subschemas to one place of a value")
@@ -225,6 +226,8 @@ class _IssueSearch:
     def __init__(self, root: Schema, validator: "jsonschema_rs.Draft202012Validator") -> None:
         self._root = root
         self._validators = {"": validator}
+        from toolyard.model.schema_cost import schema_cost  # noqa: PLC0415 - no value is wrong before the first call
+
         self._small = max(_MAX_EXPLAINED // max(schema_cost(root).applied, 1), 1)
         self._found: list[Issue] = []
 

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import pytest
 
 from toolyard import Call, PublishError, Session, Yard, tool
-from toolyard.providers.functions.signature import REQUIRED, Parameter, Signature, read_docstring, read_signature
+from toolyard.providers.functions.signature import REQUIRED, Docstring, Parameter, Signature, read_docstring, read_signature
 
 
 def _load() -> Any:
@@ -173,7 +173,7 @@ async def test_tools_of_a_module_whose_annotations_are_all_text_work() -> None:
 
 @pytest.mark.parametrize("text", [None, ""])
 def test_no_docstring_says_nothing(text: str | None) -> None:
-    assert read_docstring(text) == ("", {})
+    assert read_docstring(text) == Docstring("", {})
 
 
 def test_the_description_is_everything_before_the_first_section() -> None:
@@ -236,7 +236,7 @@ def test_parameters_are_described_in_sphinx_style() -> None:
     :returns: How far.
     """
 
-    assert read_docstring(text) == (
+    assert read_docstring(text) == Docstring(
         "Walk.",
         {"steps": "How many.", "pace": "How fast; slow is healthy.", "stops": "Where to rest."},
     )
@@ -255,7 +255,7 @@ def test_sections_that_describe_no_parameters_describe_none() -> None:
         steps: How many.
     """
 
-    assert read_docstring(text) == ("Walk.", {"steps": "How many."})
+    assert read_docstring(text) == Docstring("Walk.", {"steps": "How many."})
 
 
 def test_a_line_that_is_no_entry_is_part_of_none() -> None:
@@ -272,9 +272,9 @@ def test_a_line_that_is_no_entry_is_part_of_none() -> None:
 
 
 def test_a_docstring_of_one_line_is_its_description() -> None:
-    assert read_docstring("  Walk.  ") == ("Walk.", {})
+    assert read_docstring("  Walk.  ") == Docstring("Walk.", {})
 
 
 def test_a_docstring_may_hold_nothing_but_parameters() -> None:
-    assert read_docstring(":param steps: How many.") == ("", {"steps": "How many."})
-    assert read_docstring("Args:\n    steps: How many.") == ("", {"steps": "How many."})
+    assert read_docstring(":param steps: How many.") == Docstring("", {"steps": "How many."})
+    assert read_docstring("Args:\n    steps: How many.") == Docstring("", {"steps": "How many."})

@@ -142,11 +142,13 @@ def prompt_from(function: Callable[..., Any], *, source: str, options: PromptOpt
 
 def _describe(function: Callable[..., Any], options: Options) -> tuple[str, str, Signature, Input]:
     """Return the name, the description, the signature and the input of a resource or prompt, which has no session."""
-    name, what, docstring, signature = describe_function(function, options)
+    described = describe_function(function, options)
+    signature, docstring = described.signature, described.documented
     if signature.session != "none":
-        raise PublishError(f"{what} takes a session, which only a tool has.")
-    inputs = input_of(what, signature.parameters, docstring.parameters, session=False)
-    return name, options.description or docstring.description or sentence_from_name(name), signature, inputs
+        raise PublishError(f"{described.what} takes a session, which only a tool has.")
+    inputs = input_of(described.what, signature.parameters, docstring.parameters, session=False)
+    description = options.description or docstring.description or sentence_from_name(described.name)
+    return described.name, description, signature, inputs
 
 
 class ResourceOptions(Options, frozen=True, kw_only=True):

@@ -80,7 +80,8 @@ def tool_from(function: Callable[..., Any], *, source: str, options: ToolOptions
         PublishError: The function cannot become a tool.
     """
     options = options or find_options(ToolOptions, function) or ToolOptions()
-    name, what, docstring, signature = describe_function(function, options)
+    described = describe_function(function, options)
+    name, what, signature, docstring = described.name, described.what, described.signature, described.documented
     session = options.session or signature.session
     if session not in _SESSIONS:
         raise PublishError(f"{what} is declared with the session '{session}', which is none of {', '.join(_SESSIONS)}.")

@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import Any, ClassVar, Final, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -46,7 +46,7 @@ _ENTRY: Final = r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)\Z"
 _FIELD: Final = r":param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)\Z"
 
 
-class Docstring(NamedTuple):
+class Docstring(msgspec.Struct, frozen=True):
     """The description and the descriptions of the parameters in a docstring."""
 
     description: str
@@ -274,7 +274,7 @@ def _resolve(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], what
         raise PublishError(f"{what} has a {where} whose annotation '{annotation}' cannot be understood.") from error
 
 
-class FunctionDescription(NamedTuple):
+class FunctionDescription(msgspec.Struct, frozen=True):
     """What a function and its options declare; `what` is the subject of messages about it."""
 
     name: str
