@@ -43,8 +43,9 @@ from toolyard.state.memory import MemoryStore
 from toolyard.state.store import Clock, Store, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from toolyard.policy.approval_requests import Webhook  # a yard without rules starts sooner
     from toolyard.policy.approvals import Audit
-    from toolyard.policy.gate import DecisionPoint, Gate, Webhook  # a yard without rules starts sooner
+    from toolyard.policy.gate import DecisionPoint, Gate
     from toolyard.policy.limiter import CallLimiter  # see below
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
@@ -508,10 +509,9 @@ class Yard:
         if self._gate is None:
             if not self._rules and not self._asks_before_destroy and "decision_point" not in options:
                 return
-            from toolyard.policy.gate import make_gate  # noqa: PLC0415 - a yard without rules starts sooner
+            from toolyard.policy.gate import Gate  # noqa: PLC0415 - a yard without rules starts sooner
 
-            store = options.get("approval_store", self._store)
-            self._gate = make_gate(store, self.limits, options, audit=self.audit, rechecks=bool(self._middleware))
+            self._gate = Gate(self._store, self.limits, options, audit=self.audit, rechecks=bool(self._middleware))
         dispatcher.admission.gate = self._gate
         self._gate.use(self._rules, asks_before_destroy=self._asks_before_destroy)
 

@@ -105,7 +105,7 @@ async def test_an_approval_expires_at_use_and_a_call_asks_anew() -> None:
     clock = FakeClock()
     async with Yard(tools=make_tools(gone), rules=[ASK], limits=QUICK) as yard:
         assert yard.gate is not None
-        approvals = yard.gate.approvals = Approvals(yard.store, clock=clock)
+        approvals = yard.gate._approvals = Approvals(yard.store, clock=clock)  # pyright: ignore[reportPrivateUsage] - with a clock that the test sets
         held = await yard.call("delete", {"name": "a"})
         clock.advance(3599)
         await approvals.decide(held.data["approval_id"], "approve", by="user:test")
@@ -154,7 +154,7 @@ async def test_a_grant_allows_the_same_call_until_it_ends_or_is_revoked() -> Non
     clock = FakeClock()
     async with Yard(tools=make_tools(gone), rules=[ASK], limits=QUICK) as yard:
         assert yard.gate is not None
-        approvals = yard.gate.approvals = Approvals(yard.store, clock=clock)
+        approvals = yard.gate._approvals = Approvals(yard.store, clock=clock)  # pyright: ignore[reportPrivateUsage] - with a clock that the test sets
         approval = await approvals.get((await yard.call("delete", {"name": "a"})).data["approval_id"])
         exact = await approvals.grant(approval, seconds=60, any_arguments=False, by="user:test")
         same = [(await yard.call("delete", {"name": "a"})).success for _ in range(2)]

@@ -70,7 +70,7 @@ class Target:
         self.clock = FakeClock()
         self.approvals = Approvals(yard.store, clock=self.clock)
         if yard.gate is not None:
-            yard.gate.approvals = self.approvals
+            yard.gate._approvals = self.approvals  # pyright: ignore[reportPrivateUsage] - with a clock that the test sets
 
     async def approve(self, caller: Caller, name: str = "a") -> str:
         """Have the call of a caller approved, and not used yet."""

@@ -111,7 +111,7 @@ def _wait_for_people(yard: Yard, terminal: Terminal) -> None:
 
     yard.limits.approval_hold_s = yard.limits.approval_ttl_s + _MARGIN_S
     if yard.gate is not None:
-        yard.gate.on_wait = tell
+        yard.gate.requests.on_wait = tell
 
 
 def _channel(options: Options, terminal: Terminal) -> Channel:
