@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from msgspec.structs import replace
 from pydantic import BaseModel
 
 from toolyard import (
@@ -354,10 +353,11 @@ def test_a_wrong_tool_of_a_foreign_source_is_quarantined_and_the_rest_are_publis
 
 
 def test_a_foreign_tool_whose_check_crashes_is_quarantined(registry: Registry) -> None:
-    def broken(_: object, __: bytes) -> NoReturn:
+    def broken(_: bytes) -> NoReturn:
         raise ZeroDivisionError
 
-    wrong = replace(make_tool("wrong", examples=(Example({}),)), check=broken)
+    right = make_tool("wrong", examples=(Example({}),))
+    wrong = Tool(spec=right.spec, handler=right.handler, check=broken)
     registry.publish("up", [wrong, make_tool("right")], foreign=True)
 
     assert names(registry) == ["right"]

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 from pydantic import BaseModel
 
 from toolyard import Call, Envelope, Limits, PublishError, Tool, ToolError, ToolSpec, Yard, tool
@@ -89,7 +88,8 @@ async def test_arguments_are_json_whatever_the_caller_gave(given: object, arrive
         seen.append(call.arguments["anything"])
         return True
 
-    walk = replace(make_tool(), handler=handler)
+    plain = make_tool()
+    walk = Tool(spec=plain.spec, handler=handler, check=plain.check)
     async with Yard(tools=[walk]) as yard:
         answer = await yard.call("walk", {"steps": 1, "anything": given})
 

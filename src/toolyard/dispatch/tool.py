@@ -68,24 +68,32 @@ class RepairedArguments(msgspec.Struct, frozen=True):
     coerced: tuple[str, ...]
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class Tool:  # no dataclass, because making one takes a hundredth of a server's start
     """A spec, a check of the arguments, and a handler. To change a tool, publish another."""
 
-    spec: ToolSpec
-    handler: Handler
-    check: Check
-    fits_output: Callable[[object], bool] | None = None
-    may_return_none: bool = False
-    wraps: bool = False
-    """Whether its arguments contain those of other tools. It then resolves references to stored results itself."""
-    is_simple: bool = False
-    """Whether a call needs no step but a policy between the check and the handler; follows from the spec."""
+    __slots__ = ("check", "fits_output", "handler", "is_simple", "may_return_none", "spec", "wraps")
 
-    def __post_init__(self) -> None:
-        # Computed once, because every call reads it: a cached property would cost 3 % of a call.
-        spec = self.spec
+    def __init__(
+        self,
+        *,
+        spec: ToolSpec,
+        handler: Handler,
+        check: Check,
+        fits_output: Callable[[object], bool] | None = None,
+        may_return_none: bool = False,
+        wraps: bool = False,
+    ) -> None:
+        """Make a tool; `wraps` says that its arguments contain those of other tools, so it resolves references to stored results itself."""
+        self.spec: Final = spec
+        self.handler: Final = handler
+        self.check: Final = check
+        self.fits_output: Final = fits_output
+        self.may_return_none: Final = may_return_none
+        self.wraps: Final = wraps
         has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None or spec.job is not None
-        msgspec.structs.force_setattr(self, "is_simple", not has_steps and spec.deprecated is None)
+        # Computed once, because every call reads it: a cached property would cost 3 % of a call.
+        self.is_simple: Final = not has_steps and spec.deprecated is None
+        """Whether a call needs no step but a policy between the check and the handler."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -96,7 +104,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         """Return a copy that belongs to the source."""
         if self.spec.source == source:
             return self
-        return msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, source=source))
+        return type(self)(
+            spec=msgspec.structs.replace(self.spec, source=source),
+            handler=self.handler,
+            check=self.check,
+            fits_output=self.fits_output,
+            may_return_none=self.may_return_none,
+            wraps=self.wraps,
+        )
 
     def repair(self, text: bytes, issues: list[Issue], *, enabled: bool, suggestions: Sequence[str] = ()) -> RepairedArguments:
         """Return arguments that did not fit, after the only repair that makes them fit.
