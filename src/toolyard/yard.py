@@ -34,7 +34,6 @@ from toolyard.packs import make_pack
 from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.settings import BudgetSettings, LoadSettings, QueueSettings, RateSettings
 from toolyard.providers import Provider, Publish
-from toolyard.providers.mount import Mount
 from toolyard.providers.provider_set import ProviderSet, own_provider
 from toolyard.providers.upstream import LOCK_FILE
 from toolyard.runtimes.settings import RuntimeSettings
@@ -473,6 +472,8 @@ class Yard:
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Act as a provider of another yard: every call passes both dispatchers."""
+        from toolyard.providers.mount import Mount  # noqa: PLC0415 - few yards are inside another one
+
         async with self:
             with Mount(self.name, self.registry, self.dispatcher, profile=self.profile).shown(publish):
                 yield

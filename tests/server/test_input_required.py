@@ -480,7 +480,7 @@ async def test_a_state_whose_key_is_unknown_is_refused_before_anything_begins() 
     state = Signer(lambda: b"x").sign("state of a request", ["gone", request.fingerprint(), 2**40, False])
     async with Yard(tools=[greet]) as yard:
         server = ServerContext(yard, Serving(), channel="test")
-        required = InputRequired(server.detached_calls, Signer(lambda: b"x"))
+        required = InputRequired(server.input_required.calls, Signer(lambda: b"x"))
         context = RequestContext(
             server=server, id=1, encoder=server.encoders[LATEST.name], caller=Caller(), capabilities={"elicitation": {}}
         )

@@ -12,9 +12,7 @@ from toolyard.metatools.catalogue import OTHER_NAME, Catalogue
 from toolyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES
-from toolyard.model.signature import signature
 from toolyard.model.spec import Example, ToolSpec
-from toolyard.model.stub import stub
 from toolyard.policy.gate import Gate
 
 __all__ = ["LearnedOutput", "describe_metatools", "examples_metatool", "full_description"]
@@ -65,6 +63,8 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, yard: Ya
         level = call.arguments["detail_level"]
         approval = _approval(spec, call, yard.gate)
         if level == "stub":
+            from toolyard.model.stub import stub  # noqa: PLC0415 - nobody reads one before the first call
+
             return {"tool_id": spec.name, "stub": stub(spec), **approval}
         described = _summary(spec) | approval
         if level != "summary":
@@ -127,6 +127,8 @@ def _find(catalogue: Catalogue, call: Call) -> ToolSpec:
 
 
 def _summary(spec: ToolSpec) -> dict[str, Any]:
+    from toolyard.model.signature import signature  # noqa: PLC0415 - nobody reads one before the first call
+
     title = {} if spec.title is None else {"title": spec.title}
     return {
         "tool_id": spec.name,

@@ -10,7 +10,6 @@ from toolyard.metatools.metatool import TEXT, build_metatool, object_schema
 from toolyard.model.errors import not_found
 from toolyard.model.names import closest_name
 from toolyard.model.profile import METATOOLS, Profile, Toolset
-from toolyard.model.signature import one_line, signature
 from toolyard.model.spec import Operation, Reason, ToolSpec
 
 __all__ = ["list_metatools"]
@@ -120,6 +119,8 @@ def _page(**properties: Any) -> dict[str, Any]:
 
 
 def _line(spec: ToolSpec) -> dict[str, str]:
+    from toolyard.model.signature import one_line, signature  # noqa: PLC0415 - nobody reads one before the first call
+
     return {"signature": signature(spec), "description": one_line(spec.description, _DESCRIPTION)}
 
 

@@ -20,7 +20,6 @@ from toolyard.model.elicitation import APPROVAL_REQUIRED
 from toolyard.model.envelope import Envelope, encode, encode_unchecked
 from toolyard.model.errors import ToolError
 from toolyard.model.schema import has_more_values
-from toolyard.model.signature import signature
 from toolyard.model.spec import Reason, ToolSpec
 
 __all__ = ["WRAPPERS", "DelayedProgress", "is_pending", "run_metatools", "unwrap_arguments"]
@@ -268,6 +267,8 @@ def _forward(call: Call, progress: DelayedProgress) -> SendProgress | None:
 
 def _with_included(answer: Envelope, spec: ToolSpec, include: list[str]) -> Envelope:
     """Return the answer with its data under 'result', and the requested parts next to it."""
+    from toolyard.model.signature import signature  # noqa: PLC0415 - nobody reads one before the first call
+
     parts: dict[str, Callable[[], Any]] = {
         "tool": lambda: {"tool_id": spec.name, "signature": signature(spec), "operation": str(spec.operation)},
         "backend": lambda: {"source": spec.source},

@@ -9,9 +9,7 @@ from toolyard.metatools.catalogue import Catalogue, PageCursors
 from toolyard.metatools.metatool import TEXT, build_metatool, object_schema
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import METATOOLS
-from toolyard.model.signature import one_line, signature
 from toolyard.model.spec import Operation, ToolSpec
-from toolyard.model.stub import stub
 
 __all__ = ["check_query", "search_metatool"]
 
@@ -103,6 +101,9 @@ def _refusal(message: str, code: str, *actions: str) -> ToolError:
 
 
 def _hit(spec: ToolSpec, why: str, detail: str) -> dict[str, Any]:
+    from toolyard.model.signature import one_line, signature  # noqa: PLC0415 - nobody reads one before the first call
+    from toolyard.model.stub import stub  # noqa: PLC0415 - the same
+
     if detail == "stub":
         return {"stub": stub(spec), "tool_id": spec.name, "why": _short(why)}
     hit: dict[str, Any] = {

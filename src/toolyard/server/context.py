@@ -14,14 +14,12 @@ import msgspec
 
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, SHARED, AskClient, Caller, Channel
-from toolyard.dispatch.detached import DetachedCalls
 from toolyard.dispatch.progress import Progress
 from toolyard.jobs.job import TASKS
 from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import EVERYTHING, Profile
-from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
 from toolyard.server.notifications import ChangeNotifier
 from toolyard.server.tasks import REQUIRED
@@ -33,6 +31,7 @@ from toolyard.wire.versions import VERSIONS
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
+    from toolyard.server.input_required import InputRequired
     from toolyard.server.session import ServerSession
 
 __all__ = [
@@ -79,8 +78,7 @@ class ServerContext:
         self.default_channel = Channel(name=channel, server=self.number)
         self.stateless_channel = Channel(name=channel, server=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
-        self.detached_calls = DetachedCalls(yard.dispatcher.run, serving.ask_seconds, store=yard.store)
-        self.input_required = InputRequired(self.detached_calls, yard.signer)
+        self._input_required: InputRequired | None = None
         self.notifier = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server shuts down, which answers open subscriptions."""
@@ -95,6 +93,17 @@ class ServerContext:
         self._param_headers_version = -1
         self._visible_headers = tuple(name.lower() for name in serving.request_headers)
         self._visible_names = tuple(name.encode() for name in self._visible_headers)
+
+    @property
+    def input_required(self) -> "InputRequired":
+        """Return the calls that may ask by their results."""
+        if self._input_required is None:
+            from toolyard.dispatch.detached import DetachedCalls  # noqa: PLC0415 - no call asks before the first list
+            from toolyard.server.input_required import InputRequired  # noqa: PLC0415 - the same
+
+            calls = DetachedCalls(self.yard.dispatcher.run, self.serving.ask_seconds, store=self.yard.store)
+            self._input_required = InputRequired(calls, self.yard.signer)
+        return self._input_required
 
     def capabilities(self, profile: Profile, *, notifies: bool = True, tasks: bool = True) -> dict[str, Any]:
         """Return the server's capabilities; subscriptions and logging only for clients that can get notifications.
@@ -176,7 +185,8 @@ class ServerContext:
     def end_listeners(self) -> None:
         """Answer open subscriptions, and cancel calls that wait for input."""
         self.closing.set()
-        self.detached_calls.cancel_all()
+        if self._input_required is not None:
+            self._input_required.calls.cancel_all()
 
     async def finish(self, seconds: float) -> None:
         """Let calls finish within a time, then cancel the rest; each is answered, and no more are admitted."""

@@ -37,7 +37,7 @@ class InputRequired:
     """Starts the calls that may ask, and continues those whose state a request brings."""
 
     def __init__(self, calls: DetachedCalls, signer: Signer) -> None:
-        self._calls = calls
+        self.calls = calls
         self._signer = signer
 
     async def run(self, request: CallRequest, context: "RequestContext", state: str | None) -> Envelope | InputRequest:
@@ -50,14 +50,14 @@ class InputRequired:
         if state is None:
             return await self._start(request, context)
         key, declared = self._verify(state, request)
-        call = self._calls.get(key)
+        call = self.calls.get(key)
         if call is None or call.questions is None:
-            if declared and await self._calls.mark_answered(key):
+            if declared and await self.calls.mark_answered(key):
                 return await self._start(request, context)
             raise _call_gone()
         if not call.questions.asks.keys() <= context.input_responses.keys():
             return self._input_request(call.questions)
-        self._calls.remove(key)  # before anything is awaited: a second request at the same moment does not find the call
+        self.calls.remove(key)  # before anything is awaited: a second request at the same moment does not find the call
         if declared and not await self._is_first_answer(key, call):
             raise _call_gone()
         call.resume(context)
@@ -67,14 +67,14 @@ class InputRequired:
         """Mark that the declared questions of a call were answered; a call that must not go on, because it started again, is cancelled."""
         first = False
         try:
-            first = await self._calls.mark_answered(key)
+            first = await self.calls.mark_answered(key)
         finally:
             if not first:
                 call.task.cancel()
         return first
 
     async def _start(self, request: CallRequest, context: "RequestContext") -> Envelope | InputRequest:
-        return self._result(await self._calls.start(request, context).outcome())
+        return self._result(await self.calls.start(request, context).outcome())
 
     def _result(self, outcome: Envelope | Questions) -> Envelope | InputRequest:
         return outcome if isinstance(outcome, Envelope) else self._input_request(outcome)

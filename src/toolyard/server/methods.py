@@ -14,7 +14,6 @@ from toolyard.jobs.job import TASKS
 from toolyard.model.envelope import Envelope, Failure, encode, estimate_tokens
 from toolyard.model.errors import ToolError
 from toolyard.server.context import CLIENT_CAPABILITIES, Notify, RequestContext, ServerContext, check_progress_token
-from toolyard.server.input_required import InputRequest
 from toolyard.server.lists import Kind
 from toolyard.server.notifications import listen
 from toolyard.server.tasks import REQUIRED, cancel_task, get_task, started_job_id, task_created, update_task
@@ -213,7 +212,7 @@ async def _run_detached(context: RequestContext, request: CallRequest, state: st
         outcome = await server.input_required.run(request, context, state)
     except ToolError as error:
         return server.yard.dispatcher.refuse(request.name, error, caller=context.caller, channel=server.default_channel)
-    return context.encoder.input_required(outcome.asks, outcome.state) if isinstance(outcome, InputRequest) else outcome
+    return outcome if isinstance(outcome, Envelope) else context.encoder.input_required(outcome.asks, outcome.state)
 
 
 def _check_capabilities(context: RequestContext, error: Failure) -> None:
