@@ -7,7 +7,7 @@ import pytest
 from ticket_tools import made
 
 from toolyard import Caller
-from toolyard.metatools import learned_output as module
+from toolyard.metatools import learned_output, tool_results
 from toolyard.metatools.learned_output import LearnedOutputs
 from toolyard.model.envelope import encode
 from toolyard.state.memory import MemoryStore
@@ -128,7 +128,7 @@ def test_conversations_of_one_identity_are_callers_of_their_own_and_make_nothing
 
 
 def test_of_many_callers_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CALLERS", 2)
+    monkeypatch.setattr(tool_results, "_CALLERS", 2)
     outputs, spec = LearnedOutputs(), made("t").spec
     callers = [Caller(identity="app", scope=str(number)) for number in range(4)]
     for caller in callers:
@@ -167,13 +167,13 @@ def test_a_large_result_leaves_a_small_shape_with_its_first_levels() -> None:
 
 def test_the_work_for_a_result_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    see = module._Node.record  # pyright: ignore[reportPrivateUsage] - to count how often it is done
+    see = tool_results._Node.record  # pyright: ignore[reportPrivateUsage] - to count how often it is done
 
     def counted(node: Any, value: object, result: int, who: Any) -> None:
         looked.append(1)
         see(node, value, result, who)
 
-    monkeypatch.setattr(module._Node, "record", counted)  # pyright: ignore[reportPrivateUsage] - the same
+    monkeypatch.setattr(tool_results._Node, "record", counted)  # pyright: ignore[reportPrivateUsage] - the same
 
     learned(
         {"rows": [{f"c{chr(97 + number)}": [number] * 20 for number in range(20)}] * 8, "more": {str(number): 1 for number in range(10**5)}}
@@ -201,13 +201,13 @@ def test_more_names_than_can_be_kept_are_left_out() -> None:
 
 
 def test_a_list_for_which_no_place_is_left_is_known_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_NODES", 1)
+    monkeypatch.setattr(tool_results, "_NODES", 1)
 
     assert learned(*[{"rows": [1, 2]}] * 3)["properties"] == {"rows": {"type": "array"}}
 
 
 def test_of_many_tools_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TOOLS", 2)
+    monkeypatch.setattr(learned_output, "_TOOLS", 2)
     outputs = LearnedOutputs()
     for spec in (made(name).spec for name in "abc"):
         for number in range(3):
