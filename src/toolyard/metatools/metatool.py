@@ -26,9 +26,9 @@ _WRAPS: Final = Annotations(read_only_hint=False, destructive_hint=True, idempot
 """The hints of a tool that runs any other tool."""
 
 
-def object_schema(required: str = "", **properties: Mapping[str, Any]) -> dict[str, Any]:
+def object_schema(required: str = "", **properties: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an object without further properties; `required` has names with spaces between them."""
-    schema: dict[str, Any] = {"type": "object", "properties": {name: dict(inner) for name, inner in properties.items()}}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
     return {**schema, **({"required": required.split()} if required else {}), "additionalProperties": False}
 
 
