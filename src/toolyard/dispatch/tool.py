@@ -95,6 +95,16 @@ class Tool:  # no dataclass, because making one takes a hundredth of a server's 
         self.is_simple: Final = not has_steps and spec.deprecated is None
         """Whether a call needs no step but a policy between the check and the handler."""
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute for the first and only time.
+
+        Raises:
+            AttributeError: It is set already.
+        """
+        if hasattr(self, name):
+            raise AttributeError("A tool cannot be changed. Publish another one.")
+        super().__setattr__(name, value)
+
     @property
     def keys(self) -> tuple[str, ...]:
         """Return its current and former names, the current one first."""

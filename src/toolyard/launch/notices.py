@@ -11,9 +11,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from copy import copy
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO
-
-import msgspec
+from typing import Any, Final, Literal, NamedTuple, TextIO
 
 from toolyard._internal.logfmt import traceback_of
 from toolyard._internal.mask import mask_text
@@ -39,7 +37,7 @@ _STYLES: Final[dict[Style, str]] = {"bold": "1", "faint": "2", "good": "32", "ba
 CONTROL: Final = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
-class Painted(msgspec.Struct, frozen=True):
+class Painted(NamedTuple):
     """Text with a style, which shows where colours are on."""
 
     text: str

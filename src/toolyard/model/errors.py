@@ -4,9 +4,7 @@ It must not know tools, calls or envelopes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, cast
-
-import msgspec
+from typing import Any, Final, Literal, NamedTuple, cast
 
 __all__ = ["CODES", "Blame", "Code", "CodeName", "MayHaveRun", "ToolError", "invalid_input", "not_found", "not_implemented", "shortened"]
 
@@ -43,7 +41,7 @@ CodeName = Literal[
 ]
 
 
-class Code(msgspec.Struct, frozen=True):
+class Code(NamedTuple):
     """One reason for a failed call, and what a caller may conclude from it."""
 
     name: CodeName
