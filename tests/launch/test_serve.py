@@ -1,6 +1,7 @@
 """From settings to a transport that serves."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib import metadata
@@ -90,6 +91,20 @@ async def test_nobody_need_be_told_that_it_is_ready() -> None:
 
     assert Pigeon.made is not None
     assert Pigeon.made[1] == "guard"
+
+
+@pytest.mark.parametrize(("before", "while_serving"), [(700, 5000), (50_000, 50_000), (0, 0)])
+async def test_a_server_collects_garbage_less_often_and_gives_the_setting_back(before: int, while_serving: int) -> None:
+    own = gc.get_threshold()
+    seen: list[int] = []
+    try:
+        gc.set_threshold(before, *own[1:])
+        await serve_forever(Yard("loft"), Serving(transport="pigeon"), ready=lambda _: seen.append(gc.get_threshold()[0]))
+        after = gc.get_threshold()[0]
+    finally:
+        gc.set_threshold(*own)
+
+    assert (seen, after) == ([while_serving], before)
 
 
 async def test_a_yard_that_cannot_open_leaves_no_socket_behind(tmp_path: Path) -> None:

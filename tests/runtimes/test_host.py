@@ -466,6 +466,19 @@ async def test_a_child_whose_end_is_cancelled_is_killed_all_the_same() -> None:
     assert child.stderr_tail() == ""  # its file is closed
 
 
+async def test_a_forked_guest_whose_end_is_cancelled_is_killed_all_the_same() -> None:
+    from toolyard.runtimes.bubblewrap import _Forked  # noqa: PLC0415 # pyright: ignore[reportPrivateUsage] - its end is cancelled here
+
+    process = await asyncio.create_subprocess_exec("/bin/sleep", "60")
+    ending = asyncio.create_task(_Forked(os.pidfd_open(process.pid)).end(60))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+
+    assert await process.wait() == -signal.SIGKILL
+
+
 def _refuse_pair(*_args: object) -> Any:
     raise OSError(24, "Too many open files")
 

@@ -128,6 +128,13 @@ async def test_a_file_that_another_process_makes_is_read(store: SqliteStore, pat
     assert await store.get("a") == b"1"
 
 
+async def test_a_path_that_cannot_even_be_looked_at_makes_the_store_unavailable(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / ("x" * 300))
+
+    assert [await reason_of(work) for work in (store.get("a"), store.keys(""), store.put("a", b"1"))] == ["not_writable"] * 3
+    await store.close()
+
+
 async def test_what_was_put_survives_the_sudden_end_of_the_process(store: SqliteStore, path: Path) -> None:
     code = """
 import asyncio, os, signal, sys

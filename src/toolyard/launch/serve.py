@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from toolyard._internal.files import find_state_dir, write_atomically
-from toolyard._internal.lazy import PausedCollection
 from toolyard._internal.logfmt import log_value
 from toolyard._internal.project import project_dir
 from toolyard.config import Config, known_settings
@@ -303,7 +302,6 @@ async def serve_forever(
         ValueError: The transport refuses the settings.
         OSError: The address cannot be listened on.
     """
-    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     http_options = {} if monitor is None else monitor.transport_options
     if mounted:
         paths = {path: mount for part in mounted for path, mount in part.mounts.items()}
@@ -311,16 +309,14 @@ async def serve_forever(
     transport = make_transport(serving, authenticator, listener=listener, http_options=http_options)
     if serving.ask_before_destroy:
         yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
+    thresholds = gc.get_threshold()
+    if 0 < thresholds[0] < _YOUNG_OBJECTS:
+        gc.set_threshold(_YOUNG_OBJECTS, *thresholds[1:])
     try:
-        async with AsyncExitStack() as stack:
-            with PausedCollection():
-                if monitor is not None:
-                    await stack.enter_async_context(monitor.open())
-                await stack.enter_async_context(yard)
-                await stack.enter_async_context(background())
-                for part in mounted:
-                    await stack.enter_async_context(part.open())
-                gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
+        async with nullcontext() if monitor is None else monitor.open(), yard, background(), AsyncExitStack() as stack:
+            for part in mounted:
+                await stack.enter_async_context(part.open())
+            gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
             _keep_freed_memory()
             yard.address = transport.info().address
             if monitor is not None:
@@ -329,6 +325,7 @@ async def serve_forever(
                 ready(transport)
             await transport.serve(yard)
     finally:
+        gc.set_threshold(*thresholds)
         yard.address = None
         await transport.close()
 

@@ -165,10 +165,12 @@ class Gate:
 
     async def close(self) -> None:
         """Stop telling the webhook, and close a store that only approvals use."""
-        if self._requests is not None:
-            await self._requests.close()
-        if self._own_store is not None:
-            await self._own_store.close()
+        try:
+            if self._requests is not None:
+                await self._requests.close()
+        finally:
+            if self._own_store is not None:
+                await self._own_store.close()
 
     def _rejudged(self, call: Any) -> Handler:
         """Return the handler of a call, which refuses arguments that differ from those that were judged."""

@@ -278,6 +278,7 @@ class _Forked:
             async with asyncio.timeout(5):
                 await gone
         finally:
+            await self.send_signal(signal.SIGKILL)  # it never waits, so it is sent even if this is cancelled
             self._handle = -1
             loop.remove_reader(handle)
             os.close(handle)

@@ -512,7 +512,7 @@ async def start_guest(
         reader, writer = await asyncio.open_connection(sock=child.connection)
     except BaseException:
         child.connection.close()
-        await child.end(0)
+        await process_of(child).end(0)
         raise
     guest = Guest(reader, writer, process_of(child))
     try:

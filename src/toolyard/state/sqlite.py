@@ -199,13 +199,22 @@ class _Access:
         self._failure: StoreUnavailableError | None = None
         """Why the last use failed, if it did."""
         self._retry_at = 0.0
+        self._local: dict[Path, bool] = {}
 
     def is_new(self) -> bool:
         """Return whether there is no file yet, and its folder is a writable one on a local disk, so that it could be made."""
-        if self._threads is not None or self._path.exists():
+        try:
+            if self._threads is not None or self._path.exists():
+                return False
+            folder = next(folder for folder in self._path.parents if folder.exists())
+            return folder.is_dir() and os.access(folder, os.W_OK) and self._is_local(folder)
+        except OSError:  # opening the file says what is wrong
             return False
-        folder = next(folder for folder in self._path.parents if folder.exists())
-        return folder.is_dir() and os.access(folder, os.W_OK) and not is_network(file_system_of(folder))
+
+    def _is_local(self, folder: Path) -> bool:
+        if folder not in self._local:  # remembered, because reading the table of hundreds of mounts takes milliseconds
+            self._local[folder] = not is_network(file_system_of(folder))
+        return self._local[folder]
 
     async def run(self, work: "Callable[[Connection], Result]") -> Result:
         """Run statements in one transaction in the thread.
