@@ -63,6 +63,8 @@ ELSEWHERE = {
     ),
     *("shlex", "shutil", "sysconfig", "tomllib", "uvicorn"),
     *("toolyard.launch.hint", "toolyard.cli.parser", "toolyard.search.index", "toolyard.transports.auth", "toolyard.transports.http"),
+    *("toolyard.dispatch.detached", "toolyard.jobs.run", "toolyard.metatools.chain_run", "toolyard.metatools.tool_results"),
+    *("toolyard.model.coercion", "toolyard.model.signature", "toolyard.policy.approval_requests", "toolyard.policy.approvals"),
 }
 
 
@@ -118,6 +120,26 @@ def test_a_gateway_starts_without_what_its_first_list_does_not_need(tmp_path: Pa
     loaded_by_code(code)  # the first start of all accepts what is new, which takes more
 
     assert sorted(GATEWAY_ELSEWHERE & loaded_by_code(code)) == []
+
+
+VISITED_LATER = """
+import asyncio, atexit, os, signal, sys
+from contextlib import asynccontextmanager
+from toolyard import Yard, serve
+@asynccontextmanager
+async def ends_at_once(yard):
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    yield
+atexit.register(lambda: print(*sys.modules))
+serve(Yard(lifespan=ends_at_once), transport="http", port=0)
+"""
+
+
+def test_a_server_with_a_console_starts_without_its_pages() -> None:
+    done = subprocess.run([sys.executable, "-c", VISITED_LATER], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+
+    assert "toolyard.console.app" in done.stdout.split()
+    assert not {"jinja2", "toolyard.console.pages", "toolyard.runtimes.selection"} & set(done.stdout.split())
 
 
 COLLECTED = """

@@ -5,6 +5,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -14,7 +15,6 @@ import msgspec
 from toolyard.config import Config
 from toolyard.console.access import CSRF_HEADER, Access, Person
 from toolyard.console.page import FRESH, HTML, Done, FindSessions, Handle, Page, Parts, View, render, render_blocks, url
-from toolyard.console.pages import PAGES
 from toolyard.console.runs import Runs
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.model.errors import ToolError
@@ -76,7 +76,7 @@ class Console:
         self.access = Access(config.settings.serve, authenticator, is_operator=is_operator, find_profile=find)
         self.find_sessions: FindSessions = lambda: None
         """Returns the sessions of the HTTP transport; set once there is one."""
-        parts = Parts(
+        self._parts = Parts(
             yard=yard,
             config=config,
             metrics=metrics,
@@ -85,7 +85,7 @@ class Console:
             agents=agents,
             find_sessions=lambda: self.find_sessions(),  # noqa: PLW0108 - it is set later
         )
-        self._pages: dict[str, Page] = {page.name: page(parts) for page in PAGES}
+        self._pages: dict[str, Page] = {}
         self._streams: set[asyncio.Event] = set()
         """Each is set when its stream must end."""
 
@@ -150,9 +150,7 @@ class Console:
         is_live = first == "live"
         if is_live:
             first, rest = (rest[0] if rest else ""), rest[1:]
-        page = self._pages.get(first)
-        if page is None:
-            raise RefusedError(404, "There is no such page.")
+        page = await self._find_page(first)
         view = View(person=person, path=rest, query=query, request=request)
         if is_live:
             await self._stream(writer, page, view)
@@ -164,6 +162,16 @@ class Console:
         except LookupError:
             raise RefusedError(404, "There is nothing of that name.") from None
 
+    async def _find_page(self, name: str) -> Page:
+        """Return a page. The first visit loads all of them in a thread, because that takes 40 ms, and most servers are never visited."""
+        if not self._pages:
+            pages = (await asyncio.to_thread(import_module, "toolyard.console.pages")).PAGES
+            self._pages = self._pages or {page.name: page(self._parts) for page in pages}
+        page = self._pages.get(name)
+        if page is None:
+            raise RefusedError(404, "There is no such page.")
+        return page
+
     async def _change(self, request: Request, writer: ResponseWriter, person: Person | None, first: str, rest: tuple[str, ...]) -> None:
         person = self.access.check_sender(request, person)
         form = await _form_of(request) if _is_form(request) else {}
@@ -171,9 +179,7 @@ class Console:
         if first == "logout":
             await writer.respond(303, b"", ((b"location", PATH.encode()), *self.access.log_out(request)))
             return
-        page = self._pages.get(first)
-        if page is None:
-            raise RefusedError(404, "There is no such page.")
+        page = await self._find_page(first)
         view = View(person=person, path=rest, form=form, request=request)
         try:
             if await page.answer(view, writer):
