@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -207,6 +208,35 @@ async def test_subscribers_get_messages_again_after_the_file_was_unusable(store:
         await recovered(store)
         await store.publish("a", b"1")
         assert await anext(messages) == b"1"
+
+
+async def test_a_thread_that_starts_while_the_store_closes_shares_the_connection_with_nobody(store: SqliteStore) -> None:
+    entered, release = threading.Event(), threading.Event()
+    inside: list[str] = []
+
+    def slow(_: Any) -> None:
+        inside.append("slow")
+        entered.set()
+        release.wait(20)
+        inside.remove("slow")
+
+    def quick(db: Any) -> list[str]:
+        assert db.execute("SELECT 1").fetchone() == (1,)
+        return inside.copy()
+
+    await store.put("a", b"1")
+    reader = store._reader  # pyright: ignore[reportPrivateUsage] - only here statements can be slow
+    running = asyncio.create_task(reader.run(slow))
+    await asyncio.to_thread(entered.wait)
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(reader.run(quick))
+    await asyncio.wait({waiting}, timeout=0.2)
+    release.set()
+    await asyncio.gather(running, closing)
+
+    assert await waiting == []
+    await store.close()
 
 
 async def recovered(store: SqliteStore) -> None:

@@ -196,6 +196,8 @@ class _Access:
         self._threads: ThreadPoolExecutor | None = None
         self._connection: Connection | None = None
         self._lock = threading.Lock()
+        self._in_use = threading.RLock()
+        """Held by the thread that uses the connection: a new thread may start while the last one closes it, which would crash SQLite."""
         self._failure: StoreUnavailableError | None = None
         """Why the last use failed, if it did."""
         self._retry_at = 0.0
@@ -243,6 +245,10 @@ class _Access:
             return self._threads
 
     def _run(self, work: "Callable[[Connection], Result]") -> Result:
+        with self._in_use:
+            return self._attempt(work)
+
+    def _attempt(self, work: "Callable[[Connection], Result]") -> Result:
         from toolyard.state.sqlite_file import FAILURES, unavailable  # noqa: PLC0415 - imports sqlite3
 
         last = self._failure
@@ -290,9 +296,10 @@ class _Access:
         self._retry_at = time.monotonic() + RETRY_AFTER_MS / 1000
 
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        with self._in_use:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
 
 
 class _Poll:
