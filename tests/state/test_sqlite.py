@@ -199,9 +199,11 @@ async def test_messages_of_another_connection_arrive_and_polling_ends_with_the_l
 
 async def test_subscribers_get_messages_again_after_the_file_was_unusable(store: SqliteStore, path: Path) -> None:
     async with asyncio.timeout(20), store.subscribe("a") as messages:
-        await store.close()
-        moved = move(path, path.with_name("elsewhere"))
-        make_folder(path)
+        reader = store._reader  # pyright: ignore[reportPrivateUsage] - nothing else keeps the subscription from making the file anew
+        with reader._in_use:  # pyright: ignore[reportPrivateUsage] - the same
+            reader._close()  # pyright: ignore[reportPrivateUsage] - the same
+            moved = move(path, path.with_name("elsewhere"))
+            make_folder(path)
         assert await reason_of(store.publish("a", b"lost")) == "not_writable"
         move(path, path.with_name("folder"))
         move(moved, path)

@@ -180,7 +180,7 @@ class ClaudeRuntime:
         status = getattr(error, "exit_code", None)
         ended = f" with the status {status}" if status is not None else ""
         message = f"Claude Code ended{ended} before the answer was complete."
-        hint = "Send another message: the conversation goes on where it was."
+        hint = "Send another message: the conversation goes on where Claude Code last saved it."
         raise ToolError("upstream_unavailable", message, hint=hint, may_have_run=True, reason="process_ended") from error
 
     async def _check_lost(self, request: TurnRequest, text: str) -> None:

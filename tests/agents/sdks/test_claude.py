@@ -27,12 +27,19 @@ Hosting = Callable[..., AbstractAsyncContextManager[Host]]
 WAIT, LOOK = ToolUse(claude_tool_name("wait")), ToolUse(claude_tool_name("look"))
 
 
+async def written(home: Path, text: str) -> None:
+    """Wait until a transcript of Claude Code has a text; the program writes them now and then, and nothing tells when."""
+    while not any(text in transcript.read_text() for transcript in (home / "config").rglob("*.jsonl")):  # noqa: ASYNC110 - a file has no event
+        await asyncio.sleep(0.02)
+
+
 async def test_a_killed_process_ends_the_turn_with_an_error_and_the_session_resumes(hosting: Hosting) -> None:
     async with hosting([LOOK, WAIT, "Never."]) as host, asyncio.timeout(PATIENCE):
         before = set(children())
         turn = asyncio.create_task(host.send(decide=approve))
         await host.tools.started.wait()
         [process] = set(children()) - before
+        await written(host.home, claude_tool_name("look"))
         os.kill(process, signal.SIGKILL)
         events = await turn
         await host.tools.stopped.wait()
