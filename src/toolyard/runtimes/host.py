@@ -8,7 +8,9 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -450,12 +452,15 @@ def _failure(frame: _Frame) -> RunFailure:
 class Child:
     """A process whose standard input and output are one socket, and whose errors go to a file.
 
-    There are no pipes: asyncio waits for their end, and a helper process of a container engine keeps them open.
+    There are no pipes, because a helper process of a container engine keeps them open. It is no process of asyncio either: when the
+    start of one is cancelled, Python 3.11 waits for its end forever.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket, errors: IO[bytes]) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", connection: socket.socket, errors: IO[bytes]) -> None:
         self.connection = connection
         self._process, self._errors = process, errors
+        self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        threading.Thread(target=_wait_for, args=(process, self._exited), name="toolyard-guest", daemon=True).start()
 
     async def send_signal(self, number: int) -> bool:
         """Send a signal to its process group, and return whether there is one."""
@@ -471,10 +476,10 @@ class Child:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace):
-                    status = await self._process.wait()
+                    status = await asyncio.shield(self._exited)
         finally:
             await self.send_signal(signal.SIGKILL)  # it never waits, so it is sent even if this is cancelled
-        await self._process.wait()
+        await asyncio.shield(self._exited)
         return status
 
     def stderr_tail(self) -> str:
@@ -490,6 +495,12 @@ class Child:
             return await self.kill(grace)
         finally:
             self._errors.close()
+
+
+def _wait_for(process: "subprocess.Popen[bytes]", exited: "asyncio.Future[int]") -> None:
+    status = process.wait()
+    with suppress(RuntimeError):  # the loop is closed
+        exited.get_loop().call_soon_threadsafe(lambda: exited.done() or exited.set_result(status))
 
 
 async def start_guest(
@@ -532,14 +543,13 @@ async def run_program(
 ) -> tuple[int, bytes, bytes]:
     """Run a program to its end, and return its exit status, output and errors. If this is cancelled, the program is killed."""
     environment = None if env is None else dict(env)
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, stdin=stdin, stdout=pipe, stderr=stderr, env=environment)
+    process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=environment)  # noqa: ASYNC220, S603 - see `Child`
+    communicating = asyncio.get_running_loop().run_in_executor(None, process.communicate)
     try:
-        out, errors = await process.communicate()
+        out, errors = await asyncio.shield(communicating)
     except BaseException:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()  # closes its pipes
+        process.kill()
+        await communicating  # closes its pipes
         raise
     return process.returncode or 0, out, errors or b""
 
@@ -554,8 +564,8 @@ async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/", 
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
     try:
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
+            process = subprocess.Popen(  # noqa: ASYNC220, S603 - see `Child`
+                argv,
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=errors,
