@@ -456,7 +456,7 @@ async def test_a_sandbox_whose_start_is_cancelled_leaves_no_process(monkeypatch:
 async def test_a_child_whose_end_is_cancelled_is_killed_all_the_same() -> None:
     child = await spawn(["/bin/sleep", "60"], env={})
     ending = asyncio.create_task(child.end(60))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # lets it begin
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
@@ -467,11 +467,11 @@ async def test_a_child_whose_end_is_cancelled_is_killed_all_the_same() -> None:
 
 
 async def test_a_forked_guest_whose_end_is_cancelled_is_killed_all_the_same() -> None:
-    from toolyard.runtimes.bubblewrap import _Forked  # noqa: PLC0415 # pyright: ignore[reportPrivateUsage] - its end is cancelled here
+    from toolyard.runtimes.bubblewrap import _Forked  # noqa: PLC0415 # pyright: ignore[reportPrivateUsage] - backends are imported where they are there; only here its end is cancelled
 
     process = await asyncio.create_subprocess_exec("/bin/sleep", "60")
     ending = asyncio.create_task(_Forked(os.pidfd_open(process.pid)).end(60))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # lets it begin
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending

@@ -231,7 +231,7 @@ async def test_a_thread_that_starts_while_the_store_closes_shares_the_connection
     running = asyncio.create_task(reader.run(slow))
     await asyncio.to_thread(entered.wait)
     closing = asyncio.create_task(store.close())
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # lets it begin
     waiting = asyncio.create_task(reader.run(quick))
     await asyncio.wait({waiting}, timeout=0.2)
     release.set()

@@ -84,7 +84,7 @@ class LearnedOutputs:
 
     def _restored(self, spec: ToolSpec) -> "ToolResults | None":
         """Return what was stored about this version of a tool, if anything."""
-        from toolyard.metatools.tool_results import ToolResults  # noqa: PLC0415 - see above
+        from toolyard.metatools.tool_results import ToolResults  # noqa: PLC0415 - no tool has a result before the first call
 
         stored = self._stored.pop(spec.name, None)
         results = None if stored is None else ToolResults.decode(spec, stored)
@@ -105,7 +105,7 @@ class LearnedOutputs:
         """Learn from the result of a call; it never raises."""
         results = self._tools.get(spec.name)
         if results is None or results.spec is not spec:
-            from toolyard.metatools.tool_results import ToolResults  # noqa: PLC0415 - see above
+            from toolyard.metatools.tool_results import ToolResults  # noqa: PLC0415 - no tool has a result before the first call
 
             results = self._restored(spec) or self._add(ToolResults(spec))
         results.calls = calls = results.calls + 1

@@ -79,7 +79,7 @@ class Gate:
     def approvals(self) -> "Approvals":
         """Return the approvals of the yard."""
         if self._approvals is None:
-            from toolyard.policy.approvals import Approvals  # noqa: PLC0415 - see above
+            from toolyard.policy.approvals import Approvals  # noqa: PLC0415 - most servers ask nobody, and start sooner without
 
             self._approvals = Approvals(self._store if self._own_store is None else self._own_store, audit=self._audit)
         return self._approvals
@@ -88,7 +88,7 @@ class Gate:
     def requests(self) -> "ApprovalRequests":
         """Return the approval requests of the yard."""
         if self._requests is None:
-            from toolyard.policy.approval_requests import ApprovalRequests  # noqa: PLC0415 - see above
+            from toolyard.policy.approval_requests import ApprovalRequests  # noqa: PLC0415 - most servers ask nobody, and start sooner without
 
             self._requests = ApprovalRequests(self.approvals, self._limits, webhook=self._webhook)
         return self._requests
@@ -174,7 +174,7 @@ class Gate:
 
     def _rejudged(self, call: Any) -> Handler:
         """Return the handler of a call, which refuses arguments that differ from those that were judged."""
-        from toolyard.policy.approvals import arguments_hash  # noqa: PLC0415 - see above
+        from toolyard.policy.approvals import arguments_hash  # noqa: PLC0415 - only a yard with middleware needs it
 
         handler, arguments = call.handler, arguments_hash(call.arguments)
 

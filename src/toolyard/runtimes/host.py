@@ -543,7 +543,7 @@ async def run_program(
 ) -> tuple[int, bytes, bytes]:
     """Run a program to its end, and return its exit status, output and errors. If this is cancelled, the program is killed."""
     environment = None if env is None else dict(env)
-    process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=environment)  # noqa: ASYNC220, S603 - see `Child`
+    process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=environment)  # noqa: ASYNC220, S603 - our own argv; asyncio's own start hangs when cancelled, see `Child`
     communicating = asyncio.get_running_loop().run_in_executor(None, process.communicate)
     try:
         out, errors = await asyncio.shield(communicating)
@@ -564,7 +564,7 @@ async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/", 
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
     try:
         with theirs:
-            process = subprocess.Popen(  # noqa: ASYNC220, S603 - see `Child`
+            process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own argv; asyncio's own start hangs when cancelled, see `Child`
                 argv,
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
