@@ -16,19 +16,19 @@ help: ## Show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolyard needs Python 3.11 or newer. Set it with PYTHON=…")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Callyard needs Python 3.11 or newer. Set it with PYTHON=…")'
 	@test -x $(UV) || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/bootstrap.txt; }
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # The trap keeps the shell alive on Ctrl-C, which ends only the server; otherwise make would print "*** Interrupt".
-run: $(READY) ## Serve the example yard at http://127.0.0.1:8321/mcp, with a console; TOOLYARD_PORT=8399 make run takes another port
-	@trap : INT; PATH="$(abspath $(BIN)):$$PATH" $(BIN)/toolyard serve examples/bank.toml || [ $$? -eq 130 ]
+run: $(READY) ## Serve the example yard at http://127.0.0.1:8321/mcp, with a console; CALLYARD_PORT=8399 make run takes another port
+	@trap : INT; PATH="$(abspath $(BIN)):$$PATH" $(BIN)/callyard serve examples/bank.toml || [ $$? -eq 130 ]
 
 demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
-	@$(BIN)/toolyard demo
-	@printf "\n   First type '. %s/activate', which puts 'toolyard' on your PATH.\n" $(BIN)
+	@$(BIN)/callyard demo
+	@printf "\n   First type '. %s/activate', which puts 'callyard' on your PATH.\n" $(BIN)
 
 test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; about 20 minutes on 2 cores
 	@VENV=$(VENV) scripts/test

@@ -17,9 +17,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolyard import RuntimeSettings, Yard, serve
-from toolyard.runtimes.runtime import GuestCall, Hooks, RunLimits
-from toolyard.runtimes.selection import Runtimes
+from callyard import RuntimeSettings, Yard, serve
+from callyard.runtimes.runtime import GuestCall, Hooks, RunLimits
+from callyard.runtimes.selection import Runtimes
 
 _CALLS = 200
 _ERA = "2026-07-28"

@@ -28,7 +28,7 @@ _PINS: Final = _CHECKOUT / "tests" / "inject"
 _HTTP: Final = ("uvicorn==0.54.0", "uvloop==0.23.0", "httptools==0.9.0")
 """What serves HTTP, the same for all."""
 _INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
-    "toolyard": (("--requirement", str(_LOCK)), ("--no-deps", "--editable", str(_CHECKOUT)), _HTTP),
+    "callyard": (("--requirement", str(_LOCK)), ("--no-deps", "--editable", str(_CHECKOUT)), _HTTP),
     "fastmcp": (("fastmcp==4.1.4", *_HTTP),),
     "sdk": (("mcp==2.3.0", *_HTTP),),
     "limits": (("msgspec==0.22.0", *_HTTP),),
@@ -36,9 +36,9 @@ _INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "google_adk": (("--no-deps", "--requirement", str(_PINS / "google_adk.txt")), ("--no-deps", "--editable", str(_CHECKOUT))),
     "tmcp": (("tmcp@1.20.0", "@tmcp/adapter-zod@0.1.7", "@tmcp/transport-stdio@0.5.0", "zod@4.6.7"),),
 }
-_BEFORE: Final = os.environ.get("TOOLYARD_BENCH_BEFORE")
+_BEFORE: Final = os.environ.get("CALLYARD_BENCH_BEFORE")
 BEFORE: Final = Path(_BEFORE).resolve() if _BEFORE else None
-"""Another checkout of Toolyard that this one is compared with."""
+"""Another checkout of Callyard that this one is compared with."""
 if BEFORE is not None:
     _INSTALLS["before"] = (("--requirement", str(BEFORE / "requirements" / "runtime.txt")), ("--no-deps", "--editable", str(BEFORE)), _HTTP)
 _OVERRIDE: Final = "certifi"
@@ -46,7 +46,7 @@ _OVERRIDE: Final = "certifi"
 
 NAMES: Final = tuple(_INSTALLS)
 
-FRAMEWORKS: Final = ("toolyard", *(("before",) if BEFORE is not None else ()), "fastmcp", "sdk")
+FRAMEWORKS: Final = ("callyard", *(("before",) if BEFORE is not None else ()), "fastmcp", "sdk")
 """Those with a worker, which are measured in their own process."""
 
 INJECTED: Final = ("agents", "google_adk")
@@ -62,10 +62,10 @@ class InstallError(RuntimeError):
 
 def cache() -> Path:
     """Return the directory for all output."""
-    own = os.environ.get("TOOLYARD_BENCH")
+    own = os.environ.get("CALLYARD_BENCH")
     if own:
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolyard-bench-own"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callyard-bench-own"
 
 
 def python_of(name: str) -> str:
@@ -124,7 +124,7 @@ def _mark(name: str) -> Path:
 def _pins(name: str) -> str:
     """Return the dependencies of the environment as one text."""
     wanted = [" ".join(arguments) for arguments in _INSTALLS[name]]
-    return "\n".join([sys.version, *wanted, _LOCK.read_text() if name == "toolyard" else ""])
+    return "\n".join([sys.version, *wanted, _LOCK.read_text() if name == "callyard" else ""])
 
 
 def _run(command: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tables import as_table
 
-from toolyard import BudgetSettings, Channel, QueueSettings, RateSettings, Rule, Yard, tool
+from callyard import BudgetSettings, Channel, QueueSettings, RateSettings, Rule, Yard, tool
 
 _ROUNDS: Final = 5
 _CALLS: Final = 4000
@@ -31,7 +31,7 @@ _PLACES: Final = 16
 _WAITING: Final = 500
 _INTERACTIVE: Final = 400
 _EVERY_S: Final = 0.005
-_BACKGROUND: Final = Channel(name="bench", meta={"toolyard/priority": "background"})
+_BACKGROUND: Final = Channel(name="bench", meta={"callyard/priority": "background"})
 
 
 @tool(operation="query")

@@ -1,4 +1,4 @@
-"""Print the files of `src/toolyard` that one `tools/call` over HTTP passes through, in the order in which they are entered.
+"""Print the files of `src/callyard` that one `tools/call` over HTTP passes through, in the order in which they are entered.
 
 It serves a yard with our own HTTP server in this process, warms it up, and profiles a single call of the 2026-07-28 era.
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import toolyard
-from toolyard import Yard, tool
-from toolyard.config.settings import Serving
-from toolyard.transports.http import Http
+import callyard
+from callyard import Yard, tool
+from callyard.config.settings import Serving
+from callyard.transports.http import Http
 
-_ROOT = Path(toolyard.__file__).parent
+_ROOT = Path(callyard.__file__).parent
 _WARM_UP_CALLS = 50
 _PARAMS: dict[str, Any] = {
     "name": "add",

@@ -1,4 +1,4 @@
-"""The measured servers: Toolyard, its peers, and the limits."""
+"""The measured servers: Callyard, its peers, and the limits."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ __all__ = ["BEHIND", "GATEWAYS", "LIMIT", "OURS", "PEERS", "Peer", "absent"]
 
 _SERVERS: Final = Path(__file__).resolve().parent / "servers"
 
-OURS: Final = "toolyard"
+OURS: Final = "callyard"
 """The peer that the others are compared with."""
 
 LIMIT: Final = "limit"
@@ -52,13 +52,13 @@ class Peer(NamedTuple):
 PEERS: Final = {
     peer.name: peer
     for peer in (
-        Peer(OURS, "Toolyard", "toolyard", "toolyard_server.py", ("--shape", "envelope"), answers="envelope"),
-        Peer("toolyard-plain", "Toolyard, plain tools", "toolyard", "toolyard_server.py", ("--shape", "plain")),
+        Peer(OURS, "Callyard", "callyard", "callyard_server.py", ("--shape", "envelope"), answers="envelope"),
+        Peer("callyard-plain", "Callyard, plain tools", "callyard", "callyard_server.py", ("--shape", "plain")),
         Peer(
-            "toolyard-monitor",
-            "Toolyard, metrics, audit and access log, a console",
-            "toolyard",
-            "toolyard_server.py",
+            "callyard-monitor",
+            "Callyard, metrics, audit and access log, a console",
+            "callyard",
+            "callyard_server.py",
             ("--shape", "envelope", "--monitor"),
             transports=("http",),
             answers="envelope",
@@ -73,29 +73,29 @@ PEERS: Final = {
 }
 
 if BEFORE is not None:
-    _SCRIPT: Final = str(BEFORE / "bench" / "servers" / "toolyard_server.py")
-    PEERS["before"] = Peer("before", "Toolyard before", "before", _SCRIPT, ("--shape", "envelope"), answers="envelope")
+    _SCRIPT: Final = str(BEFORE / "bench" / "servers" / "callyard_server.py")
+    PEERS["before"] = Peer("before", "Callyard before", "before", _SCRIPT, ("--shape", "envelope"), answers="envelope")
 
-BEHIND: Final = PEERS["toolyard-plain"]
+BEHIND: Final = PEERS["callyard-plain"]
 """The server behind every gateway."""
 
 GATEWAYS: Final = {
     peer.name: peer
     for peer in (
-        Peer(OURS, "Toolyard, one upstream", "toolyard", "toolyard_gateway.py"),
+        Peer(OURS, "Callyard, one upstream", "callyard", "callyard_gateway.py"),
         Peer("fastmcp", "FastMCP 4.1.4, create_proxy", "fastmcp", "fastmcp_gateway.py"),
     )
 }
 
 if BEFORE is not None:
-    GATEWAYS["before"] = Peer("before", "Toolyard before", "before", str(BEFORE / "bench" / "servers" / "toolyard_gateway.py"))
+    GATEWAYS["before"] = Peer("before", "Callyard before", "before", str(BEFORE / "bench" / "servers" / "callyard_gateway.py"))
 
 
 def absent(peers: Sequence[Peer]) -> dict[str, str]:
     """Return the peers that cannot run here, with the reasons."""
     reasons = {peer.name: "It is not set up." for peer in peers if not is_ready(peer.environment)}
-    ours = [peer.name for peer in peers if peer.environment == "toolyard" and peer.name not in reasons]
+    ours = [peer.name for peer in peers if peer.environment == "callyard" and peer.name not in reasons]
     if ours:
-        tried = subprocess.run([python_of("toolyard"), "-c", "from toolyard import serve"], capture_output=True, check=False)  # noqa: S603 - our own environment
-        reasons |= dict.fromkeys(ours, "This checkout has no 'toolyard.serve'.") if tried.returncode else {}
+        tried = subprocess.run([python_of("callyard"), "-c", "from callyard import serve"], capture_output=True, check=False)  # noqa: S603 - our own environment
+        reasons |= dict.fromkeys(ours, "This checkout has no 'callyard.serve'.") if tried.returncode else {}
     return reasons

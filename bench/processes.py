@@ -36,7 +36,7 @@ class ServerError(RuntimeError):
 
 def environment(name: str = "") -> dict[str, str]:
     """Return our environment without Python's own variables, with variables that silence servers, and with a state directory."""
-    state = {"TOOLYARD_STATE_DIR": str(cache() / "state" / name)}
+    state = {"CALLYARD_STATE_DIR": str(cache() / "state" / name)}
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | _QUIET | state
 
 

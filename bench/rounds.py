@@ -55,7 +55,7 @@ class Subject(NamedTuple):
     def command(self, path: str) -> list[str]:
         """Return the command that measures a path, or lists them all if it is empty."""
         script = (
-            BEFORE / "bench" / "worker_toolyard.py" if BEFORE and self.environment == "before" else _HERE / f"worker_{self.environment}.py"
+            BEFORE / "bench" / "worker_callyard.py" if BEFORE and self.environment == "before" else _HERE / f"worker_{self.environment}.py"
         )
         return [python_of(self.environment), str(script), self.job, str(self.tools), path]
 

@@ -1,4 +1,4 @@
-"""Measure Toolyard against its peers, in one run on one machine: `setup` once, then any of the other commands."""
+"""Measure Callyard against its peers, in one run on one machine: `setup` once, then any of the other commands."""
 
 import argparse
 import json
@@ -22,11 +22,11 @@ _SYNC: Final = "(sync tool)"
 _HEAVY: Final = frozenset({"mcp", "starlette", "uvicorn", "click", "rich", "redis"})
 _INJECT_US: Final = 20
 _BARE: Final = "python -c pass"
-_YARD: Final = "from toolyard import Yard"
+_YARD: Final = "from callyard import Yard"
 _STARTS: Final = {
-    _BARE: ("toolyard", "pass"),
-    "import toolyard": ("toolyard", "import toolyard"),
-    _YARD: ("toolyard", _YARD),
+    _BARE: ("callyard", "pass"),
+    "import callyard": ("callyard", "import callyard"),
+    _YARD: ("callyard", _YARD),
     "from fastmcp import FastMCP": ("fastmcp", "from fastmcp import FastMCP"),
     "from mcp.server import MCPServer": ("sdk", "from mcp.server import MCPServer"),
 }
@@ -34,7 +34,7 @@ _STARTS: Final = {
 
 def inprocess(options: Options) -> Report:
     """CPU time of one call in the same process, by framework."""
-    subjects = {name: Subject(name, "calls") for name in FRAMEWORKS} | {"bare": Subject("toolyard", "bare")}
+    subjects = {name: Subject(name, "calls") for name in FRAMEWORKS} | {"bare": Subject("callyard", "bare")}
     rows = measure_paths(subjects, options.rounds, options.calls)
     of = {row.path: row.median for row in rows}
     lines = [[row.path, f"{row.median:.2f}", _middle(row), _times_ours(row, of)] for row in rows]
@@ -43,7 +43,7 @@ def inprocess(options: Options) -> Report:
 
 def inject(options: Options) -> Report:
     """CPU time that an adapter of an agent SDK adds to a call; it exits with 1 if that is more than the bar."""
-    subjects = {"toolyard": Subject("agents", "yard")} | {name: Subject(name, "inject") for name in INJECTED}
+    subjects = {"callyard": Subject("agents", "yard")} | {name: Subject(name, "inject") for name in INJECTED}
     rows = measure_paths(subjects, options.rounds, options.calls)
     ours = next(row.median for row in rows if row.path == _OURS)
     lines = [[row.path, f"{row.median:.2f}", _middle(row), f"{row.median - ours:.2f}"] for row in rows]
@@ -54,7 +54,7 @@ def inject(options: Options) -> Report:
 
 def growth(options: Options) -> Report:
     """CPU time of one call with few, many and very many tools: finding a tool must cost the same."""
-    subjects = {f"{size:,}": Subject("toolyard", "growth", size) for size in _SIZES}
+    subjects = {f"{size:,}": Subject("callyard", "growth", size) for size in _SIZES}
     rows = measure_paths(subjects, options.rounds, options.calls)
     of = {(row.path, row.subject): row.median for row in rows}
     least, *_, most = subjects
@@ -92,7 +92,7 @@ def start(options: Options) -> Report:
     above = {name: median - of[_BARE] for name, median in of.items()}
     lines = [[name, f"{of[name]:.1f}", f"{above[name]:.1f}", ratio(above[name], above[_YARD]), _named(heavy[name])] for name in of]
     head = ("code", "CPU ms", "above bare Python", "times ours", "heavy packages")
-    guilty = [name for name, found in heavy.items() if "toolyard" in name and found]
+    guilty = [name for name, found in heavy.items() if "callyard" in name and found]
     fault = f"'{guilty[0]}' imports {_named(heavy[guilty[0]])}." if guilty else ""
     return Report(keep("start", rows, heavy=heavy), as_table(head, lines), fault)
 

@@ -25,8 +25,8 @@ _MEMORY: Final = "import sys; sys.path.insert(0, {folder!r}); from worker_{name}
 def search(options: Options) -> Report:
     """CPU time of a query among very many tools, of the index, and of an added tool; and the memory of the index."""
     asked = _measure(("search", "search_tools"), options.rounds)
-    changed = _measure(("make_index",), max(2, options.rounds // _FEWER)) + _measure(("add_tool",), options.rounds, ("toolyard",))
-    memory = {name: _memory_of(name) for name in ("toolyard", "fastmcp")}
+    changed = _measure(("make_index",), max(2, options.rounds // _FEWER)) + _measure(("add_tool",), options.rounds, ("callyard",))
+    memory = {name: _memory_of(name) for name in ("callyard", "fastmcp")}
     of = {row.path: row.median for row in (*asked, *changed)}
     lines = [_line(row, of) for row in (*asked, *changed)]
     lines += [[f"memory of the index: {name}", f"{value:.2f} KB a tool", "", ""] for name, value in memory.items()]
@@ -34,7 +34,7 @@ def search(options: Options) -> Report:
     return Report(data, as_table(("path", "CPU ms, p50", "p99", "times ours"), lines))
 
 
-def _measure(jobs: tuple[str, ...], rounds: int, environments: tuple[str, ...] = ("toolyard", "fastmcp")) -> list[Row]:
+def _measure(jobs: tuple[str, ...], rounds: int, environments: tuple[str, ...] = ("callyard", "fastmcp")) -> list[Row]:
     """Measure one query, or one change, at a time, in milliseconds."""
     subjects = {f"{name}, {job}": Subject(name, job, _TOOLS) for name in environments for job in jobs}
     return [row.divided(1000) for row in measure_paths(subjects, rounds, 1)]

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 __all__ = ["Searched", "make_questions", "make_tools"]
 
-_PACKAGE: Final = Path(__file__).resolve().parents[1] / "src" / "toolyard"
+_PACKAGE: Final = Path(__file__).resolve().parents[1] / "src" / "callyard"
 _SEED: Final = 11
 _QUESTIONS: Final = 200
 _EACH: Final = 50

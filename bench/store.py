@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from tables import as_table
 
-from toolyard import Store, Yard, tool
-from toolyard.state.memory import MemoryStore
-from toolyard.state.sqlite import SqliteStore
+from callyard import Store, Yard, tool
+from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
 
 _CALLS: Final = 2000
 _CHARACTERS: Final = 60_000

@@ -103,7 +103,7 @@ def many(options: Options) -> Report:
                 for era in _spoken(options, peer):
                     pages = _walk(server, era)
                     probes[f"{_MANY:,} tools, {era}", peer.name] = peer.label, _walking(server, pages, era, seconds=options.seconds)
-                if peer.name == "toolyard-whole" or not _reply().exists():
+                if peer.name == "callyard-whole" or not _reply().exists():
                     _reply().write_text(server.ask(listing(""), "2026"))
         return report("list", measure(_in_order(probes), options.rounds), columns, skipped=skipped, tools=_MANY)
 
@@ -264,17 +264,17 @@ def _walking(server: HttpServer, pages: Sequence[Message], era: str, *, seconds:
 def _listing_peers(peers: Iterable[Peer]) -> list[Peer]:
     """Return the peers with ours twice, in pages and in one page. The limit is last, because it repeats another's answer."""
     ours = PEERS[OURS]
-    paged = ours._replace(label=f"Toolyard, pages of {_PAGE:,}", options=(*ours.options, "--page", str(_PAGE)))
-    whole = ours._replace(name="toolyard-whole", label="Toolyard, one page")
-    plain = "toolyard-plain"
+    paged = ours._replace(label=f"Callyard, pages of {_PAGE:,}", options=(*ours.options, "--page", str(_PAGE)))
+    whole = ours._replace(name="callyard-whole", label="Callyard, one page")
+    plain = "callyard-plain"
     return [row for peer in peers if peer.name != plain for row in ((paged, whole) if peer.name == OURS else (peer,))]
 
 
 def _starting_peers(peers: Iterable[Peer]) -> list[Peer]:
     """Return the peers with ours twice, with functions and with ready-made tools."""
     ours = PEERS[OURS]
-    ready = ours._replace(name="toolyard-ready", label="Toolyard, ready-made tools", script="toolyard_ready_server.py", options=())
-    return [row for peer in peers if peer.name != "toolyard-plain" for row in ((peer, ready) if peer.name == OURS else (peer,))]
+    ready = ours._replace(name="callyard-ready", label="Callyard, ready-made tools", script="callyard_ready_server.py", options=())
+    return [row for peer in peers if peer.name != "callyard-plain" for row in ((peer, ready) if peer.name == OURS else (peer,))]
 
 
 def _walk(server: HttpServer, era: str) -> list[Message]:

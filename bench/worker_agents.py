@@ -6,14 +6,14 @@ from typing import Any, Final
 from tools import ARGUMENTS, BASE
 from worker import Bench, work
 
-from toolyard import Yard
-from toolyard.inject import Conversation, plain_tools
-from toolyard.inject.claude import SERVER_NAME, claude_servers
-from toolyard.inject.function_calling import messages_results
-from toolyard.inject.langchain import langchain_tools
-from toolyard.inject.openai import openai_tools
-from toolyard.inject.pydantic_ai import pydantic_ai_toolset
-from toolyard.monitor import Ring
+from callyard import Yard
+from callyard.inject import Conversation, plain_tools
+from callyard.inject.claude import SERVER_NAME, claude_servers
+from callyard.inject.function_calling import messages_results
+from callyard.inject.langchain import langchain_tools
+from callyard.inject.openai import openai_tools
+from callyard.inject.pydantic_ai import pydantic_ai_toolset
+from callyard.monitor import Ring
 
 _JSON: Final = '{"a": 1, "b": 2}'
 

@@ -3,9 +3,9 @@
 from tools import ARGUMENTS, BASE
 from worker import Bench, work
 
-from toolyard import Yard
-from toolyard.inject.google_adk import google_adk_toolset
-from toolyard.monitor import Ring
+from callyard import Yard
+from callyard.inject.google_adk import google_adk_toolset
+from callyard.monitor import Ring
 
 
 async def _inject(bench: Bench, _: int) -> None:

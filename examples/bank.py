@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from toolyard import Call, Example, Reason, Session, ToolError, Yard, tool
-from toolyard.model.errors import invalid_input
+from callyard import Call, Example, Reason, Session, ToolError, Yard, tool
+from callyard.model.errors import invalid_input
 
 AccountName = Annotated[str, Field(pattern="^[a-z]{1,20}$", description="The name of an account, such as 'savings'.")]
 Cents = Annotated[int, Field(ge=1, le=10_000_000, description="An amount in cents.")]

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from toolyard import Call, Reason, ToolError, Yard, serve, tool
+from callyard import Call, Reason, ToolError, Yard, serve, tool
 
 Priority = Literal["low", "normal", "urgent"]
 TicketNumber = Annotated[int, Field(ge=1, description="The number of a ticket, such as 1.")]

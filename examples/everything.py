@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from toolyard import (
+from callyard import (
     Audio,
     Call,
     ClientRequest,
@@ -35,8 +35,8 @@ from toolyard import (
     serve,
     tool,
 )
-from toolyard.dispatch.tool import check_by_schema
-from toolyard.providers import Publish
+from callyard.dispatch.tool import check_by_schema
+from callyard.providers import Publish
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 
 @tool(operation="query")

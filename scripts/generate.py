@@ -12,20 +12,20 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard import CODES, Limits
-from toolyard.cli import main as toolyard_command
-from toolyard.cli.parser import make_parsers
-from toolyard.cli.reference import reference
-from toolyard.config import Authentication, Key, Setting, Settings, known_settings
-from toolyard.config.profiles import ProfileTable
-from toolyard.config.settings import AgentSettings, ApprovalSettings, MonitorSettings, PolicySettings, Serving, meanings
-from toolyard.model.profile import Toolset
-from toolyard.model.rule import Predicate, Rule
-from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
-from toolyard.providers.upstream.scan import ALL_RULES
-from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
-from toolyard.runtimes.settings import RuntimeSettings
-from toolyard.search.settings import SearchSettings
+from callyard import CODES, Limits
+from callyard.cli import main as callyard_command
+from callyard.cli.parser import make_parsers
+from callyard.cli.reference import reference
+from callyard.config import Authentication, Key, Setting, Settings, known_settings
+from callyard.config.profiles import ProfileTable
+from callyard.config.settings import AgentSettings, ApprovalSettings, MonitorSettings, PolicySettings, Serving, meanings
+from callyard.model.profile import Toolset
+from callyard.model.rule import Predicate, Rule
+from callyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
+from callyard.providers.upstream.scan import ALL_RULES
+from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
+from callyard.runtimes.settings import RuntimeSettings
+from callyard.search.settings import SearchSettings
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -77,9 +77,9 @@ def settings() -> str:
     """Return the page of settings."""
     return _page(
         "Settings",
-        "Every setting has a key in `toolyard.toml` and an environment variable, and some have a flag of `toolyard serve`. A flag",
-        "overrides the variable, the variable overrides the file, and the file overrides the default. `toolyard config` prints them all.",
-        "See [Configuration](../guides/configuration.md); with [a JSON Schema](toolyard.schema.json) editors complete the file.",
+        "Every setting has a key in `callyard.toml` and an environment variable, and some have a flag of `callyard serve`. A flag",
+        "overrides the variable, the variable overrides the file, and the file overrides the default. `callyard config` prints them all.",
+        "See [Configuration](../guides/configuration.md); with [a JSON Schema](callyard.schema.json) editors complete the file.",
         "",
         "An empty variable sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`; items of",
         "lists are separated by commas; tables and lists of tables are JSON, such as `api_keys`, `profiles` and `tools` of `[queue]`.",
@@ -97,7 +97,7 @@ def settings() -> str:
         "## `[limits]`",
         "",
         "The limits of calls: the fields of `Limits`, which a yard can also have from code: `Yard(limits=Limits(timeout=30))`. A variable",
-        "is named after its limit, such as `TOOLYARD_LIMIT_TIMEOUT`. An unknown or negative limit is refused. The tool `get_settings` of",
+        "is named after its limit, such as `CALLYARD_LIMIT_TIMEOUT`. An unknown or negative limit is refused. The tool `get_settings` of",
         "the system pack returns the limits in effect.",
         "",
         "| setting | default | means |",
@@ -113,7 +113,7 @@ def settings() -> str:
         "## `[runtime]`",
         "",
         "Where programs of agents run: the fields of `RuntimeSettings`, which a yard can also have from code. See",
-        "[Let agents write programs](../guides/code.md). The flags of `toolyard serve` for them begin with `--runtime-`.",
+        "[Let agents write programs](../guides/code.md). The flags of `callyard serve` for them begin with `--runtime-`.",
         "",
         *_table("runtime"),
         "",
@@ -151,7 +151,7 @@ def settings() -> str:
         "",
         "## `[agents]`",
         "",
-        "Agents that the server runs with its tools: see [Run agents](../guides/agents.md). The flags of `toolyard serve` for them begin",
+        "Agents that the server runs with its tools: see [Run agents](../guides/agents.md). The flags of `callyard serve` for them begin",
         "with `--agents-`; `--agents` alone is `enabled`.",
         "",
         *_table("agents"),
@@ -186,7 +186,7 @@ def settings() -> str:
         "## `[upstreams.NAME.login.identity]`",
         "",
         "The identity provider of cross-app access: see [Sign in at upstreams](../guides/login.md). It needs an `issuer`, which is its",
-        "URL, and a `client_id`, which is the client that is registered there for Toolyard.",
+        "URL, and a `client_id`, which is the client that is registered there for Callyard.",
         "",
         *_fields(Identity),
         "",
@@ -213,7 +213,7 @@ def scan_rules() -> str:
     """Return the page of the rules of a scan."""
     return _page(
         "Rules of a scan",
-        "What `toolyard scan` looks for in the definitions of upstreams: names, titles, descriptions, schemas, annotations and",
+        "What `callyard scan` looks for in the definitions of upstreams: names, titles, descriptions, schemas, annotations and",
         "instructions. *high* is hardly ever harmless and makes the command exit with 1; *medium* sometimes is harmless; *low* is worth a",
         "look. Phrases are matched in lower case, without hidden characters and with lookalike letters replaced. See",
         "[Pin what upstreams offer](../guides/pinning.md).",
@@ -225,7 +225,7 @@ def scan_rules() -> str:
 
 
 def schema() -> str:
-    """Return the JSON Schema of toolyard.toml."""
+    """Return the JSON Schema of callyard.toml."""
     structs = (*SECTIONS.values(), Key, Rule, Predicate, Login, Identity, Reshape, *(struct for struct, _ in TABLES.values()))
     _, definitions = msgspec.json.schema_components(structs, ref_template="#/$defs/{name}")
     for struct in structs:
@@ -244,7 +244,7 @@ def schema() -> str:
     top["upstream_defaults"] = {"$ref": "#/$defs/UpstreamSettings", "description": "Settings for all upstreams."}
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "toolyard.toml",
+        "title": "callyard.toml",
         "$ref": "#/$defs/Settings",
         "$defs": definitions,
     }
@@ -255,7 +255,7 @@ def tools() -> str:
     """Return the page of the tools in the example yard and the system pack."""
     return _page(
         "Tools",
-        "The tools of [examples/bank.py](../../examples/bank.py) and of the system pack, as `toolyard manifest examples/bank.py",
+        "The tools of [examples/bank.py](../../examples/bank.py) and of the system pack, as `callyard manifest examples/bank.py",
         "--markdown` prints them. Your own yard can have such a page, too.",
         "",
         manifest("examples/bank.py"),
@@ -266,7 +266,7 @@ def manifest(target: str) -> str:
     """Return the tool reference of a yard in Markdown, with headings one level deeper."""
     output = io.StringIO()
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(output):
-        toolyard_command(["manifest", target, "--markdown"])
+        callyard_command(["manifest", target, "--markdown"])
     return re.sub("^#", "##", output.getvalue().strip(), flags=re.MULTILINE)
 
 
@@ -330,7 +330,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes,
     "scan.md": scan_rules,
     "settings.md": settings,
-    "toolyard.schema.json": schema,
+    "callyard.schema.json": schema,
     "tools.md": tools,
     "cli.md": reference,
 }

@@ -48,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as state:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "XDG_STATE_HOME": state, "PATH": path}
-        command = [sys.executable, "-m", "toolyard", "serve", "examples/bank.toml", "--port", "0"]
+        command = [sys.executable, "-m", "callyard", "serve", "examples/bank.toml", "--port", "0"]
         with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own program
             try:
                 login = read_address(server)

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from toolyard.search.stem import stem
-from toolyard.search.text import FILE, STOP_WORDS
+from callyard.search.stem import stem
+from callyard.search.text import FILE, STOP_WORDS
 
 # The packages are no dependencies of the project, not even of its development.
 numpy: Final[Any] = import_module("numpy")
@@ -51,7 +51,7 @@ def main() -> None:
     ) * numpy.float32(0.5**0.5)
     near = _neighbours(words, vectors)
     text = " ".join(words[:COMMON]) + "\n" + "\n".join(_lines(near))
-    target = Path(__file__).parents[1] / "src" / "toolyard" / "search" / FILE
+    target = Path(__file__).parents[1] / "src" / "callyard" / "search" / FILE
     target.write_bytes(zlib.compress(text.encode(), 9))
     print(f"{target.name}: {len(near)} stems, {sum(map(len, near.values()))} pairs, {target.stat().st_size} bytes")
 

@@ -14,12 +14,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
-    "toolyard",
+    "callyard",
     max_examples=int(os.environ.get("CI_EXAMPLES", "200")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("toolyard")
+settings.load_profile("callyard")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import pytest
 
-from toolyard.model.schema import MAX_ISSUES
+from callyard.model.schema import MAX_ISSUES
 
 NOISE = 4 if "coverage" in sys.modules else 2  # measuring coverage takes as long as the code itself
 """How much longer than 250 ms a client may wait here."""
@@ -31,7 +31,7 @@ APP = """
 import json, sys
 from typing import Literal
 from pydantic import BaseModel
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 class A(BaseModel):
     a: int
@@ -140,7 +140,7 @@ ATTACKS: dict[str, tuple[str, Callable[[], str], str]] = {
 def served(folder: Path) -> "Generator[tuple[subprocess.Popen[str], str]]":
     """Serve the app over HTTP, and return the process and its address."""
     (folder / "app.py").write_text(APP)
-    command = [sys.executable, "-m", "toolyard", "serve", str(folder / "app.py"), "--transport", "http", "--port", "0"]
+    command = [sys.executable, "-m", "callyard", "serve", str(folder / "app.py"), "--transport", "http", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:  # noqa: S603 - our own
         assert process.stderr is not None
         try:

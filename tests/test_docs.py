@@ -21,13 +21,13 @@ from typing import Any, NamedTuple, cast
 import pytest
 from msgspec.structs import fields
 
-import toolyard
-from toolyard import CODES, Limits, Rule, Toolset
-from toolyard.cli.parser import make_parsers
-from toolyard.config import known_settings
-from toolyard.config.profiles import ProfileTable
-from toolyard.providers.functions.decorators import ToolOptions
-from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
+import callyard
+from callyard import CODES, Limits, Rule, Toolset
+from callyard.cli.parser import make_parsers
+from callyard.config import known_settings
+from callyard.config.profiles import ProfileTable
+from callyard.providers.functions.decorators import ToolOptions
+from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -38,7 +38,7 @@ _FENCE = re.compile(r"^(?P<marks>```+)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=marks
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _WORD = re.compile(r"^\| \*\*(.+?)\*\* \|", re.MULTILINE)
 _EVENT = re.compile(r'(?:_(?:log|audit)\.\w+\(|log_exception\(\s*_log,)\s*"(\w+)')
-_RUN = ("toolyard ", "python examples/")
+_RUN = ("callyard ", "python examples/")
 _VOLATILE = (
     (re.compile(r"\bc_[0-9a-f]{4,}\b"), "c_0"),
     (re.compile(r"\bs_[0-9a-f]{4,}\b"), "s_0"),
@@ -115,7 +115,7 @@ def test_the_python_of_a_page_runs_and_prints_what_is_shown(page: Path) -> None:
 @contextmanager
 def _log_levels_restored() -> Generator[None]:
     """Restore the levels of the loggers, which pages may change."""
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("toolyard")]
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("callyard")]
     before = [(logger, logger.level) for logger in (logging.root, *map(logging.getLogger, names))]
     try:
         yield
@@ -136,7 +136,7 @@ def _run(block: Block, page: Path, namespace: dict[str, Any], runner: asyncio.Ru
 
 @pytest.mark.parametrize(("page", "command", "shown"), _shell_commands(), ids=[command for _, command, _ in _shell_commands()])
 def test_a_command_of_a_page_prints_what_is_shown(page: Path, command: str, shown: str) -> None:
-    """A page marks a command that does not exit with 0, as in `toolyard call …  # exits 10`."""
+    """A page marks a command that does not exit with 0, as in `callyard call …  # exits 10`."""
     program, *arguments = shlex.split(command, comments=True)
     path = sys.executable if program == "python" else str(Path(sys.executable).parent / program)
 
@@ -184,7 +184,7 @@ def _is_part(part: object, whole: object) -> bool:
     [
         ("reference/codes.md", list(CODES)),
         ("reference/settings.md", list(Limits.__struct_fields__)),
-        ("reference/api.md", list(toolyard.__all__)),
+        ("reference/api.md", list(callyard.__all__)),
         ("guides/write-a-tool.md", list(ToolOptions.__struct_fields__)),
     ],
     ids=["codes", "settings", "public names", "options of @tool"],
@@ -209,7 +209,7 @@ def _section(page: Path, anchor: str) -> str:
 
 def _parameters(public: Any) -> list[str]:
     """Return the names of the parameters of a class or function; types, protocols, enums and what only the yard makes have none."""
-    if public in (toolyard.Call, toolyard.Session) or getattr(public, "_is_protocol", False) or isinstance(public, EnumType):
+    if public in (callyard.Call, callyard.Session) or getattr(public, "_is_protocol", False) or isinstance(public, EnumType):
         return []
     try:
         parameters = inspect.signature(public).parameters.values()
@@ -218,7 +218,7 @@ def _parameters(public: Any) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)]
 
 
-@pytest.mark.parametrize("name", toolyard.__all__)
+@pytest.mark.parametrize("name", callyard.__all__)
 def test_the_page_of_public_names_has_every_parameter(name: str) -> None:
     page = DOCS / "reference" / "api.md"
     taken = _cells(page.read_text(encoding="utf-8"))[name][3]
@@ -226,7 +226,7 @@ def test_the_page_of_public_names_has_every_parameter(name: str) -> None:
     linked = [_section((page.parent / path) if path else page, anchor) for path, _, anchor in links]
     words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", " ".join([taken, *linked])))))
 
-    assert [parameter for parameter in _parameters(getattr(toolyard, name)) if parameter not in words] == []
+    assert [parameter for parameter in _parameters(getattr(callyard, name)) if parameter not in words] == []
 
 
 def test_the_page_of_public_names_calls_a_yard_as_the_code_does() -> None:
@@ -236,7 +236,7 @@ def test_the_page_of_public_names_calls_a_yard_as_the_code_does() -> None:
         for name, arguments in re.findall(r"^\| `(?:await )?yard\.(\w+)\((.*)\)` \|", text, re.MULTILINE)
     }
     written_for_programs = {"configure", "use_rules", "open"}
-    methods = dict(inspect.getmembers(toolyard.Yard, inspect.isfunction))
+    methods = dict(inspect.getmembers(callyard.Yard, inspect.isfunction))
 
     expected = {name: list(inspect.signature(method).parameters)[1:] for name, method in methods.items() if not name.startswith("_")}
     assert shown == {name: parameters for name, parameters in expected.items() if name not in written_for_programs}
@@ -265,14 +265,14 @@ def test_the_number_of_codes_is_right(page: str) -> None:
 def test_every_command_is_documented() -> None:
     text = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 
-    assert [name for name in make_parsers().commands if f"## toolyard {name}\n" not in text] == []
+    assert [name for name in make_parsers().commands if f"## callyard {name}\n" not in text] == []
 
 
 def _events_by_logger() -> dict[str, set[str]]:
     """Return the events that the source logs, by the name of their logger."""
     source = ROOT / "src"
     events: dict[str, set[str]] = {}
-    for path in (source / "toolyard").rglob("*.py"):
+    for path in (source / "callyard").rglob("*.py"):
         if "cli" in path.parts:
             continue
         text = path.read_text(encoding="utf-8")
@@ -284,7 +284,7 @@ def _events_by_logger() -> dict[str, set[str]]:
 
 
 def test_the_table_of_loggers_has_every_event_in_the_row_of_its_logger() -> None:
-    rows = [row for row in (DOCS / "guides" / "logging-and-records.md").read_text(encoding="utf-8").splitlines() if "| `toolyard." in row]
+    rows = [row for row in (DOCS / "guides" / "logging-and-records.md").read_text(encoding="utf-8").splitlines() if "| `callyard." in row]
     events = _events_by_logger()
     missing = [
         f"{logger}: {event}"
@@ -294,7 +294,7 @@ def test_the_table_of_loggers_has_every_event_in_the_row_of_its_logger() -> None
     ]
     unknown = [name for row in rows for name in re.findall(r"`([\w.]+)`", row.split("|")[1]) if name not in events]
 
-    assert {"slow", "defect"} <= events["toolyard.dispatch.outcome"]
+    assert {"slow", "defect"} <= events["callyard.dispatch.outcome"]
     assert (sorted(missing), sorted(unknown)) == ([], [])
 
 
@@ -308,7 +308,7 @@ def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> Non
 
 def test_the_architecture_page_lists_every_folder_and_only_files_that_exist() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    source = ROOT / "src" / "toolyard"
+    source = ROOT / "src" / "callyard"
     paths = [path.relative_to(source).as_posix() for path in source.rglob("*.py")]
     tree = re.findall(r"^      ([\w.]+)(?:/| ) ", text, re.MULTILINE)
     top = [path.name for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.testing.models import ScriptedAnthropic, ToolUse
+from callyard.testing.models import ScriptedAnthropic, ToolUse
 
 ROOT = Path(__file__).parent.parent
 SERVER = ROOT / "examples" / "everything.py"
@@ -39,7 +39,7 @@ def test_the_example_that_is_a_server_answers_on_stdio_and_ends_with_its_client(
     assert ran.returncode == 0
     assert json.loads(ran.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
     [line] = [line for line in ran.stderr.splitlines() if not line.startswith("ticket ")]
-    assert re.fullmatch(rf"\S+ INFO toolyard\.launch\.serve serving yard={name} transport=stdio address=stdio", line)
+    assert re.fullmatch(rf"\S+ INFO callyard\.launch\.serve serving yard={name} transport=stdio address=stdio", line)
 
 
 def test_the_tests_of_the_embedded_agent_pass() -> None:

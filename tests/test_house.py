@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-import toolyard
-from toolyard.model.errors import CODES, CodeName
+import callyard
+from callyard.model.errors import CODES, CodeName
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted((ROOT / "src" / "toolyard").rglob("*.py"))
+SOURCES = sorted((ROOT / "src" / "callyard").rglob("*.py"))
 FILE_LINES = 600
 FUNCTION_LINES = 50
 CALL_FIELDS = 20
 POSITIONAL_ARGUMENTS = 5
-MODULES = [pytest.param(path, id=str(path.relative_to(ROOT / "src" / "toolyard"))) for path in SOURCES]
+MODULES = [pytest.param(path, id=str(path.relative_to(ROOT / "src" / "callyard"))) for path in SOURCES]
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -93,7 +93,7 @@ def test_an_unregistered_code_is_found_in_source(line: str) -> None:
 
 def test_a_failure_needs_a_registered_code() -> None:
     with pytest.raises(ValueError, match="made_up"):
-        toolyard.ToolError("made_up", "No.")  # pyright: ignore[reportArgumentType] - the wrong code is the test
+        callyard.ToolError("made_up", "No.")  # pyright: ignore[reportArgumentType] - the wrong code is the test
 
 
 def test_the_type_and_the_table_of_codes_agree() -> None:
@@ -112,11 +112,11 @@ def test_only_one_module_imports_pydantic(path: Path) -> None:
 
 
 def test_every_public_name_is_loaded_when_first_used() -> None:
-    for name in toolyard.__all__:
-        assert getattr(toolyard, name) is not None
+    for name in callyard.__all__:
+        assert getattr(callyard, name) is not None
     with pytest.raises(AttributeError, match="nothing_of_ours"):
-        toolyard.nothing_of_ours  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - the access raises
-    assert dir(toolyard) == sorted(toolyard.__all__)
+        callyard.nothing_of_ours  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - the access raises
+    assert dir(callyard) == sorted(callyard.__all__)
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=str)
@@ -137,13 +137,13 @@ def imported_by(code: str) -> set[str]:
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     heavy = {"mcp", "starlette", "uvicorn", "click", "rich", "redis", "pydantic", "msgspec", "jsonschema_rs", "asyncio"}
-    assert not heavy & imported_by("import toolyard")
+    assert not heavy & imported_by("import callyard")
 
 
 def test_a_yard_of_plain_functions_does_not_import_pydantic() -> None:
     code = """
 import asyncio
-from toolyard import Yard
+from callyard import Yard
 async def add(a: int, b: list[str] | None = None) -> dict[str, int]:
     return {"a": a}
 async def main():
@@ -160,7 +160,7 @@ HOST_STATE = """
 import asyncio, gc, json, logging, os, signal, sys, warnings
 
 def host_state():
-    ours = logging.getLogger("toolyard")
+    ours = logging.getLogger("callyard")
     return {
         "gc enabled": gc.isenabled(),
         "gc threshold": gc.get_threshold(),
@@ -170,7 +170,7 @@ def host_state():
         "young object stays young": gc.isenabled() or any(item is young for item in gc.get_objects(generation=0)),
         "event loop policy": repr(asyncio.get_event_loop_policy()),
         "root logger": [logging.root.level, repr(logging.root.handlers), repr(logging.root.filters), logging.root.manager.disable],
-        "toolyard logger": [ours.level, repr(ours.handlers), repr(ours.filters), ours.propagate, ours.disabled],
+        "callyard logger": [ours.level, repr(ours.handlers), repr(ours.filters), ours.propagate, ours.disabled],
         "logger class": repr(logging.getLoggerClass()),
         "signal handlers": {number.name: repr(signal.getsignal(number)) for number in signal.valid_signals() if hasattr(number, "name")},
         "environment": dict(os.environ),
@@ -183,10 +183,10 @@ def host_state():
 gc.disable() if COLLECTOR_OFF else gc.enable()
 young = [object()]
 before = host_state()
-import toolyard
-for name in toolyard.__all__:
-    getattr(toolyard, name)
-import toolyard.testing
+import callyard
+for name in callyard.__all__:
+    getattr(callyard, name)
+import callyard.testing
 print(json.dumps([before, host_state()]))
 """
 
@@ -211,7 +211,7 @@ def test_no_text_names_a_path_of_a_machine_or_a_package_index(path: Path) -> Non
 
 
 def test_a_call_has_few_enough_fields_to_be_known_by_heart() -> None:
-    assert len(toolyard.Call.__struct_fields__) <= CALL_FIELDS
+    assert len(callyard.Call.__struct_fields__) <= CALL_FIELDS
 
 
 VARIADIC = {"_log", "_audit", "terminal"}
@@ -247,4 +247,4 @@ def test_exceptions_are_logged_without_their_messages_except_at_debug(path: Path
 
 
 def test_type_checkers_are_told_that_the_package_has_types() -> None:
-    assert (ROOT / "src" / "toolyard" / "py.typed").is_file()
+    assert (ROOT / "src" / "callyard" / "py.typed").is_file()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolyard import Call, Caller, Envelope, Limits, Profile, Session, ToolError, Toolset, Yard, tool
-from toolyard.model.errors import CODES, CodeName
-from toolyard.testing import FakeSink
+from callyard import Call, Caller, Envelope, Limits, Profile, Session, ToolError, Toolset, Yard, tool
+from callyard.model.errors import CODES, CodeName
+from callyard.testing import FakeSink
 
 LEAK = "hunter2 /home/ada/path.py"
 FAULTS: list[type[BaseException]] = [

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolyard._internal.project import find_project, project_dir
-from toolyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard._internal.project import find_project, project_dir
+from callyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
+from callyard.providers.upstream.settings import UpstreamSettings
 
 READY = """
-from toolyard import Operation, Tool, ToolSpec, Yard, serve
-from toolyard.dispatch.tool import check_by_schema
+from callyard import Operation, Tool, ToolSpec, Yard, serve
+from callyard.dispatch.tool import check_by_schema
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer", "default": 1}}, "additionalProperties": False}
 SPEC = ToolSpec(name="add", description="Add.", input_schema=SCHEMA, operation=Operation.QUERY)
 async def add(call):
@@ -23,7 +23,7 @@ async def add(call):
 yard = Yard(tools=[Tool(spec=SPEC, handler=add, check=check_by_schema(SCHEMA))])
 """
 FUNCTION = """
-from toolyard import Yard, serve, tool
+from callyard import Yard, serve, tool
 @tool(operation="query")
 def add(count: int, word: str = "a", more: list[str] | None = None) -> list[int]:
     "Add."
@@ -62,22 +62,22 @@ ELSEWHERE = {
         "secrets",
     ),
     *("shlex", "shutil", "sysconfig", "tomllib", "uvicorn"),
-    *("toolyard.launch.hint", "toolyard.cli.parser", "toolyard.search.index", "toolyard.transports.auth", "toolyard.transports.http"),
-    *("toolyard.dispatch.detached", "toolyard.jobs.run", "toolyard.metatools.chain_run", "toolyard.metatools.tool_results"),
-    *("toolyard.model.coercion", "toolyard.model.signature", "toolyard.policy.approval_requests", "toolyard.policy.approvals"),
+    *("callyard.launch.hint", "callyard.cli.parser", "callyard.search.index", "callyard.transports.auth", "callyard.transports.http"),
+    *("callyard.dispatch.detached", "callyard.jobs.run", "callyard.metatools.chain_run", "callyard.metatools.tool_results"),
+    *("callyard.model.coercion", "callyard.model.signature", "callyard.policy.approval_requests", "callyard.policy.approvals"),
 }
 
 
 GATEWAY = """
 before = set(sys.modules)
-from toolyard.cli import main
+from callyard.cli import main
 main(["serve", {file!r}])
 print("loaded:", *sorted(set(sys.modules) - before), file=sys.stderr)
 """
 GATEWAY_ELSEWHERE = {
-    *ELSEWHERE - {"argparse", "tomllib", "toolyard.cli.parser"},
-    *("toolyard.providers.functions", "toolyard.providers.upstream.http", "toolyard.providers.upstream.stdio"),
-    *("toolyard.providers.upstream.oauth.signin", "toolyard.providers.upstream.scan"),
+    *ELSEWHERE - {"argparse", "tomllib", "callyard.cli.parser"},
+    *("callyard.providers.functions", "callyard.providers.upstream.http", "callyard.providers.upstream.stdio"),
+    *("callyard.providers.upstream.oauth.signin", "callyard.providers.upstream.scan"),
 }
 ADD = {"name": "add", "inputSchema": {"type": "object"}}
 
@@ -97,7 +97,7 @@ def loaded_by_code(code: str) -> set[str]:
 
 
 def test_a_server_of_ready_made_tools_starts_without_what_its_first_list_does_not_need() -> None:
-    assert not (ELSEWHERE | {"toolyard.providers.functions"}) & loaded_by(READY)
+    assert not (ELSEWHERE | {"callyard.providers.functions"}) & loaded_by(READY)
 
 
 def test_a_server_of_plain_functions_starts_without_what_its_first_list_does_not_need() -> None:
@@ -111,11 +111,11 @@ def test_a_gateway_starts_without_what_its_first_list_does_not_need(tmp_path: Pa
         lines += [f"[upstreams.{name}]", f'command = "{settings.command}"' if settings.command else f'url = "{settings.url}"']
         there = replace(settings, cwd=str(tmp_path)) if settings.command else settings
         save(
-            folder_of(project_dir(state, find_project(tmp_path / "toolyard.toml")), name),
+            folder_of(project_dir(state, find_project(tmp_path / "callyard.toml")), name),
             replace(catalogue, endpoint_hash=endpoint_hash(there)),
         )
-    (tmp_path / "toolyard.toml").write_text("\n".join(lines))
-    code = f"import os, sys\nos.environ['TOOLYARD_STATE_DIR'] = {str(state)!r}\n" + GATEWAY.format(file=str(tmp_path / "toolyard.toml"))
+    (tmp_path / "callyard.toml").write_text("\n".join(lines))
+    code = f"import os, sys\nos.environ['CALLYARD_STATE_DIR'] = {str(state)!r}\n" + GATEWAY.format(file=str(tmp_path / "callyard.toml"))
 
     loaded_by_code(code)  # the first start of all accepts what is new, which takes more
 
@@ -125,7 +125,7 @@ def test_a_gateway_starts_without_what_its_first_list_does_not_need(tmp_path: Pa
 VISITED_LATER = """
 import asyncio, atexit, os, signal, sys
 from contextlib import asynccontextmanager
-from toolyard import Yard, serve
+from callyard import Yard, serve
 @asynccontextmanager
 async def ends_at_once(yard):
     asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
@@ -138,13 +138,13 @@ serve(Yard(lifespan=ends_at_once), transport="http", port=0)
 def test_a_server_with_a_console_starts_without_its_pages() -> None:
     done = subprocess.run([sys.executable, "-c", VISITED_LATER], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
 
-    assert "toolyard.console.app" in done.stdout.split()
-    assert not {"jinja2", "toolyard.console.pages", "toolyard.runtimes.selection"} & set(done.stdout.split())
+    assert "callyard.console.app" in done.stdout.split()
+    assert not {"jinja2", "callyard.console.pages", "callyard.runtimes.selection"} & set(done.stdout.split())
 
 
 COLLECTED = """
 import gc
-from toolyard import Yard, serve, tool
+from callyard import Yard, serve, tool
 class Node:
     pass
 @tool

@@ -1,8 +1,8 @@
 from typing import Any
 
-from toolyard import Call, Caller, Operation, Profile, Tool, Toolset, ToolSpec, Yard, tool
-from toolyard.dispatch.tool import check_by_schema
-from toolyard.testing import FakeClock, FakeProvider, FakeSink, connect
+from callyard import Call, Caller, Operation, Profile, Tool, Toolset, ToolSpec, Yard, tool
+from callyard.dispatch.tool import check_by_schema
+from callyard.testing import FakeClock, FakeProvider, FakeSink, connect
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolyard import (
+from callyard import (
     Call,
     Caller,
     Envelope,
@@ -23,11 +23,11 @@ from toolyard import (
     Yard,
     tool,
 )
-from toolyard.dispatch.tool import check_by_schema
-from toolyard.model.envelope import Failure
-from toolyard.providers import Publish
-from toolyard.state.memory import MemoryStore
-from toolyard.testing import FakeProvider, FakeSink
+from callyard.dispatch.tool import check_by_schema
+from callyard.model.envelope import Failure
+from callyard.providers import Publish
+from callyard.state.memory import MemoryStore
+from callyard.testing import FakeProvider, FakeSink
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 READ_ONLY = Profile(name="read_only", toolsets=(Toolset(name="queries", operations=(Operation.QUERY,)),))
@@ -501,9 +501,9 @@ async def test_how_busy_a_yard_is_can_be_asked() -> None:
 
 
 def test_the_public_names_are_there_and_no_others() -> None:
-    import toolyard  # noqa: PLC0415 - the module is what is tested
+    import callyard  # noqa: PLC0415 - the module is what is tested
 
-    assert dir(toolyard) == sorted(toolyard.__all__)
-    assert all(getattr(toolyard, name) is not None for name in toolyard.__all__)
+    assert dir(callyard) == sorted(callyard.__all__)
+    assert all(getattr(callyard, name) is not None for name in callyard.__all__)
     with pytest.raises(AttributeError):
-        _ = getattr(toolyard, "nothing")  # noqa: B009 - a name that type checkers would refuse
+        _ = getattr(callyard, "nothing")  # noqa: B009 - a name that type checkers would refuse

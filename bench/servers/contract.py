@@ -35,10 +35,10 @@ def parse() -> Start:
     way.add_argument("--http", type=int, default=0, metavar="PORT", help="serve POST /mcp on this port")
     parser.add_argument("--mode", choices=["json", "default"], default="json", help="stateless and JSON, or as it comes")
     parser.add_argument("--tools", type=int, default=5, help="how many tools to serve")
-    parser.add_argument("--shape", choices=["envelope", "plain"], default="plain", help="how Toolyard answers: plain is as the peers do")
-    parser.add_argument("--page", type=int, default=0, help="tools in a page of Toolyard's list; 0 is all of them")
+    parser.add_argument("--shape", choices=["envelope", "plain"], default="plain", help="how Callyard answers: plain is as the peers do")
+    parser.add_argument("--page", type=int, default=0, help="tools in a page of Callyard's list; 0 is all of them")
     parser.add_argument("--reply", default="", help="a file with what a limit answers to tools/list")
-    parser.add_argument("--monitor", action="store_true", help="let Toolyard keep metrics, audit and access log, with an open console")
+    parser.add_argument("--monitor", action="store_true", help="let Callyard keep metrics, audit and access log, with an open console")
     given = parser.parse_args()
     return Start(
         stdio=given.stdio,

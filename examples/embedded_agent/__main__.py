@@ -17,9 +17,9 @@ from agent import run_agent
 from planner import VISITORS, make_yard
 from scheduler import Appointment, Scheduler
 
-from toolyard import Caller, Record
-from toolyard.inject import Conversation
-from toolyard.testing.models import ScriptedAnthropic, ToolUse, Turn
+from callyard import Caller, Record
+from callyard.inject import Conversation
+from callyard.testing.models import ScriptedAnthropic, ToolUse, Turn
 
 FRIDAY = date(2026, 11, 20)
 PROMPT = "Move the dentist to the afternoon of Friday the 20th, and cancel the gym and the review."

@@ -6,8 +6,8 @@ import os
 from typing import Any
 from urllib.request import Request, urlopen
 
-from toolyard.inject import Conversation
-from toolyard.inject.function_calling import messages_results, messages_tools
+from callyard.inject import Conversation
+from callyard.inject.function_calling import messages_results, messages_tools
 
 __all__ = ["run_agent"]
 

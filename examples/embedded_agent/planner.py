@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, NaiveDatetime
 from scheduler import Appointment, OverlapError, Scheduler, UnknownAppointmentError
 
-from toolyard import Call, Operation, Profile, Reason, Sink, ToolError, Toolset, Yard, tool
+from callyard import Call, Operation, Profile, Reason, Sink, ToolError, Toolset, Yard, tool
 
 __all__ = ["VISITORS", "make_yard"]
 

@@ -11,9 +11,9 @@ from agent import run_agent
 from planner import VISITORS, make_yard
 from scheduler import OverlapError, Scheduler, UnknownAppointmentError
 
-from toolyard import Caller
-from toolyard.inject import Conversation
-from toolyard.testing.models import ScriptedAnthropic, ToolUse
+from callyard import Caller
+from callyard.inject import Conversation
+from callyard.testing.models import ScriptedAnthropic, ToolUse
 
 FRIDAY = date(2026, 11, 20)
 AT_NINE, AT_TEN = datetime(2026, 11, 20, 9), datetime(2026, 11, 20, 10)  # noqa: DTZ001 - the planner's times are local

@@ -1,6 +1,6 @@
 import pytest
 
-from toolyard._internal.addresses import is_loopback
+from callyard._internal.addresses import is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "[::1]", "localhost", "LocalHost", "::ffff:127.0.0.1"])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from toolyard._internal.files import find_state_dir, read_private, write_atomically, write_once
+from callyard._internal.files import find_state_dir, read_private, write_atomically, write_once
 
 STARTS = """
 import secrets, sys
 from pathlib import Path
-from toolyard._internal.files import write_once
+from callyard._internal.files import write_once
 sys.stdin.read()
 print(write_once(Path(sys.argv[1]), secrets.token_bytes(32)).hex())
 """
@@ -25,17 +25,17 @@ def test_the_state_directory_is_the_configured_one_that_of_the_environment_or_th
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    monkeypatch.delenv("TOOLYARD_STATE_DIR", raising=False)
+    monkeypatch.delenv("CALLYARD_STATE_DIR", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME")
-    assert find_state_dir() == Path("/home/somebody/.local/state/toolyard")
+    assert find_state_dir() == Path("/home/somebody/.local/state/callyard")
 
     monkeypatch.setenv("XDG_STATE_HOME", "relative")  # which the standard says to ignore
-    assert find_state_dir() == Path("/home/somebody/.local/state/toolyard")
+    assert find_state_dir() == Path("/home/somebody/.local/state/callyard")
 
     monkeypatch.setenv("XDG_STATE_HOME", "/states")
-    assert find_state_dir() == Path("/states/toolyard")
+    assert find_state_dir() == Path("/states/callyard")
 
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", "~/yard")
+    monkeypatch.setenv("CALLYARD_STATE_DIR", "~/yard")
     assert find_state_dir() == Path("/home/somebody/yard")
 
     monkeypatch.chdir(tmp_path)

@@ -4,8 +4,8 @@ from collections.abc import Generator
 
 import pytest
 
-from toolyard._internal.lazy import load
-from toolyard.model import errors
+from callyard._internal.lazy import load
+from callyard.model import errors
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def collector() -> Generator[None]:
 
 
 def test_loading_leaves_the_collector_at_work_and_every_object_to_it() -> None:
-    assert load("toolyard.model.errors") is errors
+    assert load("callyard.model.errors") is errors
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
 
@@ -40,14 +40,14 @@ def test_nothing_is_collected_while_a_module_is_loaded(monkeypatch: pytest.Monke
 
 def test_loading_leaves_alone_a_collector_that_is_off() -> None:
     gc.disable()
-    load("toolyard.model.errors")
+    load("callyard.model.errors")
 
     assert not gc.isenabled()
 
 
 def test_loading_leaves_alone_what_a_program_has_frozen() -> None:
     gc.freeze()
-    load("toolyard.model.errors")
+    load("callyard.model.errors")
 
     assert gc.isenabled()
     assert gc.get_freeze_count()

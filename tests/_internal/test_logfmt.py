@@ -5,9 +5,9 @@ from typing import NoReturn
 
 import pytest
 
-from toolyard._internal.logfmt import is_tool_name, log_exception, traceback_of
+from callyard._internal.logfmt import is_tool_name, log_exception, traceback_of
 
-_log = logging.getLogger("toolyard.test")
+_log = logging.getLogger("callyard.test")
 
 
 class AwkwardError(Exception):
@@ -32,9 +32,9 @@ def raised(secret: str) -> Exception:
 
 
 def test_an_exception_is_logged_by_type_and_place_and_its_message_only_at_debug(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "toolyard.test")
+    caplog.set_level(logging.INFO, "callyard.test")
     log_exception(_log, "failed id=%s", 7, error=raised("hunter2"))
-    caplog.set_level(logging.DEBUG, "toolyard.test")
+    caplog.set_level(logging.DEBUG, "callyard.test")
     log_exception(_log, "failed id=%s", 8, error=raised("hunter2"), contents=lambda: ["hunter2"])
     log_exception(_log, "failed id=%s", 9, error=raised("hunter2"))
 
@@ -52,7 +52,7 @@ def test_an_exception_is_logged_by_type_and_place_and_its_message_only_at_debug(
 
 def test_the_current_exception_is_logged_unless_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
     for level in (logging.ERROR, logging.CRITICAL):
-        caplog.set_level(level, "toolyard.test")
+        caplog.set_level(level, "callyard.test")
         try:
             [].pop()
         except LookupError:

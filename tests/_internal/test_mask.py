@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolyard._internal.mask import MASK, is_secret_name, mask_arguments, mask_text, mask_url, mask_values, secrets_in
+from callyard._internal.mask import MASK, is_secret_name, mask_arguments, mask_text, mask_url, mask_values, secrets_in
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc_-"
 

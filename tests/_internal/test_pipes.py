@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard._internal.pipes import LineSplitter, Reader, Writer
+from callyard._internal.pipes import LineSplitter, Reader, Writer
 
 TIMEOUT_S = 20.0
 
@@ -97,7 +97,7 @@ async def test_a_paused_reader_notices_a_hangup_and_reads_the_rest(pipe: tuple[i
 
 
 async def test_a_paused_reader_notices_a_half_closed_socket_but_not_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard._internal.pipes._POLL_S", 0.001)
+    monkeypatch.setattr("callyard._internal.pipes._POLL_S", 0.001)
     looked = asyncio.Event()
     poll = select.poll
 
@@ -145,7 +145,7 @@ async def test_a_source_that_fails_has_ended(pipe: tuple[int, int], monkeypatch:
     def read(_descriptor: int, _size: int) -> bytes:
         raise results.pop(0)
 
-    monkeypatch.setattr("toolyard._internal.pipes.os.read", read)
+    monkeypatch.setattr("callyard._internal.pipes.os.read", read)
     taken.read(source)
     os.write(sink, b"x")
     await taken.wait_for_the_end()
@@ -314,7 +314,7 @@ async def test_pieces_of_one_loop_iteration_are_written_in_one_system_call(pipe:
         pieces.append(bytes(piece))
         return write(descriptor, piece)
 
-    monkeypatch.setattr("toolyard._internal.pipes.os.write", note)
+    monkeypatch.setattr("callyard._internal.pipes.os.write", note)
     writer = Writer(sink, limit=100)
     writer.write(b"one")
     writer.write(b"two")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard._internal.signed_tokens import SignatureError, Signer, default_signer
+from callyard._internal.signed_tokens import SignatureError, Signer, default_signer
 
 SIGNER = Signer(lambda: b"secret")
 JSON = st.recursive(
@@ -58,7 +58,7 @@ def test_a_token_is_good_for_one_purpose_and_one_secret() -> None:
 
 
 def test_the_secret_of_the_environment_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    monkeypatch.setenv("CALLYARD_SECRET", "a secret")
     assert default_signer().verify("p", default_signer().sign("p", 1)) == 1
 
 
@@ -66,9 +66,9 @@ def test_the_secret_of_the_environment_is_shared(monkeypatch: pytest.MonkeyPatch
 def test_without_a_variable_the_secret_of_the_state_directory_is_shared(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given_secret: str | None
 ) -> None:
-    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+    monkeypatch.delenv("CALLYARD_SECRET", raising=False)
     if given_secret is not None:
-        monkeypatch.setenv("TOOLYARD_SECRET", given_secret)
+        monkeypatch.setenv("CALLYARD_SECRET", given_secret)
     here, elsewhere = str(tmp_path / "here"), str(tmp_path / "elsewhere")
     token = default_signer(here).sign("p", 1)
 
@@ -79,7 +79,7 @@ def test_without_a_variable_the_secret_of_the_state_directory_is_shared(
 
 
 def test_the_secret_is_read_when_it_is_first_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+    monkeypatch.delenv("CALLYARD_SECRET", raising=False)
     signer = default_signer(str(tmp_path / "state"))
     assert list(tmp_path.iterdir()) == []
 
@@ -93,7 +93,7 @@ def test_the_secret_is_read_when_it_is_first_needed(monkeypatch: pytest.MonkeyPa
 def test_where_no_secret_can_be_stored_the_process_makes_one_and_warns_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+    monkeypatch.delenv("CALLYARD_SECRET", raising=False)
     (tmp_path / "file").write_text("in the way")
     place = str(tmp_path / "file" / "state")
 
@@ -114,7 +114,7 @@ def _show(path: Path) -> None:
 def test_an_unsafe_secret_file_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
 ) -> None:
-    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+    monkeypatch.delenv("CALLYARD_SECRET", raising=False)
     token = default_signer(str(tmp_path)).sign("p", 1)
     spoil(tmp_path / "secret")
 
@@ -124,7 +124,7 @@ def test_an_unsafe_secret_file_is_not_used(
 
 
 def test_a_user_without_a_home_gets_a_secret_of_the_process(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("TOOLYARD_SECRET", "TOOLYARD_STATE_DIR", "XDG_STATE_HOME"):
+    for name in ("CALLYARD_SECRET", "CALLYARD_STATE_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "expanduser", _has_no_home)
 

@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any
 
-from toolyard._internal.tasks import task_creator
+from callyard._internal.tasks import task_creator
 
 
 async def note(names: list[str]) -> None:

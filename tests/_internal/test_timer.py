@@ -1,6 +1,6 @@
 import asyncio
 
-from toolyard._internal.timer import SharedTimers
+from callyard._internal.timer import SharedTimers
 
 
 class Item:

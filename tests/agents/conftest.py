@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.agents import StreamEvent, TurnRequest
+from callyard.agents import StreamEvent, TurnRequest
 
 collect_ignore = ["sdks"]
 """The tests of each runtime, in an environment that has its SDK; `test_sdks.py` runs them."""
@@ -45,7 +45,7 @@ class PlayedRuntime:
 
 
 async def say_hello(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
-    from toolyard.agents.events import TextDelta  # noqa: PLC0415 - pytest loads this file before it measures coverage
+    from callyard.agents.events import TextDelta  # noqa: PLC0415 - pytest loads this file before it measures coverage
 
     await request.remember("sdk-1")
     yield TextDelta(text="Hello.")

@@ -10,20 +10,20 @@ from typing import Any, get_args
 import httpx2
 import pytest
 
-from toolyard import Yard, tool
-from toolyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
-from toolyard.agents.api import ROUTES, AgentApi
-from toolyard.agents.events import TextDelta
-from toolyard.agents.openapi import openapi_document
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import Caller
-from toolyard.launch.serve import serve_forever
-from toolyard.model.schema import SchemaValidator
-from toolyard.state.memory import MemoryStore
-from toolyard.state.store import StoreUnavailableError
-from toolyard.transports import Transport
-from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http.app import Mount
+from callyard import Yard, tool
+from callyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
+from callyard.agents.api import ROUTES, AgentApi
+from callyard.agents.events import TextDelta
+from callyard.agents.openapi import openapi_document
+from callyard.config.settings import Serving
+from callyard.dispatch.call import Caller
+from callyard.launch.serve import serve_forever
+from callyard.model.schema import SchemaValidator
+from callyard.state.memory import MemoryStore
+from callyard.state.store import StoreUnavailableError
+from callyard.transports import Transport
+from callyard.transports.auth import ApiKey, ApiKeys, digest_of
+from callyard.transports.http.app import Mount
 
 PATIENCE = 30.0
 KEYS = {name: f"ty_{name}" for name in ("ada", "bob", "olga")}

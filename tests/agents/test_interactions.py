@@ -5,11 +5,11 @@ from typing import Any, get_args
 
 import pytest
 
-from toolyard.agents.events import StreamEvent, type_of
-from toolyard.agents.interactions import MODES, Decision, Interactions, looseness, mode_asks
-from toolyard.config.settings import PermissionMode
-from toolyard.model.errors import ToolError
-from toolyard.testing import FakeClock
+from callyard.agents.events import StreamEvent, type_of
+from callyard.agents.interactions import MODES, Decision, Interactions, looseness, mode_asks
+from callyard.config.settings import PermissionMode
+from callyard.model.errors import ToolError
+from callyard.testing import FakeClock
 
 FORM = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
 FACTS: dict[str, Any] = {"session_id": "chat", "identity": "ada", "text": "May it?", "tool": "burn", "tool_call_id": "t1"}

@@ -9,16 +9,16 @@ from weakref import ref
 import msgspec
 import pytest
 
-from toolyard import Call, Limits, Rule, Yard, tool
-from toolyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
-from toolyard.agents.events import Done, Error, TextDelta, encode_stream_event, type_of
-from toolyard.agents.turn import Turn
-from toolyard.dispatch.call import Caller
-from toolyard.model.elicitation import ClientRequest
-from toolyard.model.errors import ToolError
-from toolyard.policy.approvals import AuditLine
-from toolyard.state.memory import MemoryStore
-from toolyard.state.store import Lease, StoreUnavailableError
+from callyard import Call, Limits, Rule, Yard, tool
+from callyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
+from callyard.agents.events import Done, Error, TextDelta, encode_stream_event, type_of
+from callyard.agents.turn import Turn
+from callyard.dispatch.call import Caller
+from callyard.model.elicitation import ClientRequest
+from callyard.model.errors import ToolError
+from callyard.policy.approvals import AuditLine
+from callyard.state.memory import MemoryStore
+from callyard.state.store import Lease, StoreUnavailableError
 
 PATIENCE = 20.0
 Decide = Callable[[Any], None]
@@ -191,7 +191,7 @@ async def test_finished_turns_are_kept_for_the_last_hundred_sessions(runtime: An
 
 
 async def test_a_finished_turn_is_dropped_after_some_minutes(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.agents.manager._KEPT_S", 0.0)
+    monkeypatch.setattr("callyard.agents.manager._KEPT_S", 0.0)
     async with managed(runtime) as manager:
         await send(manager)
         later = asyncio.Event()
@@ -390,7 +390,7 @@ async def test_two_servers_on_one_store_never_work_in_one_session_at_once(runtim
 
 
 async def test_a_turn_whose_session_another_server_took_over_ends(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.agents.sessions._LEASE_S", 0.03)
+    monkeypatch.setattr("callyard.agents.sessions._LEASE_S", 0.03)
     lost = asyncio.Event()
 
     class LosesLeases(MemoryStore):
@@ -753,7 +753,7 @@ async def test_a_reader_misses_nothing_that_comes_while_it_reads() -> None:
 
 
 def test_only_one_file_calls_the_sdks_query() -> None:
-    source = Path(__file__).parents[2] / "src" / "toolyard"
+    source = Path(__file__).parents[2] / "src" / "callyard"
     callers = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if "sdk.query(" in path.read_text(encoding="utf-8")]
 
     assert callers == ["agents/claude.py"]

@@ -11,13 +11,13 @@ from typing import Literal
 
 import pytest
 
-from toolyard._internal.project import find_project, project_dir
-from toolyard.providers.upstream.catalogue import Catalogue, folder_of, save
-from toolyard.providers.upstream.pins import Pins
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard._internal.project import find_project, project_dir
+from callyard.providers.upstream.catalogue import Catalogue, folder_of, save
+from callyard.providers.upstream.pins import Pins
+from callyard.providers.upstream.settings import UpstreamSettings
 
 BAD_STRATEGIES = """
-from toolyard.search.bm25 import Bm25
+from callyard.search.bm25 import Bm25
 
 class Failing(Bm25):
     def rank(self, query, admits, *, offset, limit):
@@ -38,21 +38,21 @@ def bad_strategies(write: Callable[..., Path], tmp_path: Path) -> dict[str, str]
     """Return the environment in which a package offers strategies of search that fail: 'failing', 'deaf' and 'empty'."""
     (tmp_path / "bad-1.0.dist-info").mkdir()
     write(BAD_STRATEGIES, "bad.py")
-    write("[toolyard.search]\nfailing = bad:Failing\ndeaf = bad:Deaf\nempty = bad:Empty\n", "bad-1.0.dist-info/entry_points.txt")
+    write("[callyard.search]\nfailing = bad:Failing\ndeaf = bad:Deaf\nempty = bad:Empty\n", "bad-1.0.dist-info/entry_points.txt")
     return {"PYTHONPATH": str(tmp_path)}
 
 
 @pytest.fixture
 def serve_once(write: Callable[..., Path], tmp_path: Path) -> Callable[..., None]:
     """Leave behind what a server leaves that looked at an upstream, whose tools have these descriptions, in the folder of the test."""
-    write('state_dir = "state"\n', "toolyard.toml")
+    write('state_dir = "state"\n', "callyard.toml")
 
     def serve(name: str = "shop", *, instructions: str = "", first: Literal["trust", "ask"] = "trust", **tools: str) -> None:
         listed = tuple({"name": tool, "description": text, "inputSchema": dict[str, str]()} for tool, text in tools.items())
         catalogue = Catalogue(endpoint_hash="0", seen=0.0, version="2025-11-25", instructions=instructions, tools=listed)
-        state = project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml"))
+        state = project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml"))
         save(folder_of(state, name), catalogue)
-        Pins(tmp_path / "toolyard.lock", state=state).check(name, catalogue, UpstreamSettings(command=name, first=first))
+        Pins(tmp_path / "callyard.lock", state=state).check(name, catalogue, UpstreamSettings(command=name, first=first))
 
     return serve
 
@@ -62,7 +62,7 @@ def in_process() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a command in a process of its own, with its environment changed as told."""
 
     def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        program = [sys.executable, "-c", "import sys; from toolyard.cli import main; sys.exit(main())", *arguments]
+        program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", *arguments]
         return subprocess.run(program, input=stdin, capture_output=True, text=True, env={**os.environ, **environment}, check=False)  # noqa: S603 - our own
 
     return run
@@ -76,7 +76,7 @@ def in_terminal() -> Callable[..., str]:
         ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (24, columns))
         plain = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}}
-        program = [sys.executable, "-c", "import sys; from toolyard.cli import main; sys.exit(main())", *arguments]
+        program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", *arguments]
         with subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, env={**plain, "TERM": "xterm", **environment}):  # noqa: S603 - our own
             os.close(theirs)
             sent = _read_all(ours)

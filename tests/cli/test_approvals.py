@@ -1,4 +1,4 @@
-"""`toolyard approvals` and `toolyard policy explain`, with calls of other programs."""
+"""`callyard approvals` and `callyard policy explain`, with calls of other programs."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ Run = Callable[..., tuple[int, str, str]]
 Write = Callable[..., Path]
 
 YARD = """
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 @tool(operation="destroy")
 def delete(name: str, count: int = 5) -> str:
@@ -46,10 +46,10 @@ by = "operator"
 @pytest.fixture
 def folder(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project with a yard and rules, and make it the current folder."""
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     write(YARD, "yard.py")
-    write(SETTINGS, "toolyard.toml")
+    write(SETTINGS, "callyard.toml")
     return tmp_path
 
 
@@ -66,7 +66,7 @@ def run(in_process: Callable[..., subprocess.CompletedProcess[str]]) -> Run:
 
 def called(arguments: dict[str, Any]) -> Any:
     """Return the data or the code of a call, by a program of its own."""
-    command = [sys.executable, "-m", "toolyard", "call", "yard.py", "delete", json.dumps(arguments), "--json", "--quiet"]
+    command = [sys.executable, "-m", "callyard", "call", "yard.py", "delete", json.dumps(arguments), "--json", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
     envelope = json.loads(done.stdout)
     return envelope["data"] if envelope["success"] else envelope["error"]["code"]
@@ -151,7 +151,7 @@ def test_a_wrong_command_is_refused(run: Run, command: tuple[str, ...]) -> None:
 @pytest.mark.usefixtures("folder")
 def test_the_list_can_be_watched(run: Run) -> None:
     held = called({"name": "a"})
-    command = [sys.executable, "-m", "toolyard", "approvals", "--watch", "--json"]
+    command = [sys.executable, "-m", "callyard", "approvals", "--watch", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:  # noqa: S603 - our own program
         assert watching.stdout is not None
         first = json.loads(watching.stdout.readline())
@@ -177,12 +177,12 @@ def test_the_list_can_be_watched(run: Run) -> None:
     ],
 )
 def test_wrong_settings_are_refused(folder: Path, run: Run, settings: str) -> None:
-    (folder / "toolyard.toml").write_text(f'target = "yard.py"\n{settings}')
+    (folder / "callyard.toml").write_text(f'target = "yard.py"\n{settings}')
     assert run("list")[0] == 2
 
 
 def test_the_secret_of_the_webhook_is_not_shown(folder: Path, run: Run) -> None:
-    (folder / "toolyard.toml").write_text('[approvals]\nwebhook = "https://example.com/hook"\nwebhook_secret = "s3cret"\n')
+    (folder / "callyard.toml").write_text('[approvals]\nwebhook = "https://example.com/hook"\nwebhook_secret = "s3cret"\n')
     status, out, _ = run("config")
     assert status == 0
     assert "s3cret" not in out

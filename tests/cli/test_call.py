@@ -1,4 +1,4 @@
-"""`toolyard call`: the envelope, for people and for programs, and the status it exits with."""
+"""`callyard call`: the envelope, for people and for programs, and the status it exits with."""
 
 import io
 import json
@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from toolyard import CODES, Envelope
-from toolyard.cli.call import read_arguments
-from toolyard.launch.errors import LaunchError
+from callyard import CODES, Envelope
+from callyard.cli.call import read_arguments
+from callyard.launch.errors import LaunchError
 
 Run = Callable[..., tuple[int, str, str]]
 Terminal = Callable[..., str]
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_failed_call_exits_with_the_status_of_its_code(code: str, shop: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("call", shop, "fail", f"code={code}", "--json")
+def test_a_failed_call_exits_with_the_status_of_its_code(code: str, shop: str, callyard: Run) -> None:
+    status, out, _ = callyard("call", shop, "fail", f"code={code}", "--json")
 
     assert status == {row.name: row.exit for row in CODES.values()}[code]  # pyright: ignore[reportArgumentType] - a name of the table
     assert json.loads(out)["error"]["code"] == code
@@ -33,8 +33,8 @@ def test_no_two_codes_share_a_status_and_none_has_one_of_the_others() -> None:
     assert all(2 < status < 126 for status in statuses)
 
 
-def test_json_is_the_envelope_on_one_line(shop: str, toolyard: Run) -> None:
-    status, out, err = toolyard("call", shop, "list_orders", "limit=3", "--json")
+def test_json_is_the_envelope_on_one_line(shop: str, callyard: Run) -> None:
+    status, out, err = callyard("call", shop, "list_orders", "limit=3", "--json")
 
     envelope = Envelope.from_json(out)
     assert status == 0
@@ -43,8 +43,8 @@ def test_json_is_the_envelope_on_one_line(shop: str, toolyard: Run) -> None:
     assert err == "a print of the tool\n"
 
 
-def test_people_see_how_it_went_and_then_the_data(shop: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("call", shop, "list_orders", "limit=2")
+def test_people_see_how_it_went_and_then_the_data(shop: str, callyard: Run) -> None:
+    status, out, _ = callyard("call", shop, "list_orders", "limit=2")
 
     first, *rest = out.splitlines()
     assert status == 0
@@ -53,8 +53,8 @@ def test_people_see_how_it_went_and_then_the_data(shop: str, toolyard: Run) -> N
     assert rest == ["[", "  0,", "  1", "]"]
 
 
-def test_people_see_why_it_failed_and_what_to_do(shop: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("call", shop, "fail", "code=rate_limited")
+def test_people_see_why_it_failed_and_what_to_do(shop: str, callyard: Run) -> None:
+    status, out, _ = callyard("call", shop, "fail", "code=rate_limited")
 
     lines = out.splitlines()
     assert status == 23
@@ -65,8 +65,8 @@ def test_people_see_why_it_failed_and_what_to_do(shop: str, toolyard: Run) -> No
     assert lines[4] == "Next: echo(text=…)"
 
 
-def test_people_see_every_issue(shop: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("call", shop, "echo", "number=x", "txt=a")
+def test_people_see_every_issue(shop: str, callyard: Run) -> None:
+    status, out, _ = callyard("call", shop, "echo", "number=x", "txt=a")
 
     issues = [line for line in out.splitlines() if line.startswith("  - ")]
     assert status == 10
@@ -74,96 +74,96 @@ def test_people_see_every_issue(shop: str, toolyard: Run) -> None:
     assert all(any(name in issue for issue in issues) for name in ("'number'", "'text'", "'txt'"))
 
 
-def test_a_single_issue_is_said_once(shop: str, toolyard: Run) -> None:
-    _, out, _ = toolyard("call", shop, "echo")
+def test_a_single_issue_is_said_once(shop: str, callyard: Run) -> None:
+    _, out, _ = callyard("call", shop, "echo")
 
     assert "  - " not in out
 
 
-def test_people_see_what_was_put_right_and_what_is_deprecated(shop: str, toolyard: Run) -> None:
-    assert "Corrected: " in toolyard("call", shop, "echo", '{"text": "a", "number": "5"}')[1]
-    assert "Warning: " in toolyard("call", shop, "erase", "name=a")[1]
+def test_people_see_what_was_put_right_and_what_is_deprecated(shop: str, callyard: Run) -> None:
+    assert "Corrected: " in callyard("call", shop, "echo", '{"text": "a", "number": "5"}')[1]
+    assert "Warning: " in callyard("call", shop, "erase", "name=a")[1]
 
 
-def test_pairs_are_read_as_the_schema_says(shop: str, toolyard: Run) -> None:
-    _, out, _ = toolyard("call", shop, "echo", "text=5", "number=5", "flag=true", "items=[1,2]", "either=5", "--json")
+def test_pairs_are_read_as_the_schema_says(shop: str, callyard: Run) -> None:
+    _, out, _ = callyard("call", shop, "echo", "text=5", "number=5", "flag=true", "items=[1,2]", "either=5", "--json")
 
     envelope = json.loads(out)
     assert envelope["data"] == {"text": "5", "number": 5, "flag": True, "items": [1, 2], "either": "5"}
     assert "coerced" not in envelope["_meta"]
 
 
-def test_an_unknown_tool_is_an_envelope(shop: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("call", shop, "list_order", "limit=5", "--json")
+def test_an_unknown_tool_is_an_envelope(shop: str, callyard: Run) -> None:
+    status, out, _ = callyard("call", shop, "list_order", "limit=5", "--json")
 
     assert status == 15
     assert json.loads(out)["error"]["details"]["similar"] == ["list_orders"]
 
 
-def test_a_tool_that_the_profile_hides_does_not_exist(shop: str, toolyard: Run) -> None:
-    assert toolyard("call", shop, "echo", "text=a", "--profile", "readers")[0] == 15
-    assert toolyard("call", shop, "list_orders", "--profile", "readers")[0] == 0
+def test_a_tool_that_the_profile_hides_does_not_exist(shop: str, callyard: Run) -> None:
+    assert callyard("call", shop, "echo", "text=a", "--profile", "readers")[0] == 15
+    assert callyard("call", shop, "list_orders", "--profile", "readers")[0] == 0
 
 
-def test_an_unknown_profile_names_the_known_ones(shop: str, toolyard: Run) -> None:
-    status, out, err = toolyard("call", shop, "echo", "text=a", "--profile", "writers")
+def test_an_unknown_profile_names_the_known_ones(shop: str, callyard: Run) -> None:
+    status, out, err = callyard("call", shop, "echo", "text=a", "--profile", "writers")
 
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "'everything', 'readers'." in err
 
 
-def test_a_session_is_passed_on(shop: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("call", shop, "use", "--session", "s_none", "--json")
+def test_a_session_is_passed_on(shop: str, callyard: Run) -> None:
+    status, out, _ = callyard("call", shop, "use", "--session", "s_none", "--json")
 
     assert status == 17
     assert json.loads(out)["error"]["code"] == "not_running"
 
 
-def test_a_session_is_given_once(shop: str, toolyard: Run) -> None:
-    assert toolyard("call", shop, "use", "session_id=s_1", "--session", "s_1")[:2] == (2, "")
-    assert toolyard("call", shop, "use", '{"session_id": "s_1"}', "--session", "s_1")[:2] == (2, "")
+def test_a_session_is_given_once(shop: str, callyard: Run) -> None:
+    assert callyard("call", shop, "use", "session_id=s_1", "--session", "s_1")[:2] == (2, "")
+    assert callyard("call", shop, "use", '{"session_id": "s_1"}', "--session", "s_1")[:2] == (2, "")
 
 
-def test_the_session_of_a_call_is_shown(shop: str, toolyard: Run) -> None:
-    _, out, _ = toolyard("call", shop, "start")
+def test_the_session_of_a_call_is_shown(shop: str, callyard: Run) -> None:
+    _, out, _ = callyard("call", shop, "start")
 
     first, session = out.splitlines()
     assert first.endswith(f", session {session}")
 
 
-def test_progress_and_log_lines_go_to_stderr(shop: str, toolyard: Run) -> None:
-    _, out, err = toolyard("call", shop, "work")
+def test_progress_and_log_lines_go_to_stderr(shop: str, callyard: Run) -> None:
+    _, out, err = callyard("call", shop, "work")
 
     assert err.splitlines() == ["1/2 half", "info: large n=2", "error: wrong n=3"]
     assert "large" not in out
 
 
-def test_quiet_leaves_errors_alone(shop: str, toolyard: Run) -> None:
-    assert toolyard("call", shop, "work", "--quiet")[2].splitlines() == ["error: wrong n=3"]
+def test_quiet_leaves_errors_alone(shop: str, callyard: Run) -> None:
+    assert callyard("call", shop, "work", "--quiet")[2].splitlines() == ["error: wrong n=3"]
 
 
-def test_verbose_shows_what_tools_say_to_their_authors(shop: str, toolyard: Run) -> None:
-    assert "debug: small n=1" in toolyard("call", shop, "work", "-v")[2].splitlines()
+def test_verbose_shows_what_tools_say_to_their_authors(shop: str, callyard: Run) -> None:
+    assert "debug: small n=1" in callyard("call", shop, "work", "-v")[2].splitlines()
 
 
-def test_a_tool_cannot_move_the_cursor(shop: str, toolyard: Run) -> None:
-    assert toolyard("call", shop, "work")[1].splitlines()[1] == "\\x1b[2Jdone\\x9b"
+def test_a_tool_cannot_move_the_cursor(shop: str, callyard: Run) -> None:
+    assert callyard("call", shop, "work")[1].splitlines()[1] == "\\x1b[2Jdone\\x9b"
 
-    _, out, _ = toolyard("call", shop, "work", "--json")
+    _, out, _ = callyard("call", shop, "work", "--json")
     assert "\x9b" not in out
     assert json.loads(out)["data"] == "\x1b[2Jdone\x9b"
 
 
-def test_blocks_are_mentioned(shop: str, toolyard: Run) -> None:
-    _, out, err = toolyard("call", shop, "paint")
+def test_blocks_are_mentioned(shop: str, callyard: Run) -> None:
+    _, out, err = callyard("call", shop, "paint")
 
     assert out.splitlines()[1] == "painted"
     assert out.splitlines()[2:] == ["Block 1: image (image/png), 5 bytes", "Block 2: text, 9 characters", "Block 3: link to a://b"]
     assert err == ""
 
 
-def test_blocks_are_written_to_files(shop: str, toolyard: Run) -> None:
-    status, out, err = toolyard("call", shop, "paint", "--output", "new/folder", "--json")
+def test_blocks_are_written_to_files(shop: str, callyard: Run) -> None:
+    status, out, err = callyard("call", shop, "paint", "--output", "new/folder", "--json")
 
     call_id = json.loads(out)["_meta"]["call_id"]
     assert status == 0
@@ -172,12 +172,12 @@ def test_blocks_are_written_to_files(shop: str, toolyard: Run) -> None:
     assert err.splitlines() == [f"Wrote 'new/folder/{call_id}-{name}'." for name in ("1.png", "2.txt")]
 
 
-def test_a_call_is_not_run_if_its_blocks_cannot_be_kept(shop: str, toolyard: Run) -> None:
-    assert toolyard("call", shop, "paint", "--output", shop)[:2] == (2, "")
+def test_a_call_is_not_run_if_its_blocks_cannot_be_kept(shop: str, callyard: Run) -> None:
+    assert callyard("call", shop, "paint", "--output", shop)[:2] == (2, "")
 
 
-def test_a_block_that_cannot_be_written_comes_after_the_answer(shop: str, toolyard: Run) -> None:
-    status, out, err = toolyard("call", shop, "paint", "--output", "/proc/self")
+def test_a_block_that_cannot_be_written_comes_after_the_answer(shop: str, callyard: Run) -> None:
+    status, out, err = callyard("call", shop, "paint", "--output", "/proc/self")
 
     assert status == 1
     assert "painted" in out.splitlines()
@@ -187,26 +187,26 @@ def test_a_block_that_cannot_be_written_comes_after_the_answer(shop: str, toolya
 @pytest.mark.parametrize(
     ("mime_type", "ending"), [("image/jpeg", "jpg"), ("audio/ogg", "ogg"), ("text/html; charset=utf-8", "html"), ("x/unheard-of", "bin")]
 )
-def test_the_ending_of_a_file_follows_from_its_type(mime_type: str, ending: str, write: Callable[..., Path], toolyard: Run) -> None:
+def test_the_ending_of_a_file_follows_from_its_type(mime_type: str, ending: str, write: Callable[..., Path], callyard: Run) -> None:
     write(
-        "from toolyard import Blob, Yard\n"
+        "from callyard import Blob, Yard\n"
         f"def give() -> Blob:\n    '''Give.'''\n    return Blob(b'1', {mime_type!r})\n"
         "yard = Yard(tools=[give])\n"
     )
 
-    toolyard("call", "app.py", "give", "--output", "out", "--quiet")
+    callyard("call", "app.py", "give", "--output", "out", "--quiet")
 
     assert [path.suffix for path in Path("out").iterdir()] == [f".{ending}"]
 
 
-def test_partial_results_of_a_failure_are_shown(write: Callable[..., Path], toolyard: Run) -> None:
+def test_partial_results_of_a_failure_are_shown(write: Callable[..., Path], callyard: Run) -> None:
     write(
-        "from toolyard import ToolError, Yard\n"
+        "from callyard import ToolError, Yard\n"
         "def chain() -> None:\n    '''Fail.'''\n    raise ToolError('chain_step_failed', 'No.', data={'done': 1})\n"
         "yard = Yard(tools=[chain])\n"
     )
 
-    assert toolyard("call", "app.py", "chain")[1].splitlines()[-3:] == ["{", '  "done": 1', "}"]
+    assert callyard("call", "app.py", "chain")[1].splitlines()[-3:] == ["{", '  "done": 1', "}"]
 
 
 def test_a_terminal_shows_colours_and_progress_in_place(shop: str, in_terminal: Terminal) -> None:
@@ -330,23 +330,23 @@ def feed(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
 
 
-def test_json_is_read_from_stdin(shop: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_read_from_stdin(shop: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, b'{"text": "null", "items": [1]}\n')
 
-    status, out, _ = toolyard("call", shop, "echo", "-", "--json")
+    status, out, _ = callyard("call", shop, "echo", "-", "--json")
 
     assert status == 0
     assert json.loads(out)["data"] == {"text": "null", "number": 0, "flag": False, "items": [1], "either": 0}
 
 
 @pytest.mark.parametrize("text", [b"", b"nothing", b"[]", b"5", b'{"x": "\xff"}'])
-def test_stdin_must_hold_one_object(text: bytes, shop: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_must_hold_one_object(text: bytes, shop: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, text)
 
-    assert toolyard("call", shop, "echo", "-")[:2] == (2, "")
+    assert callyard("call", shop, "echo", "-")[:2] == (2, "")
 
 
-def test_a_closed_stdin_holds_nothing(shop: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdin_holds_nothing(shop: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
 
-    assert toolyard("call", shop, "echo", "-")[:2] == (2, "")
+    assert callyard("call", shop, "echo", "-")[:2] == (2, "")

@@ -1,4 +1,4 @@
-"""`toolyard config`: what is in effect, and where it came from."""
+"""`callyard config`: what is in effect, and where it came from."""
 
 import json
 import tomllib
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.config import known_settings, read_config
-from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
+from callyard.config import known_settings, read_config
+from callyard.transports.auth import ApiKey, ApiKeys, digest_of
 
 Run = Callable[..., tuple[int, str, str]]
 Write = Callable[..., Path]
@@ -24,39 +24,39 @@ scopes = ["a"]
 
 @pytest.fixture(autouse=True)
 def file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_LIMIT_DEPTH", "2")
-    write(FILE, "toolyard.toml")
+    monkeypatch.setenv("CALLYARD_LIMIT_DEPTH", "2")
+    write(FILE, "callyard.toml")
 
 
-def test_every_setting_is_told_with_its_value_and_origin(toolyard: Run) -> None:
-    status, out, err = toolyard("config", "--port", "8321", "--no-stateless")
+def test_every_setting_is_told_with_its_value_and_origin(callyard: Run) -> None:
+    status, out, err = callyard("config", "--port", "8321", "--no-stateless")
     rows = [line.split("\t") for line in out.splitlines()]
 
     assert (status, err) == (0, "")
     assert [key for key, _, _ in rows] == list(known_settings())
-    assert ["target", "shop.py", "file toolyard.toml"] in rows
-    assert ["serve.host", "::1", "file toolyard.toml"] in rows
+    assert ["target", "shop.py", "file callyard.toml"] in rows
+    assert ["serve.host", "::1", "file callyard.toml"] in rows
     assert ["serve.port", "8321", "flag --port"] in rows
     assert ["serve.stateless", "false", "flag --no-stateless"] in rows
-    assert ["limits.depth", "2", "environment TOOLYARD_LIMIT_DEPTH"] in rows
+    assert ["limits.depth", "2", "environment CALLYARD_LIMIT_DEPTH"] in rows
     assert ["serve.socket", "-", "default"] in rows
-    assert ["auth.scopes", '["a"]', "file toolyard.toml"] in rows
+    assert ["auth.scopes", '["a"]', "file callyard.toml"] in rows
 
 
-def test_digests_are_not_shown(toolyard: Run) -> None:
-    told = toolyard("config")[1] + toolyard("config", "--json")[1]
+def test_digests_are_not_shown(callyard: Run) -> None:
+    told = callyard("config")[1] + callyard("config", "--json")[1]
 
     assert "abc" not in told
     assert '{"name":"ci","digest":"…","profile":"readers","profiles":[],"operator":false}' in told
 
 
-def test_programs_get_an_object(toolyard: Run) -> None:
-    status, out, _ = toolyard("config", "other.py", "--json")
+def test_programs_get_an_object(callyard: Run) -> None:
+    status, out, _ = callyard("config", "other.py", "--json")
     told = json.loads(out)
 
     assert status == 0
     assert told["target"] == {"value": "other.py", "from": "flag", "name": "TARGET"}
-    assert told["limits.depth"] == {"value": 2, "from": "environment", "name": "TOOLYARD_LIMIT_DEPTH"}
+    assert told["limits.depth"] == {"value": 2, "from": "environment", "name": "CALLYARD_LIMIT_DEPTH"}
     assert told["serve.workers"] == {"value": 1, "from": "default", "name": ""}
 
 
@@ -67,22 +67,22 @@ def test_people_get_a_table_in_which_what_is_set_stands_out(in_terminal: Callabl
     assert "\x1b[2mserve.port" in told
 
 
-def test_a_wrong_setting_is_one_sentence(toolyard: Run, write: Write) -> None:
+def test_a_wrong_setting_is_one_sentence(callyard: Run, write: Write) -> None:
     write("[serve]\nprot = 1", "other.toml")
-    status, out, err = toolyard("config", "--config", "other.toml")
+    status, out, err = callyard("config", "--config", "other.toml")
 
     assert (status, out) == (2, "")
-    assert err == "toolyard: 'serve.prot' in 'other.toml' is not known. Did you mean 'port'?\n"
+    assert err == "callyard: 'serve.prot' in 'other.toml' is not known. Did you mean 'port'?\n"
 
 
-def test_a_misspelt_variable_is_told_unless_nobody_wants_to_hear(toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_PROT", "1")
+def test_a_misspelt_variable_is_told_unless_nobody_wants_to_hear(callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLYARD_PROT", "1")
 
-    assert toolyard("config")[2] == "The variable 'TOOLYARD_PROT' sets nothing. Did you mean 'TOOLYARD_PORT'?\n"
-    assert toolyard("config", "--quiet")[2] == ""
+    assert callyard("config")[2] == "The variable 'CALLYARD_PROT' sets nothing. Did you mean 'CALLYARD_PORT'?\n"
+    assert callyard("config", "--quiet")[2] == ""
 
 
-def test_upstreams_profiles_and_toolsets_are_told_without_what_may_be_secret(toolyard: Run, write: Write) -> None:
+def test_upstreams_profiles_and_toolsets_are_told_without_what_may_be_secret(callyard: Run, write: Write) -> None:
     write(
         """
 packs = ["system"]
@@ -108,8 +108,8 @@ login.identity = {issuer = "https://i.example", client_id = "us", client_secret 
 """,
         "other.toml",
     )
-    status, out, _ = toolyard("config", "other.toml")
-    told = toolyard("config", "other.toml", "--json")[1]
+    status, out, _ = callyard("config", "other.toml")
+    told = callyard("config", "other.toml", "--json")[1]
     rows = [line.split("\t") for line in out.splitlines()]
 
     identity = '{"issuer":"https://i.example","client_id":"us","client_secret":"…","id_token":"…"}'
@@ -134,22 +134,22 @@ login.identity = {issuer = "https://i.example", client_id = "us", client_secret 
     ]
 
 
-def test_upstreams_of_a_client_are_told_with_its_file(toolyard: Run, write: Write) -> None:
+def test_upstreams_of_a_client_are_told_with_its_file(callyard: Run, write: Write) -> None:
     write('{"mcpServers": {"Git": {"command": "npx", "env": {"TOKEN": "hush"}}}}', "mcp.json")
-    status, out, err = toolyard("config", "mcp.json")
+    status, out, err = callyard("config", "mcp.json")
 
     assert (status, err) == (0, "'mcpServers.Git' in 'mcp.json' is named 'git' here.\n")
     assert "upstreams.git.command\tnpx\tfile mcp.json\n" in out
 
 
-def test_an_address_is_told_as_the_target_that_it_is(toolyard: Run) -> None:
-    out = toolyard("config", "https://a.example/mcp")[1]
+def test_an_address_is_told_as_the_target_that_it_is(callyard: Run) -> None:
+    out = callyard("config", "https://a.example/mcp")[1]
 
     assert "upstreams.a-example.url\thttps://a.example/mcp\tflag TARGET\n" in out
 
 
-def test_the_key_alone_goes_to_stdout_and_its_line_to_stderr(toolyard: Run) -> None:
-    status, out, err = toolyard("key", "ci")
+def test_the_key_alone_goes_to_stdout_and_its_line_to_stderr(callyard: Run) -> None:
+    status, out, err = callyard("key", "ci")
 
     assert status == 0
     assert out.startswith("ty_")
@@ -157,15 +157,15 @@ def test_the_key_alone_goes_to_stdout_and_its_line_to_stderr(toolyard: Run) -> N
     assert tomllib.loads(err[err.index("[auth]") :]) == {"auth": {"api_keys": [{"name": "ci", "digest": digest_of(out.strip())}]}}
 
 
-def test_two_keys_are_never_the_same(toolyard: Run) -> None:
-    assert toolyard("key", "ci")[1] != toolyard("key", "ci")[1]
+def test_two_keys_are_never_the_same(callyard: Run) -> None:
+    assert callyard("key", "ci")[1] != callyard("key", "ci")[1]
 
 
-async def test_the_line_lets_the_key_in(toolyard: Run, tmp_path: Path) -> None:
-    _, out, _ = toolyard("key", "ci", "--profile", 'the "readers"', "--json")
+async def test_the_line_lets_the_key_in(callyard: Run, tmp_path: Path) -> None:
+    _, out, _ = callyard("key", "ci", "--profile", 'the "readers"', "--json")
     made = json.loads(out)
-    (tmp_path / "toolyard.toml").write_text(f"[auth]\n{made['line']}\n")
-    (key,) = read_config(path=str(tmp_path / "toolyard.toml"), environment={}).settings.auth.api_keys
+    (tmp_path / "callyard.toml").write_text(f"[auth]\n{made['line']}\n")
+    (key,) = read_config(path=str(tmp_path / "callyard.toml"), environment={}).settings.auth.api_keys
 
     admitted = await ApiKeys([ApiKey(key.name, key.digest, key.profile)]).admit(f"Bearer {made['key']}", None)
 
@@ -174,14 +174,14 @@ async def test_the_line_lets_the_key_in(toolyard: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "", "a\nb"])
-def test_a_name_is_one_word(name: str, toolyard: Run) -> None:
-    status, out, err = toolyard("key", name)
+def test_a_name_is_one_word(name: str, callyard: Run) -> None:
+    status, out, err = callyard("key", name)
 
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
 
 
-def test_the_urls_of_services_are_told_without_what_may_be_secret(toolyard: Run, write: Write) -> None:
+def test_the_urls_of_services_are_told_without_what_may_be_secret(callyard: Run, write: Write) -> None:
     text = """
 [approvals]
 webhook = "https://hooks.example.com/services/hunter2?a=hunter2"
@@ -192,9 +192,9 @@ url = "https://ada:hunter2@decide.example.com/hunter2"
 command = "files"
 args = ["--root", "/srv", "--api-key", "hunter2", "--token=hunter2"]
 """
-    write(f"{FILE}{text}", "toolyard.toml")
+    write(f"{FILE}{text}", "callyard.toml")
 
-    status, out, _ = toolyard("config")
+    status, out, _ = callyard("config")
 
     assert status == 0
     assert "hunter2" not in out

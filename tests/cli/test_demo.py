@@ -1,4 +1,4 @@
-"""`toolyard demo`: the first thing people see, so it must read well wherever it is read."""
+"""`callyard demo`: the first thing people see, so it must read well wherever it is read."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.cli.terminal import width_of
+from callyard.cli.terminal import width_of
 
 Run = Callable[..., tuple[int, str, str]]
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -24,8 +24,8 @@ def test_it_tells_the_whole_story_in_a_process_of_its_own(in_process: Process) -
         assert expected in done.stdout
 
 
-def test_its_sums_are_those_of_its_parts(toolyard: Run) -> None:
-    _, out, _ = toolyard("demo")
+def test_its_sums_are_those_of_its_parts(callyard: Run) -> None:
+    _, out, _ = callyard("demo")
 
     spent = [int(number.replace(",", "")) for number in re.findall(r"← ([\d,]+) tokens", out)]
     shown = int(re.findall(r"how to use them: ([\d,]+) tokens", out)[0].replace(",", ""))
@@ -47,54 +47,54 @@ def test_without_a_sandbox_it_shows_the_program_and_says_what_to_install(in_proc
 
 
 @pytest.mark.parametrize("columns", [72, 80, 100, 200])
-def test_no_line_is_wider_than_the_terminal(columns: int, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_line_is_wider_than_the_terminal(columns: int, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
 
-    _, out, _ = toolyard("demo")
+    _, out, _ = callyard("demo")
 
     assert [line for line in out.splitlines() if width_of(line) > min(columns, 96)] == []
 
 
-def test_it_leaves_nothing_behind(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+def test_it_leaves_nothing_behind(callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("CALLYARD_SECRET", raising=False)
 
-    toolyard("demo")
+    callyard("demo")
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_it_needs_no_place_to_write(in_process: Process) -> None:
-    assert in_process("demo", TOOLYARD_STATE_DIR="/dev/null/nowhere", HOME="/dev/null").stderr == ""
+    assert in_process("demo", CALLYARD_STATE_DIR="/dev/null/nowhere", HOME="/dev/null").stderr == ""
 
 
-def test_what_is_cut_is_said_to_be(toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_cut_is_said_to_be(callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
-    assert re.search(r"… and \d+ lines more", toolyard("demo")[1])
+    assert re.search(r"… and \d+ lines more", callyard("demo")[1])
 
 
-def test_colours_are_for_terminals_that_want_them(in_terminal: Terminal, toolyard: Run) -> None:
+def test_colours_are_for_terminals_that_want_them(in_terminal: Terminal, callyard: Run) -> None:
     assert "\x1b[1mIt searches\x1b[0m" in in_terminal("demo", columns=90)
     assert "\x1b" not in in_terminal("demo", columns=90, NO_COLOR="1")
-    assert "\x1b" not in toolyard("demo")[1]
+    assert "\x1b" not in callyard("demo")[1]
 
 
 @pytest.mark.parametrize("setting", ["STRATEGY=guessing", "FIT=1", "NAME_WEIGTH=5"])
 def test_it_is_the_same_tour_whatever_is_set_for_search(setting: str, in_process: Process) -> None:
     name, _, value = setting.partition("=")
-    done = in_process("demo", **{f"TOOLYARD_SEARCH_{name}": value})
+    done = in_process("demo", **{f"CALLYARD_SEARCH_{name}": value})
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "payments__refund_charge" in done.stdout
     assert "hits: []" not in done.stdout
 
 
-def test_what_was_set_for_search_is_there_after_the_tour(toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_SEARCH_FIT", "1")
+def test_what_was_set_for_search_is_there_after_the_tour(callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLYARD_SEARCH_FIT", "1")
 
-    assert toolyard("demo")[0] == 0
-    assert os.environ["TOOLYARD_SEARCH_FIT"] == "1"
+    assert callyard("demo")[0] == 0
+    assert os.environ["CALLYARD_SEARCH_FIT"] == "1"
 
 
 def test_calls_are_logged_if_asked(in_process: Process) -> None:

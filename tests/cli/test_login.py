@@ -1,4 +1,4 @@
-"""`toolyard login` and `toolyard logout`: a person signs in at an upstream in a browser, and out again."""
+"""`callyard login` and `callyard logout`: a person signs in at an upstream in a browser, and out again."""
 
 import sys
 from collections.abc import Callable, Generator
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from toolyard._internal.project import find_project, project_dir
-from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.oauth.metadata import Client, StoredLogin, Token
-from toolyard.providers.upstream.oauth.vault import Vault
+from callyard._internal.project import find_project, project_dir
+from callyard.providers.upstream.catalogue import folder_of
+from callyard.providers.upstream.oauth.metadata import Client, StoredLogin, Token
+from callyard.providers.upstream.oauth.vault import Vault
 
 if TYPE_CHECKING:
     from tests.providers.upstream.authority import Authority, serving_authority
@@ -26,18 +26,18 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Auth
     """Return a server that wants a login and is in the configuration; the browser does whatever its page says."""
     monkeypatch.setitem(sys.modules, "keyring", None)
     monkeypatch.setenv("BROWSER", f"{sys.executable} -I {BROWSER} %s")
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     with serving_authority() as served:
         lines = ["[upstreams.shop]", f'url = "{served.url}"', "[upstreams.files]", 'command = "files"']
         lines += ["[upstreams.known]", f'url = "{served.url}"', 'headers.Authorization = "Bearer x"']
         lines += ["[upstreams.locked]", f'url = "{served.url}"', 'login.client_secret = "${NO_SUCH_VARIABLE}"']
-        (tmp_path / "toolyard.toml").write_text("\n".join(lines))
+        (tmp_path / "callyard.toml").write_text("\n".join(lines))
         yield served
 
 
 def vault_of(authority: Authority, tmp_path: Path, name: str = "shop") -> Vault:
-    return Vault(folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml")), name), authority.url)
+    return Vault(folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml")), name), authority.url)
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def one_browser(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_browser")
-def test_a_browser_is_opened_and_what_was_granted_is_told(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
-    status, out, err = toolyard("login", "shop", "--timeout", "20")
+def test_a_browser_is_opened_and_what_was_granted_is_told(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+    status, out, err = callyard("login", "shop", "--timeout", "20")
 
     assert status == 0
     assert out.splitlines() == [
@@ -65,71 +65,71 @@ def test_a_browser_is_opened_and_what_was_granted_is_told(authority: Authority, 
     assert kept.token is not None
     assert kept.token.access_token in authority.tokens
 
-    assert toolyard("logout", "shop") == (0, "The login at 'shop' is deleted and revoked.\n", "")
+    assert callyard("logout", "shop") == (0, "The login at 'shop' is deleted and revoked.\n", "")
     assert (vault_of(authority, tmp_path).read(), authority.tokens) == (None, {})
-    assert toolyard("logout", "shop") == (0, "Nobody was signed in at 'shop'.\n", "")
+    assert callyard("logout", "shop") == (0, "Nobody was signed in at 'shop'.\n", "")
 
 
 @pytest.mark.usefixtures("one_browser")
-def test_an_address_needs_no_configuration(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
-    (tmp_path / "toolyard.toml").unlink()
+def test_an_address_needs_no_configuration(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+    (tmp_path / "callyard.toml").unlink()
     authority.given = {"refresh_token": None, "scope": "", "expires_in": 86400}
 
-    status, out, _ = toolyard("login", authority.url)
+    status, out, _ = callyard("login", authority.url)
 
     assert (status, out.splitlines()[1:]) == (0, ["It expires in 24 hours."])
     assert out.startswith("Signed in at '127")
-    assert toolyard("logout", authority.url)[0] == 0
+    assert callyard("logout", authority.url)[0] == 0
 
 
 @pytest.mark.usefixtures("one_browser")
-def test_a_token_for_ever_and_one_for_minutes(authority: Authority, toolyard: Run) -> None:
+def test_a_token_for_ever_and_one_for_minutes(authority: Authority, callyard: Run) -> None:
     authority.given = {"refresh_token": None, "scope": "", "expires_in": None}
-    assert len(toolyard("login", "shop")[1].splitlines()) == 1
+    assert len(callyard("login", "shop")[1].splitlines()) == 1
 
     authority.given = {"refresh_token": None, "scope": "", "expires_in": 1800}
-    assert toolyard("login", "shop")[1].splitlines()[1] == "It expires in 30 minutes."
+    assert callyard("login", "shop")[1].splitlines()[1] == "It expires in 30 minutes."
 
 
-def test_without_a_browser_only_the_address_is_shown(authority: Authority, toolyard: Run) -> None:
-    status, out, err = toolyard("login", "shop", "--no-browser", "--timeout", "0.5")
+def test_without_a_browser_only_the_address_is_shown(authority: Authority, callyard: Run) -> None:
+    status, out, err = callyard("login", "shop", "--no-browser", "--timeout", "0.5")
 
     assert (status, out) == (1, "")
-    assert err.endswith("toolyard: Nobody signed in within 0.5 seconds.\n")
+    assert err.endswith("callyard: Nobody signed in within 0.5 seconds.\n")
     assert not authority.asked("/authorize")
 
 
 @pytest.mark.usefixtures("one_browser")
-def test_whoever_refused_a_yard_is_known_by_name_without_a_file(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+def test_whoever_refused_a_yard_is_known_by_name_without_a_file(authority: Authority, callyard: Run, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{"elsewhere": {{"url": "{authority.url}"}}}}}}')
-    assert "There is no upstream 'elsewhere'." in toolyard("login", "elsewhere")[2]
-    assert "'toolyard login elsewhere'" in toolyard("upstreams", "mcp.json", "--check")[1]
+    assert "There is no upstream 'elsewhere'." in callyard("login", "elsewhere")[2]
+    assert "'callyard login elsewhere'" in callyard("upstreams", "mcp.json", "--check")[1]
 
-    status, out, _ = toolyard("login", "elsewhere")
+    status, out, _ = callyard("login", "elsewhere")
 
     assert (status, out.splitlines()[0]) == (0, f"Signed in at 'elsewhere' by '{authority.origin}'.")
-    assert "\tready\t" in toolyard("upstreams", "mcp.json", "--check")[1]
-    assert toolyard("logout", "elsewhere")[1] == "The login at 'elsewhere' is deleted and revoked.\n"
+    assert "\tready\t" in callyard("upstreams", "mcp.json", "--check")[1]
+    assert callyard("logout", "elsewhere")[1] == "The login at 'elsewhere' is deleted and revoked.\n"
 
 
-def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
-    folder = folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml")), "elsewhere")
+def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+    folder = folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml")), "elsewhere")
     folder.mkdir(parents=True)
     (folder / "tokens.json").write_text('{"kept_in": "keyring", "user": "x"}')
     (folder / "tokens.json").chmod(0o600)
 
-    status, _, err = toolyard("login", "elsewhere")
+    status, _, err = callyard("login", "elsewhere")
 
-    assert (status, err) == (1, "toolyard: The login is stored in the keyring, which is not available now.\n")
-    assert "There is no upstream '../elsewhere'." in toolyard("login", "../elsewhere")[2]
+    assert (status, err) == (1, "callyard: The login is stored in the keyring, which is not available now.\n")
+    assert "There is no upstream '../elsewhere'." in callyard("login", "../elsewhere")[2]
     assert not authority.asked("/authorize")
 
 
-def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Authority, callyard: Run, tmp_path: Path) -> None:
     login = 'login = { grant = "client_credentials", client_id = "us", client_secret = "s" }'
-    (tmp_path / "toolyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n{login}')
+    (tmp_path / "callyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n{login}')
 
-    status, out, err = toolyard("login", "shop")
+    status, out, err = callyard("login", "shop")
 
     assert (status, err) == (0, "")
     assert out.splitlines()[1:] == ["Granted: read.", "It is renewed when it expires."]
@@ -150,59 +150,59 @@ def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Aut
         (("login", "shop", "--timeout", "nan"), "'nan' is not a number of seconds."),
     ],
 )
-def test_what_cannot_be_signed_in_at_is_told(toolyard: Run, arguments: tuple[str, ...], why: str) -> None:
-    status, out, err = toolyard(*arguments)
+def test_what_cannot_be_signed_in_at_is_told(callyard: Run, arguments: tuple[str, ...], why: str) -> None:
+    status, out, err = callyard(*arguments)
 
     assert (status, out) == (2, "")
     assert why in err
 
 
-def test_without_any_upstream_an_address_is_wanted(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
-    (tmp_path / "toolyard.toml").write_text("")
+def test_without_any_upstream_an_address_is_wanted(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+    (tmp_path / "callyard.toml").write_text("")
 
-    assert "Name one of the configuration, or a URL." in toolyard("login", "shop")[2]
-
-
-def test_a_home_that_is_not_there_is_told(authority: Authority, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", "~nobody-of-that-name/x")
-
-    assert "The state directory cannot be used" in toolyard("login", "shop")[2]
+    assert "Name one of the configuration, or a URL." in callyard("login", "shop")[2]
 
 
-def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+def test_a_home_that_is_not_there_is_told(authority: Authority, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLYARD_STATE_DIR", "~nobody-of-that-name/x")
+
+    assert "The state directory cannot be used" in callyard("login", "shop")[2]
+
+
+def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, callyard: Run, tmp_path: Path) -> None:
     authority.statuses["/revoke"] = 500
     vault = vault_of(authority, tmp_path)
     client = Client(client_id="me", issuer=authority.origin)
     token = Token(access_token="a")  # noqa: S106 - no secret
     vault.write(StoredLogin(url=authority.url, revocation_endpoint=f"{authority.origin}/revoke", client=client, token=token))
 
-    status, out, _ = toolyard("logout", "shop")
+    status, out, _ = callyard("logout", "shop")
 
     assert status == 0
     assert out.startswith("The login at 'shop' is deleted. It could not be revoked: ")
     assert vault.stamp is None
 
 
-def test_a_login_that_cannot_be_removed_is_told(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
-    (folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml")), "shop") / "tokens.json").mkdir(parents=True)
+def test_a_login_that_cannot_be_removed_is_told(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+    (folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml")), "shop") / "tokens.json").mkdir(parents=True)
 
-    status, _, err = toolyard("logout", "shop")
+    status, _, err = callyard("logout", "shop")
 
     assert (status, "cannot be removed" in err) == (1, True)
 
 
 @pytest.mark.usefixtures("one_browser")
-def test_logins_of_two_projects_are_separate(authority: Authority, toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+def test_logins_of_two_projects_are_separate(authority: Authority, callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
     for project in ("a", "b", "c"):
         (tmp_path / project).mkdir()
-        (tmp_path / project / "toolyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n' if project != "c" else "")
+        (tmp_path / project / "callyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n' if project != "c" else "")
     monkeypatch.chdir(tmp_path / "a")
-    assert toolyard("login", "shop")[0] == 0
+    assert callyard("login", "shop")[0] == 0
 
     monkeypatch.chdir(tmp_path / "b")
-    assert toolyard("logout", "shop")[1] == "Nobody was signed in at 'shop'.\n"
+    assert callyard("logout", "shop")[1] == "Nobody was signed in at 'shop'.\n"
     monkeypatch.chdir(tmp_path / "c")
-    status, _, err = toolyard("logout", "shop")
+    status, _, err = callyard("logout", "shop")
     assert (status, "Another project has one" in err) == (2, True)
-    assert toolyard("logout", "shop", "--config", "../a/toolyard.toml")[1].startswith("The login at 'shop' is deleted")
+    assert callyard("logout", "shop", "--config", "../a/callyard.toml")[1].startswith("The login at 'shop' is deleted")

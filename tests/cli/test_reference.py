@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from toolyard import CODES
-from toolyard.cli.parser import make_parsers
-from toolyard.cli.reference import arguments_of, reference
+from callyard import CODES
+from callyard.cli.parser import make_parsers
+from callyard.cli.reference import arguments_of, reference
 
 
 def test_an_argument_is_written_as_in_a_signature() -> None:
@@ -53,7 +53,7 @@ def test_every_command_option_and_status_is_on_the_page() -> None:
     page = reference()
     program, commands = make_parsers()
 
-    assert all(f"## toolyard {name}\n" in page for name in commands)
+    assert all(f"## callyard {name}\n" in page for name in commands)
     for parser in (program, *commands.values()):
         for action in parser.actions:
             assert all(f"`{option}" in page for option in action.option_strings)

@@ -1,4 +1,4 @@
-"""`toolyard runtime` and `toolyard code`: what can run programs here, and a program against a yard."""
+"""`callyard runtime` and `callyard code`: what can run programs here, and a program against a yard."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from backends import require
 
-from toolyard.launch.errors import USAGE, exit_status
+from callyard.launch.errors import USAGE, exit_status
 
 Run = Callable[..., tuple[int, str, str]]
 DEV = ("--runtime-profile", "dev", "--runtime-allow-unsafe", "--allow-eval")
@@ -31,8 +31,8 @@ def program(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def test_a_program_runs_against_a_yard_and_prints_its_value_last(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
-    status, out, _ = toolyard("code", program("print('first')\nlen(await tools.shop.list_orders())"), shop, *DEV)
+def test_a_program_runs_against_a_yard_and_prints_its_value_last(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+    status, out, _ = callyard("code", program("print('first')\nlen(await tools.shop.list_orders())"), shop, *DEV)
     first, value = out.splitlines()
     assert (status, first) == (0, "first")
     assert value.isdigit()
@@ -48,97 +48,97 @@ print('end', end='')
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_what_a_program_prints_is_written_as_it_is(flags: tuple[str, ...], shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
-    _, out, error = toolyard("code", program(PRINTS), shop, *DEV, *flags)
+def test_what_a_program_prints_is_written_as_it_is(flags: tuple[str, ...], shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+    _, out, error = callyard("code", program(PRINTS), shop, *DEV, *flags)
     printed = "x" * 600_000 + "\nab\n\n\nend"
     assert printed in error if flags else printed == out
 
 
-def test_the_value_is_on_a_line_of_its_own(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
-    _, out, _ = toolyard("code", program("print('a', end='')\n5"), shop, *DEV)
+def test_the_value_is_on_a_line_of_its_own(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+    _, out, _ = callyard("code", program("print('a', end='')\n5"), shop, *DEV)
     assert out == "a\n5\n"
 
 
-def test_control_characters_of_a_program_do_not_reach_the_terminal(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
-    _, out, error = toolyard("code", program("import sys\nprint('\\x1b[31m')\nprint('\\x1b]0;x\\x07', file=sys.stderr)"), shop, *DEV)
+def test_control_characters_of_a_program_do_not_reach_the_terminal(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+    _, out, error = callyard("code", program("import sys\nprint('\\x1b[31m')\nprint('\\x1b]0;x\\x07', file=sys.stderr)"), shop, *DEV)
     assert "\x1b" not in out
     assert "\x1b" not in error
 
 
-def test_the_envelope_alone_is_on_stdout_with_json(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
-    status, out, error = toolyard("code", program("print('live')\n{'a': 1}"), shop, *DEV, "--json")
+def test_the_envelope_alone_is_on_stdout_with_json(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+    status, out, error = callyard("code", program("print('live')\n{'a': 1}"), shop, *DEV, "--json")
     assert status == 0
     assert json.loads(out)["data"]["value"] == {"a": 1}
     assert "live" in error
 
 
-def test_a_mistake_in_a_program_has_its_exit_status_and_line(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
-    status, out, _ = toolyard("code", program("1\n1 / 0"), shop, *DEV, "--json")
+def test_a_mistake_in_a_program_has_its_exit_status_and_line(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+    status, out, _ = callyard("code", program("1\n1 / 0"), shop, *DEV, "--json")
     assert status == exit_status("code_error")
     assert json.loads(out)["error"]["details"]["line"] == 2
 
 
-def test_a_program_that_is_not_there_is_refused(shop: str, toolyard: Run) -> None:
-    status, _, error = toolyard("code", "no/such/file.py", shop)
+def test_a_program_that_is_not_there_is_refused(shop: str, callyard: Run) -> None:
+    status, _, error = callyard("code", "no/such/file.py", shop)
     assert status == USAGE
     assert "no/such/file.py" in error
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_the_sandbox_is_chosen_by_a_flag(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
-    status, out, _ = toolyard("code", program("1 + 1"), shop, "--runtime-backend", "bubblewrap", "--json")
+def test_the_sandbox_is_chosen_by_a_flag(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+    status, out, _ = callyard("code", program("1 + 1"), shop, "--runtime-backend", "bubblewrap", "--json")
     assert status == 0
     assert json.loads(out)["data"]["runtime"]["backend"] == "bubblewrap"
 
 
-def test_an_unknown_backend_is_refused(shop: str, toolyard: Run, program: Callable[[str], str]) -> None:
-    status, _, _ = toolyard("code", program("1"), shop, "--runtime-backend", "qemu")
+def test_an_unknown_backend_is_refused(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+    status, _, _ = callyard("code", program("1"), shop, "--runtime-backend", "qemu")
     assert status == USAGE
 
 
-def test_every_backend_is_listed_with_the_reason_it_is_missing(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_backend_is_listed_with_the_reason_it_is_missing(callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
-    status, out, _ = toolyard("runtime", "list", "--json")
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path))
+    status, out, _ = callyard("runtime", "list", "--json")
     probes = {probe["backend"]: probe for probe in json.loads(out)}
     assert status == (0 if probes["monty"]["available"] else exit_status("runtime_unavailable"))
     assert list(probes) == ["container", "bubblewrap", "wasm", "monty", "subprocess"]
     assert [name for name, probe in probes.items() if probe["available"] and name != "monty"] == ["subprocess"]
     assert all(probe["reason"] and probe["install"] for probe in probes.values() if not probe["available"])
-    status, text, _ = toolyard("runtime", "list")
+    status, text, _ = callyard("runtime", "list")
     assert [line.split()[0] for line in text.splitlines() if not line.startswith(" ")] == list(probes)
 
 
-def test_an_image_is_not_built_without_an_engine(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_not_built_without_an_engine(callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
-    status, _, _ = toolyard("runtime", "build")
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path))
+    status, _, _ = callyard("runtime", "build")
     assert status == exit_status("runtime_unavailable")
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_a_probe_attacks_the_sandboxes(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
-    status, out, _ = toolyard("runtime", "probe", "--json")
+def test_a_probe_attacks_the_sandboxes(callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path))
+    status, out, _ = callyard("runtime", "probe", "--json")
     found = next(probe for probe in json.loads(out) if probe["backend"] == "bubblewrap")
     assert status == 0
     assert found["canaries"] == {"file": True, "network": True, "process": True, "loop": True}
-    assert "stopped: file" in toolyard("runtime", "probe")[1]
+    assert "stopped: file" in callyard("runtime", "probe")[1]
 
 
 @pytest.mark.parametrize("arguments", [["--host", "0.0.0.0"], []])  # noqa: S104 - the address is the test
 def test_a_server_is_not_started_where_programs_would_run_without_a_sandbox(
-    arguments: list[str], shop: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], shop: str, callyard: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000 if arguments else 0)
     flags = ("--runtime-enabled", "--runtime-profile", "dev", "--allow-eval", "--transport", "http", "--port", "0")
-    status, _, error = toolyard("serve", shop, *flags, *arguments)
+    status, _, error = callyard("serve", shop, *flags, *arguments)
     assert status == USAGE
     assert "allow_unsafe" in error
 
 
 YARD = """
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 @tool(operation="destroy")
 async def wipe(name: str) -> str:
@@ -158,20 +158,20 @@ approval_ttl_s = %s
 decision = "ask"
 operations = ["destroy"]
 """
-COMMAND = [sys.executable, "-m", "toolyard"]
+COMMAND = [sys.executable, "-m", "callyard"]
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project whose rule asks before its tool deletes something."""
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
     (tmp_path / "bin.py").write_text(YARD)
     (tmp_path / "p.py").write_text("print('before')\nresult = await tools.bin.wipe(name='a')\nprint('after')")
     return tmp_path
 
 
 def test_a_program_in_a_shell_waits_for_an_approval_and_says_how_to_decide(project: Path) -> None:
-    (project / "toolyard.toml").write_text(SETTINGS % 600)
+    (project / "callyard.toml").write_text(SETTINGS % 600)
     with subprocess.Popen(  # noqa: S603 - our own program
         [*COMMAND, "code", "p.py", "--allow-eval"], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:
@@ -184,7 +184,7 @@ def test_a_program_in_a_shell_waits_for_an_approval_and_says_how_to_decide(proje
 
 
 def test_an_approval_that_expires_is_denied_to_a_program_in_a_shell(project: Path) -> None:
-    (project / "toolyard.toml").write_text(SETTINGS % 1)
+    (project / "callyard.toml").write_text(SETTINGS % 1)
     done = subprocess.run([*COMMAND, "code", "p.py", "--allow-eval", "--json"], cwd=project, check=False, capture_output=True, text=True)  # noqa: S603 - our own program
     error = json.loads(done.stdout)["error"]
     assert (error["code"], error["details"]["tool_error"]["code"]) == ("code_error", "approval_denied")

@@ -1,4 +1,4 @@
-"""`toolyard serve`: a yard over stdio and HTTP in processes of its own, and what it says when it cannot be served."""
+"""`callyard serve`: a yard over stdio and HTTP in processes of its own, and what it says when it cannot be served."""
 
 import errno
 import json
@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from toolyard.config.settings import Serving
-from toolyard.launch.serve import serve
-from toolyard.launch.signals import run
-from toolyard.model.spec import PublishError
-from toolyard.transports import Address
-from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, Tokens, digest_of
-from toolyard.yard import Yard
+from callyard.config.settings import Serving
+from callyard.launch.serve import serve
+from callyard.launch.signals import run
+from callyard.model.spec import PublishError
+from callyard.transports import Address
+from callyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, Tokens, digest_of
+from callyard.yard import Yard
 
 Run = Callable[..., tuple[int, str, str]]
 Write = Callable[..., Path]
@@ -32,13 +32,13 @@ Process = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
-from toolyard.cli import main
+from callyard.cli import main
 sys.exit(main())
 """
 APP = """
 import sys
-from toolyard import Profile, Toolset, Yard, tool
-from toolyard.launch.serve import serve
+from callyard import Profile, Toolset, Yard, tool
+from callyard.launch.serve import serve
 
 @tool(operation="query")
 def greet() -> str:
@@ -136,14 +136,14 @@ class Served:
 def served(monkeypatch: pytest.MonkeyPatch, write: Write) -> Served:
     write(APP)
     stand_in = Served()
-    monkeypatch.setattr("toolyard.launch.serve.run_server", stand_in)
+    monkeypatch.setattr("callyard.launch.serve.run_server", stand_in)
     return stand_in
 
 
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what the tests raise for our own."""
-    monkeypatch.setattr("toolyard.launch.serve.is_own", bool)
+    monkeypatch.setattr("callyard.launch.serve.is_own", bool)
 
 
 def test_over_stdio_stdout_holds_the_protocol_alone_and_the_end_of_input_ends_it(write: Write, in_process: Process) -> None:
@@ -179,7 +179,7 @@ def test_over_http_it_serves_until_it_is_told_to_end(number: signal.Signals, sta
 def test_a_file_can_say_it_all(write: Write) -> None:
     write(APP)
     keys = f'[{{name = "ci", digest = "{digest_of(KEY)}", profile = "readers"}}]'
-    write(f'target = "app.py"\n[serve]\ntransport = "http"\nport = 0\n[auth]\napi_keys = {keys}\n', "toolyard.toml")
+    write(f'target = "app.py"\n[serve]\ntransport = "http"\nport = 0\n[auth]\napi_keys = {keys}\n', "callyard.toml")
     with begun() as process:
         address = address_of(process)
         statuses = [post(address), post(address, Authorization=f"Bearer {KEY}")]
@@ -189,20 +189,20 @@ def test_a_file_can_say_it_all(write: Write) -> None:
     assert statuses == [401, 200]
 
 
-def test_a_taken_port_is_named_with_the_way_out(write: Write, toolyard: Run) -> None:
+def test_a_taken_port_is_named_with_the_way_out(write: Write, callyard: Run) -> None:
     write(APP)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        status, _, err = toolyard("serve", "app.py", "--transport", "http", "--port", port)
+        status, _, err = callyard("serve", "app.py", "--transport", "http", "--port", port)
 
     assert status == 2
     assert f"Port {port} of '127.0.0.1' is in use." in err
     assert "'--port 0'" in err
 
 
-def test_others_are_not_served_without_authentication(write: Write, toolyard: Run) -> None:
+def test_others_are_not_served_without_authentication(write: Write, callyard: Run) -> None:
     write(APP)
-    status, _, err = toolyard("serve", "app.py", "--transport", "http", "--port", "0", "--host", "0.0.0.0")  # noqa: S104 - it is refused
+    status, _, err = callyard("serve", "app.py", "--transport", "http", "--port", "0", "--host", "0.0.0.0")  # noqa: S104 - it is refused
 
     assert status == 2
     assert "'[auth]'" in err
@@ -231,19 +231,19 @@ def test_others_are_not_served_without_authentication(write: Write, toolyard: Ru
         (["app.py", "--stateles"], "Did you mean '--stateless'?"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(arguments: list[str], said: str, write: Write, toolyard: Run) -> None:
+def test_what_cannot_be_is_one_sentence(arguments: list[str], said: str, write: Write, callyard: Run) -> None:
     write(APP)
-    status, out, err = toolyard("serve", *arguments)
+    status, out, err = callyard("serve", *arguments)
 
     assert (status, out) == (2, "")
     assert said in err.splitlines()[-1]
 
 
-def test_flags_reach_the_server(served: Served, toolyard: Run) -> None:
+def test_flags_reach_the_server(served: Served, callyard: Run) -> None:
     flags = ["--transport", "http", "--host", "::1", "--port", "1", "--stateless", "--json-response", "--session-timeout", "2"]
     more = ["--tls-cert", "c", "--tls-key", "k", "--workers", "3", "--socket", "s"]
 
-    assert toolyard("serve", "app.py", *flags, *more)[0] == 0
+    assert callyard("serve", "app.py", *flags, *more)[0] == 0
     assert served.calls[0][1] == Serving(
         transport="http",
         host="::1",
@@ -258,22 +258,22 @@ def test_flags_reach_the_server(served: Served, toolyard: Run) -> None:
     )
 
 
-def test_what_was_set_reaches_the_yard_and_the_rest_stays_as_its_code_has_it(served: Served, write: Write, toolyard: Run) -> None:
+def test_what_was_set_reaches_the_yard_and_the_rest_stays_as_its_code_has_it(served: Served, write: Write, callyard: Run) -> None:
     write(
         APP.replace("tools=[greet],", "tools=[greet], limits=Limits(timeout=7, depth=3), allow_eval=True,").replace(
             "import Pro", "import Limits, Pro"
         )
     )
-    write("profile = 'readers'\n[limits]\ndepth = 2", "toolyard.toml")
+    write("profile = 'readers'\n[limits]\ndepth = 2", "callyard.toml")
 
-    assert toolyard("serve", "app.py")[0] == 0
+    assert callyard("serve", "app.py")[0] == 0
     yard, _, authenticator = served.calls[0]
     assert (yard.limits.timeout, yard.limits.depth) == (7, 2)
     assert yard.profile.name == "readers"
     assert [yard.settings()[name]["from"] for name in ("timeout", "depth", "profile", "slow")] == [
         "code",
-        "file toolyard.toml",
-        "file toolyard.toml",
+        "file callyard.toml",
+        "file callyard.toml",
         "default",
     ]
     assert yard.registry.allow_eval
@@ -281,10 +281,10 @@ def test_what_was_set_reaches_the_yard_and_the_rest_stays_as_its_code_has_it(ser
 
 
 @pytest.mark.parametrize(("flag", "allowed"), [("--allow-eval", True), ("--no-allow-eval", False)])
-def test_eval_tools_are_allowed_as_the_flag_says(flag: str, allowed: bool, served: Served, write: Write, toolyard: Run) -> None:  # noqa: FBT001 - the value under test
-    write("allow_eval = true", "toolyard.toml")
+def test_eval_tools_are_allowed_as_the_flag_says(flag: str, allowed: bool, served: Served, write: Write, callyard: Run) -> None:  # noqa: FBT001 - the value under test
+    write("allow_eval = true", "callyard.toml")
 
-    assert toolyard("serve", "app.py", flag)[0] == 0
+    assert callyard("serve", "app.py", flag)[0] == 0
     assert served.calls[0][0].registry.allow_eval is allowed
 
 
@@ -296,12 +296,12 @@ def test_eval_tools_are_allowed_as_the_flag_says(flag: str, allowed: bool, serve
         (f"issuer = 'https://example.com'\naudience = 'yard'\napi_keys = [{{name = 'ci', digest = '{digest_of(KEY)}'}}]", AnyOf),
     ],
 )
-def test_authentication_becomes_a_guard(auth: str, kind: type, served: Served, write: Write, toolyard: Run) -> None:
-    write(f"[auth]\n{auth}", "toolyard.toml")
+def test_authentication_becomes_a_guard(auth: str, kind: type, served: Served, write: Write, callyard: Run) -> None:
+    write(f"[auth]\n{auth}", "callyard.toml")
 
-    assert toolyard("serve", "app.py", "--transport", "http")[0] == 0
+    assert callyard("serve", "app.py", "--transport", "http")[0] == 0
     assert isinstance(served.calls[0][2], kind)
-    assert toolyard("serve", "app.py", "--transport", "stdio")[0] == 0
+    assert callyard("serve", "app.py", "--transport", "stdio")[0] == 0
     assert served.calls[1][2] is None
 
 
@@ -317,9 +317,9 @@ def test_authentication_becomes_a_guard(auth: str, kind: type, served: Served, w
         ("issuer = 'https://example.com'\naudience = 'yard'\nprofiles = {'*' = 'nobody'}", "There is no profile 'nobody'."),
     ],
 )
-def test_authentication_that_cannot_work_is_refused(auth: str, said: str, served: Served, write: Write, toolyard: Run) -> None:
-    write(f"[auth]\n{auth}", "toolyard.toml")
-    status, _, err = toolyard("serve", "app.py", "--transport", "http")
+def test_authentication_that_cannot_work_is_refused(auth: str, said: str, served: Served, write: Write, callyard: Run) -> None:
+    write(f"[auth]\n{auth}", "callyard.toml")
+    status, _, err = callyard("serve", "app.py", "--transport", "http")
 
     assert (status, served.calls) == (2, [])
     assert said in err
@@ -346,29 +346,29 @@ def test_authentication_that_cannot_work_is_refused(auth: str, said: str, served
     ],
 )
 @pytest.mark.usefixtures("ours")
-def test_why_it_cannot_be_served_is_one_sentence(error: Exception, flags: list[str], said: str, served: Served, toolyard: Run) -> None:
+def test_why_it_cannot_be_served_is_one_sentence(error: Exception, flags: list[str], said: str, served: Served, callyard: Run) -> None:
     served.error = error
-    status, _, err = toolyard("serve", "app.py", "--transport", "http", *flags)
+    status, _, err = callyard("serve", "app.py", "--transport", "http", *flags)
 
     assert status == 2
     assert said in err.splitlines()[-1]
 
 
-def test_a_failure_of_the_yard_itself_is_told_with_its_place(write: Write, toolyard: Run) -> None:
+def test_a_failure_of_the_yard_itself_is_told_with_its_place(write: Write, callyard: Run) -> None:
     fails = (
         "from contextlib import asynccontextmanager\n\n@asynccontextmanager\nasync def fail(yard):\n    raise ValueError('no')\n    yield\n"
     )
     write(fails + APP.replace("tools=[greet],", "tools=[greet], lifespan=fail,"))
-    status, _, err = toolyard("serve", "app.py")
+    status, _, err = callyard("serve", "app.py")
 
     assert status == 2
-    assert err.splitlines()[-1] == "toolyard: The yard 'app' cannot be opened: ValueError in 'app.py', line 5: no."
+    assert err.splitlines()[-1] == "callyard: The yard 'app' cannot be opened: ValueError in 'app.py', line 5: no."
 
 
-def test_a_failure_while_it_serves_is_a_defect(served: Served, toolyard: Run) -> None:
+def test_a_failure_while_it_serves_is_a_defect(served: Served, callyard: Run) -> None:
     served.listens = True
     served.error = KeyError("lost")
-    status, _, err = toolyard("serve", "app.py")
+    status, _, err = callyard("serve", "app.py")
 
     assert status == 1
     assert "The server of 'app' failed: KeyError" in err
@@ -413,40 +413,40 @@ def test_a_person_is_told_how_to_connect(arguments: list[str], expected: list[st
     assert str(path) in told or "http" in arguments
 
 
-def test_a_client_starts_the_same_from_anywhere(served: Served, write: Write, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_starts_the_same_from_anywhere(served: Served, write: Write, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
     def note(yard: Yard, config: object, terminal: object, *, command: Callable[[], list[str]], **others: object) -> None:
         commands.append(command())
 
-    monkeypatch.setattr("toolyard.cli.serve.serve_configured", note)
+    monkeypatch.setattr("callyard.cli.serve.serve_configured", note)
     monkeypatch.setattr("shutil.which", str)
     folder = Path.cwd()
-    write('target = "app.py"', "toolyard.toml")
-    for arguments in (["app.py:yard", "--config", "toolyard.toml"], ["app:yard"], []):
-        assert toolyard("serve", *arguments)[0] == 0
+    write('target = "app.py"', "callyard.toml")
+    for arguments in (["app.py:yard", "--config", "callyard.toml"], ["app:yard"], []):
+        assert callyard("serve", *arguments)[0] == 0
     monkeypatch.setattr("shutil.which", dict[str, str]().get)
-    toolyard("serve", "app.py")
+    callyard("serve", "app.py")
 
     assert commands == [
-        ["toolyard", "serve", f"{folder}/app.py:yard", "--config", f"{folder}/toolyard.toml"],
-        ["toolyard", "serve", "app:yard"],
-        ["toolyard", "serve", "--config", f"{folder}/toolyard.toml"],
-        [sys.executable, "-m", "toolyard", "serve", f"{folder}/app.py"],
+        ["callyard", "serve", f"{folder}/app.py:yard", "--config", f"{folder}/callyard.toml"],
+        ["callyard", "serve", "app:yard"],
+        ["callyard", "serve", "--config", f"{folder}/callyard.toml"],
+        [sys.executable, "-m", "callyard", "serve", f"{folder}/app.py"],
     ]
 
 
 def test_serving_over_stdio_loads_nothing_that_is_for_http(write: Write) -> None:
     write(APP)
-    code = "import sys; from toolyard.cli import main; main(['serve', 'app.py', '-q']); print(*sys.modules, file=sys.stderr)"
+    code = "import sys; from callyard.cli import main; main(['serve', 'app.py', '-q']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)  # noqa: S603 - our own
 
-    assert {"uvicorn", "jwt", "pydantic", "toolyard.transports.auth"}.isdisjoint(done.stderr.split())
+    assert {"uvicorn", "jwt", "pydantic", "callyard.transports.auth"}.isdisjoint(done.stderr.split())
 
 
 def test_a_program_is_a_server(write: Write) -> None:
     write(APP)
-    with begun("{'transport': 'http'}", program=("app.py",), TOOLYARD_PORT="0") as process:
+    with begun("{'transport': 'http'}", program=("app.py",), CALLYARD_PORT="0") as process:
         address = address_of(process)
         answered = post(address)
         process.send_signal(signal.SIGTERM)
@@ -470,7 +470,7 @@ def test_a_program_that_serves_wrongly_ends_with_one_sentence(settings: str, sai
     done = subprocess.run([sys.executable, "app.py", settings], capture_output=True, text=True, check=False)  # noqa: S603 - our own
 
     assert done.returncode == 2
-    assert done.stderr.startswith("toolyard: ")
+    assert done.stderr.startswith("callyard: ")
     assert said in done.stderr
 
 
@@ -494,11 +494,11 @@ def test_ctrl_c_ends_a_program_with_its_status(served: Served) -> None:
     assert ended.value.code == 130
 
 
-def test_headers_that_go_on_to_an_upstream_are_not_shown_to_handlers(served: Served, write: Write, toolyard: Run) -> None:
+def test_headers_that_go_on_to_an_upstream_are_not_shown_to_handlers(served: Served, write: Write, callyard: Run) -> None:
     write(
         '[serve]\nrequest_headers = ["X-Trace"]\n[upstreams.a]\nurl = "http://127.0.0.1:9"\nforward_headers = ["Authorization"]\n', "t.toml"
     )
-    assert toolyard("serve", "t.toml")[0] == 0
+    assert callyard("serve", "t.toml")[0] == 0
 
     assert served.calls[0][1].request_headers == ("X-Trace",)
 
@@ -508,11 +508,11 @@ async def test_inside_an_event_loop_there_is_no_other(capsys: pytest.CaptureFixt
         serve(Yard("mine"))
 
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("toolyard: 'serve' runs an event loop of its own")
+    assert capsys.readouterr().err.startswith("callyard: 'serve' runs an event loop of its own")
 
 
 LARGE = """
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 @tool(operation="query")
 def large() -> str:
@@ -542,10 +542,10 @@ def test_a_handle_of_one_stdio_connection_is_unknown_to_the_next(write: Write, i
     assert answer("size", {"text": {"$ref": handle}})["error"]["code"] == "invalid_input"
 
 
-def test_a_store_that_was_asked_for_and_cannot_be_used_is_one_sentence(write: Write, toolyard: Run) -> None:
+def test_a_store_that_was_asked_for_and_cannot_be_used_is_one_sentence(write: Write, callyard: Run) -> None:
     write(LARGE)
     write("no database" * 1000, "broken.db")
-    status, _, said = toolyard("serve", "app.py", "--store", "sqlite:broken.db")
+    status, _, said = callyard("serve", "app.py", "--store", "sqlite:broken.db")
 
     assert status == 2
     assert "broken.db" in said.splitlines()[-1]

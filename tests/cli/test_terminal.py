@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.cli.demo import outline
-from toolyard.cli.terminal import Painted, Terminal, cut, width_of
+from callyard.cli.demo import outline
+from callyard.cli.terminal import Painted, Terminal, cut, width_of
 
 
 @pytest.mark.parametrize(

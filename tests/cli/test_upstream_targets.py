@@ -18,29 +18,29 @@ PYTHON = json.dumps(sys.executable)
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
 
 
 @pytest.fixture
 def yard_file(shop: str, write: Write) -> str:
     """Write a file whose only upstream is the shop beside it."""
-    return write(f"[upstreams.shop]\ncommand = {PYTHON}\nargs = ['-m', 'toolyard', 'serve', '{shop}', '--quiet']\n", "toolyard.toml").name
+    return write(f"[upstreams.shop]\ncommand = {PYTHON}\nargs = ['-m', 'callyard', 'serve', '{shop}', '--quiet']\n", "callyard.toml").name
 
 
 def names(out: str) -> list[str]:
     return [line.split("\t")[0] for line in out.splitlines()]
 
 
-@pytest.mark.parametrize("arguments", [["toolyard.toml"], [], ["--config", "toolyard.toml"]])
-def test_a_file_with_upstreams_alone_is_a_yard(arguments: list[str], yard_file: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("list", *arguments, "--wait")
+@pytest.mark.parametrize("arguments", [["callyard.toml"], [], ["--config", "callyard.toml"]])
+def test_a_file_with_upstreams_alone_is_a_yard(arguments: list[str], yard_file: str, callyard: Run) -> None:
+    status, out, _ = callyard("list", *arguments, "--wait")
 
     assert status == 0
     assert "shop__list_orders" in names(out)
 
 
-def test_a_tool_of_an_upstream_is_called(yard_file: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("call", yard_file, "shop__echo", "text=hello", "--json")
+def test_a_tool_of_an_upstream_is_called(yard_file: str, callyard: Run) -> None:
+    status, out, _ = callyard("call", yard_file, "shop__echo", "text=hello", "--json")
 
     assert status == 0
     assert json.loads(out)["success"] is True
@@ -54,11 +54,11 @@ def with_a_hanging_one(yard_file: str) -> None:
         file.write(f"[upstreams.hangs]\ncommand = {PYTHON}\nargs = ['-c', 'import time; time.sleep(600)']\n{slow}")
 
 
-def test_who_wants_one_tool_waits_for_no_other_upstream(yard_file: str, toolyard: Run) -> None:
+def test_who_wants_one_tool_waits_for_no_other_upstream(yard_file: str, callyard: Run) -> None:
     with_a_hanging_one(yard_file)
 
-    assert toolyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
-    assert toolyard("describe", yard_file, "shop__echo")[0] == 0
+    assert callyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
+    assert callyard("describe", yard_file, "shop__echo")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -69,72 +69,72 @@ def test_who_wants_one_tool_waits_for_no_other_upstream(yard_file: str, toolyard
     ],
 )
 def test_who_runs_a_tool_about_tools_waits_for_those_it_is_about(
-    arguments: list[str], told: str, yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], told: str, yard_file: str, callyard: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolyard.yard._READY_S", 0)  # it is open before any upstream is there
-    status, out, _ = toolyard("call", yard_file, *arguments, "--json")
+    monkeypatch.setattr("callyard.yard._READY_S", 0)  # it is open before any upstream is there
+    status, out, _ = callyard("call", yard_file, *arguments, "--json")
 
     assert (status, told in out) == (0, True)
 
 
-def test_who_describes_a_tool_about_tools_waits_for_nobody(yard_file: str, toolyard: Run) -> None:
+def test_who_describes_a_tool_about_tools_waits_for_nobody(yard_file: str, callyard: Run) -> None:
     with_a_hanging_one(yard_file)
 
-    assert toolyard("describe", yard_file, "search_tools")[0] == 0
+    assert callyard("describe", yard_file, "search_tools")[0] == 0
 
 
-def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    toolyard("list", yard_file, "--wait")
+def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    callyard("list", yard_file, "--wait")
     with_a_hanging_one(yard_file)
-    monkeypatch.setattr("toolyard.cli.targets._SILENT_S", 0.01)
-    monkeypatch.setattr("toolyard.yard._READY_S", 0.01)
-    monkeypatch.setattr("toolyard.cli.targets._TIMEOUT_S", 1.0)
-    status, _, err = toolyard("list", yard_file, "--wait")
+    monkeypatch.setattr("callyard.cli.targets._SILENT_S", 0.01)
+    monkeypatch.setattr("callyard.yard._READY_S", 0.01)
+    monkeypatch.setattr("callyard.cli.targets._TIMEOUT_S", 1.0)
+    status, _, err = callyard("list", yard_file, "--wait")
 
     assert (status, "'hangs' …" in err) == (0, True)
 
 
-def test_who_lists_an_address_where_nobody_is_is_told_why_there_is_nothing(toolyard: Run) -> None:
-    status, out, err = toolyard("list", "http://127.0.0.1:1/mcp")
+def test_who_lists_an_address_where_nobody_is_is_told_why_there_is_nothing(callyard: Run) -> None:
+    status, out, err = callyard("list", "http://127.0.0.1:1/mcp")
 
     assert (status, out) == (2, "")
     assert "offers nothing for now. " in err
 
 
-def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_listed(yard_file: str, toolyard: Run) -> None:
+def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_listed(yard_file: str, callyard: Run) -> None:
     with Path(yard_file).open("a") as file:
         file.write("[upstreams.gone]\nurl = 'http://127.0.0.1:1/mcp'\n")
-    status, out, err = toolyard("list", yard_file, "--wait")
+    status, out, err = callyard("list", yard_file, "--wait")
 
     assert (status, "shop__list_orders" in names(out)) == (0, True)
     assert "'gone' offers nothing for now. " in err
-    assert "offers nothing" not in toolyard("list", yard_file, "--quiet")[2]
+    assert "offers nothing" not in callyard("list", yard_file, "--quiet")[2]
 
 
-def test_packs_and_profiles_of_the_file_hold(yard_file: str, toolyard: Run, write: Write) -> None:
+def test_packs_and_profiles_of_the_file_hold(yard_file: str, callyard: Run, write: Write) -> None:
     rules = "[toolsets.own]\nsources = ['system']\n[profiles.own]\ntoolsets = ['own']\nsurface = 'direct'\n"
-    write(f"packs = ['system']\nprofile = 'own'\n{rules}{Path(yard_file).read_text()}", "toolyard.toml")
-    status, out, _ = toolyard("list", "--wait")
+    write(f"packs = ['system']\nprofile = 'own'\n{rules}{Path(yard_file).read_text()}", "callyard.toml")
+    status, out, _ = callyard("list", "--wait")
 
     assert status == 0
     assert "ping" in names(out)
     assert "shop__echo" not in names(out)
 
 
-def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str, toolyard: Run, write: Write) -> None:
+def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str, callyard: Run, write: Write) -> None:
     write(
-        'from toolyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard("own", tools=[look])\n', "own.py"
+        'from callyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard("own", tools=[look])\n', "own.py"
     )
-    status, out, _ = toolyard("list", "own.py", "--wait")
+    status, out, _ = callyard("list", "own.py", "--wait")
 
     assert status == 0
     assert {"look", "shop__echo"} <= set(names(out))
 
 
-def test_a_clients_file_is_a_target(shop: str, toolyard: Run, write: Write) -> None:
-    server = {"command": sys.executable, "args": ["-m", "toolyard", "serve", shop, "--quiet"], "toolyard": {"tools": ["echo"]}}
+def test_a_clients_file_is_a_target(shop: str, callyard: Run, write: Write) -> None:
+    server = {"command": sys.executable, "args": ["-m", "callyard", "serve", shop, "--quiet"], "callyard": {"tools": ["echo"]}}
     write(json.dumps({"mcpServers": {"Shop": server}}), "mcp.json")
-    status, out, err = toolyard("list", "mcp.json", "--wait")
+    status, out, err = callyard("list", "mcp.json", "--wait")
 
     assert status == 0
     assert names(out) == ["shop__echo"]
@@ -144,24 +144,24 @@ def test_a_clients_file_is_a_target(shop: str, toolyard: Run, write: Write) -> N
 @pytest.fixture
 def address(shop: str) -> Generator[str]:
     """Serve the shop over HTTP, and return where."""
-    program = [sys.executable, "-m", "toolyard", "serve", shop, "--transport", "http", "--port", "0"]
+    program = [sys.executable, "-m", "callyard", "serve", shop, "--transport", "http", "--port", "0"]
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=os.environ) as server:  # noqa: S603 - our own
         assert server.stderr is not None
         yield server.stderr.readline().rpartition("address=")[2].strip()
         server.terminate()
 
 
-def test_an_address_is_a_target_whose_tools_keep_their_names(address: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("call", address, "echo", "text=hello", "--json")
+def test_an_address_is_a_target_whose_tools_keep_their_names(address: str, callyard: Run) -> None:
+    status, out, _ = callyard("call", address, "echo", "text=hello", "--json")
 
     assert status == 0
     assert "hello" in out
 
 
 @pytest.mark.parametrize("command", [["list"], ["serve"], ["search", "words"]])
-def test_nothing_at_all_is_no_yard(command: list[str], toolyard: Run, write: Write) -> None:
-    write("[limits]\ndepth = 2", "toolyard.toml")
-    status, _, err = toolyard(*command)
+def test_nothing_at_all_is_no_yard(command: list[str], callyard: Run, write: Write) -> None:
+    write("[limits]\ndepth = 2", "callyard.toml")
+    status, _, err = callyard(*command)
 
     assert status == 2
     assert "There is no TARGET" in err
@@ -175,54 +175,54 @@ def test_nothing_at_all_is_no_yard(command: list[str], toolyard: Run, write: Wri
         ("[upstreams.yard]\ncommand = 'a'", "Two providers are named 'yard'"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(text: str, said: str, toolyard: Run, write: Write) -> None:
-    write('from toolyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard(tools=[look])\n', "own.py")
-    write(text, "toolyard.toml")
-    status, _, err = toolyard("list", "own.py")
+def test_what_is_wrong_is_said_before_anything_starts(text: str, said: str, callyard: Run, write: Write) -> None:
+    write('from callyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard(tools=[look])\n', "own.py")
+    write(text, "callyard.toml")
+    status, _, err = callyard("list", "own.py")
 
     assert status == 2
     assert said in err
 
 
-def test_an_upstream_that_is_switched_off_needs_nothing(toolyard: Run, write: Write) -> None:
-    write("[upstreams.a]\ncommand = '${UNSET}'\nenabled = false", "toolyard.toml")
+def test_an_upstream_that_is_switched_off_needs_nothing(callyard: Run, write: Write) -> None:
+    write("[upstreams.a]\ncommand = '${UNSET}'\nenabled = false", "callyard.toml")
 
-    assert toolyard("list", "--quiet") == (0, "", "")
+    assert callyard("list", "--quiet") == (0, "", "")
 
 
-def test_a_secret_that_everybody_can_read_is_told_unless_nobody_wants_to_hear(yard_file: str, toolyard: Run, write: Write) -> None:
+def test_a_secret_that_everybody_can_read_is_told_unless_nobody_wants_to_hear(yard_file: str, callyard: Run, write: Write) -> None:
     write("hush", "token").chmod(0o644)
-    write(Path(yard_file).read_text() + "env = {TOKEN = 'secretref:file:token'}\n", "toolyard.toml")
+    write(Path(yard_file).read_text() + "env = {TOKEN = 'secretref:file:token'}\n", "callyard.toml")
 
-    assert "'token' holds a secret and everybody can read it" in toolyard("list")[2]
-    assert "holds a secret" not in toolyard("list", "--quiet")[2]
+    assert "'token' holds a secret and everybody can read it" in callyard("list")[2]
+    assert "holds a secret" not in callyard("list", "--quiet")[2]
 
 
-def test_settings_are_read_from_one_file(yard_file: str, toolyard: Run) -> None:
-    status, _, err = toolyard("list", yard_file, "--config", "other.toml")
+def test_settings_are_read_from_one_file(yard_file: str, callyard: Run) -> None:
+    status, _, err = callyard("list", yard_file, "--config", "other.toml")
 
     assert status == 2
-    assert "'toolyard.toml'" in err
+    assert "'callyard.toml'" in err
     assert "'other.toml'" in err
 
 
-def test_without_a_home_the_place_must_be_named(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_the_place_must_be_named(yard_file: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(*_: object) -> Path:
         raise OSError(2, "There is no home directory")
 
-    monkeypatch.setattr("toolyard.yard.find_state_dir", homeless)
-    status, _, err = toolyard("list", yard_file)
+    monkeypatch.setattr("callyard.yard.find_state_dir", homeless)
+    status, _, err = callyard("list", yard_file)
 
     assert status == 2
     assert "'state_dir'" in err
 
 
 @pytest.mark.parametrize("command", [["list"], ["search", "orders"], ["manifest"]])
-def test_lists_do_not_wait_for_one_that_hangs(command: list[str], yard_file: str, toolyard: Run) -> None:
-    toolyard("list", "--wait")
+def test_lists_do_not_wait_for_one_that_hangs(command: list[str], yard_file: str, callyard: Run) -> None:
+    callyard("list", "--wait")
     with_a_hanging_one(yard_file)
     started = time.monotonic()
-    status, out, err = toolyard(*command)
+    status, out, err = callyard(*command)
 
     assert (status, "shop__list_orders" in out) == (0, True)
     assert "'hangs' offers nothing for now. It is being started. '--wait' waits until it answers." in err
@@ -231,28 +231,28 @@ def test_lists_do_not_wait_for_one_that_hangs(command: list[str], yard_file: str
 
 @pytest.mark.parametrize("name", ["nothing_like_it", "shop__nothing_like_it"])
 @pytest.mark.parametrize("command", ["call", "describe"])
-def test_a_tool_that_does_not_exist_is_unknown_although_an_upstream_hangs(command: str, name: str, yard_file: str, toolyard: Run) -> None:
-    toolyard("list", "--wait")
+def test_a_tool_that_does_not_exist_is_unknown_although_an_upstream_hangs(command: str, name: str, yard_file: str, callyard: Run) -> None:
+    callyard("list", "--wait")
     with_a_hanging_one(yard_file)
     started = time.monotonic()
-    status, out, _ = toolyard(command, yard_file, name, "--json")
+    status, out, _ = callyard(command, yard_file, name, "--json")
 
     assert (status != 0, json.loads(out)["error"]["code"]) == (True, "tool_not_found")
     assert time.monotonic() - started < 30  # two seconds, and much room for a busy machine; it sleeps for 600
 
 
-def test_a_variable_that_is_not_set_keeps_no_other_upstream_from_being_used(yard_file: str, toolyard: Run) -> None:
+def test_a_variable_that_is_not_set_keeps_no_other_upstream_from_being_used(yard_file: str, callyard: Run) -> None:
     with Path(yard_file).open("a") as file:
         file.write("[upstreams.poor]\ncommand = 'x'\nenv = {TOKEN = '${NOT_SET_HERE}'}\n")
-    status, out, err = toolyard("list", yard_file, "--wait")
+    status, out, err = callyard("list", yard_file, "--wait")
 
     assert (status, "shop__list_orders" in names(out)) == (0, True)
     assert "'NOT_SET_HERE'" in err
-    assert toolyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
+    assert callyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
 
 
-def test_a_yard_whose_only_upstream_lacks_a_variable_says_why(toolyard: Run, write: Write) -> None:
-    write("[upstreams.poor]\ncommand = '${NOT_SET_HERE}'\n", "toolyard.toml")
-    status, out, err = toolyard("list")
+def test_a_yard_whose_only_upstream_lacks_a_variable_says_why(callyard: Run, write: Write) -> None:
+    write("[upstreams.poor]\ncommand = '${NOT_SET_HERE}'\n", "callyard.toml")
+    status, out, err = callyard("list")
 
     assert (status, out, "'NOT_SET_HERE'" in err) == (2, "", True)

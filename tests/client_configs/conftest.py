@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.client_configs.clients import Environment
+from callyard.client_configs.clients import Environment
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.client_configs.clients import CLIENTS, Environment, find_files, path_to_write
+from callyard.client_configs.clients import CLIENTS, Environment, find_files, path_to_write
 
 
 def test_every_client_has_a_file_of_the_user_inside_the_home(environment: Environment) -> None:

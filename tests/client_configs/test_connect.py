@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard._internal.files import rewrite
-from toolyard.client_configs.clients import CLIENTS, ClientFile, Environment, command_entry, path_to_write, url_entry
-from toolyard.client_configs.connect import (
+from callyard._internal.files import rewrite
+from callyard.client_configs.clients import CLIENTS, ClientFile, Environment, command_entry, path_to_write, url_entry
+from callyard.client_configs.connect import (
     ImportedServer,
     apply_change,
     display_target,
@@ -20,20 +20,20 @@ from toolyard.client_configs.connect import (
     plan_disconnect,
     plan_import,
 )
-from toolyard.client_configs.read import Server, read_servers
-from toolyard.config import ConfigError
+from callyard.client_configs.read import Server, read_servers
+from callyard.config import ConfigError
 
-COMMAND = ["/venv/bin/python", "-m", "toolyard", "serve", "/x/toolyard.toml"]
+COMMAND = ["/venv/bin/python", "-m", "callyard", "serve", "/x/callyard.toml"]
 CURSOR, CODEX = CLIENTS["cursor"], CLIENTS["codex"]
-ENTRY = command_entry(CURSOR, COMMAND, name="toolyard")
+ENTRY = command_entry(CURSOR, COMMAND, name="callyard")
 WRITABLE = [client for client in CLIENTS.values() if not client.user[0].endswith(".yaml")]
 
 
-def connect(path: Path, *, client: str = "cursor", name: str = "toolyard", entry: dict[str, Any] = ENTRY) -> Path | None:
+def connect(path: Path, *, client: str = "cursor", name: str = "callyard", entry: dict[str, Any] = ENTRY) -> Path | None:
     return apply_change(plan_connect(CLIENTS[client], path, name=name, entry=entry), backup=True)
 
 
-def undo(path: Path, *, client: str = "cursor", name: str = "toolyard") -> None:
+def undo(path: Path, *, client: str = "cursor", name: str = "callyard") -> None:
     apply_change(plan_disconnect(CLIENTS[client], path, name=name), backup=False)
 
 
@@ -46,7 +46,7 @@ def test_every_client_gets_an_entry_that_it_understands_and_that_is_never_import
     (server,) = read_servers(ClientFile(client, "user", path), environment)
 
     assert server.original_name == "mine"
-    assert "Toolyard itself" in server.reason
+    assert "Callyard itself" in server.reason
 
 
 @pytest.mark.parametrize("client", [client for client in WRITABLE if client.name != "claude-desktop"], ids=lambda client: client.name)
@@ -92,7 +92,7 @@ CONTENTS = st.one_of(
             b"\xef\xbb\xbf{}",
             b'{"mcpServers": {}}',
             b'{ // a\r\n"b": [1,],\r\n}\r\n',
-            b'{"mcpServers": {"toolyard": {"command": "toolyard", "args": ["serve"]}}, "z": 1}',
+            b'{"mcpServers": {"callyard": {"command": "callyard", "args": ["serve"]}}, "z": 1}',
         ]
     ),
     st.builds(
@@ -123,7 +123,7 @@ def test_undo_restores_the_same_bytes(content: bytes, tmp_path_factory: pytest.T
 
 @given(
     content=st.sampled_from(
-        [b"", b"a = 1", b"# c\r\na = 1\r\n", b"[mcp_servers.x]\ncommand = 'y'\n\n\n", b"[mcp_servers.toolyard]\nurl='z'\n[b]\n"]
+        [b"", b"a = 1", b"# c\r\na = 1\r\n", b"[mcp_servers.x]\ncommand = 'y'\n\n\n", b"[mcp_servers.callyard]\nurl='z'\n[b]\n"]
     )
 )
 def test_undo_restores_the_same_bytes_of_toml(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -131,7 +131,7 @@ def test_undo_restores_the_same_bytes_of_toml(content: bytes, tmp_path_factory: 
     path.write_bytes(content)
 
     connect(path, client="codex")
-    assert tomllib.loads(path.read_bytes().decode())["mcp_servers"]["toolyard"] == ENTRY
+    assert tomllib.loads(path.read_bytes().decode())["mcp_servers"]["callyard"] == ENTRY
     undo(path, client="codex")
 
     assert path.read_bytes() == content
@@ -150,7 +150,7 @@ def test_undo_removes_a_file_that_connecting_created(tmp_path: Path) -> None:
 def test_connecting_twice_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     connect(path)
-    again = plan_connect(CURSOR, path, name="toolyard", entry=ENTRY)
+    again = plan_connect(CURSOR, path, name="callyard", entry=ENTRY)
 
     assert again.before == again.after
 
@@ -216,15 +216,15 @@ def test_a_file_that_cannot_be_changed_safely_is_named(name: str, text: str, tmp
     path.write_text(text)
 
     with pytest.raises(ConfigError, match="cannot be changed"):
-        plan_connect(CODEX if path.suffix == ".toml" else CURSOR, path, name="toolyard", entry=ENTRY)
+        plan_connect(CODEX if path.suffix == ".toml" else CURSOR, path, name="callyard", entry=ENTRY)
 
 
 def test_an_entry_that_cannot_be_removed_safely_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
-    path.write_text('{"mcpServers": {"toolyard": {} /* , */, "a": 1}}')
+    path.write_text('{"mcpServers": {"callyard": {} /* , */, "a": 1}}')
 
     with pytest.raises(ConfigError, match="cannot be changed"):
-        plan_disconnect(CURSOR, path, name="toolyard")
+        plan_disconnect(CURSOR, path, name="callyard")
 
 
 def test_links_and_modes_are_preserved(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_links_and_modes_are_preserved(tmp_path: Path) -> None:
     backup = connect(link)
 
     assert link.is_symlink()
-    assert "toolyard" in real.read_text()
+    assert "callyard" in real.read_text()
     assert real.stat().st_mode & 0o777 == 0o664
     assert backup is not None
     assert backup.read_text() == "{}"

@@ -8,35 +8,35 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.client_configs.edit import excerpt, put_member, remove_member, yaml_snippet
-from toolyard.client_configs.edit_toml import EditError
-from toolyard.config.upstreams import parse_json
+from callyard.client_configs.edit import excerpt, put_member, remove_member, yaml_snippet
+from callyard.client_configs.edit_toml import EditError
+from callyard.config.upstreams import parse_json
 
-PATH = ("mcpServers", "toolyard")
+PATH = ("mcpServers", "callyard")
 ENTRY = {"command": "x"}
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("", '{\n  "mcpServers": {\n    "toolyard": {\n      "command": "x"\n    }\n  }\n}\n'),
-        ("{}", '{\n  "mcpServers": {\n    "toolyard": {\n      "command": "x"\n    }\n  }\n}'),
-        ('{"a": 1}', '{"a": 1, "mcpServers": {"toolyard": {"command": "x"}}}'),
-        ('{"mcpServers": {"a": {}}}', '{"mcpServers": {"a": {}, "toolyard": {"command": "x"}}}'),
+        ("", '{\n  "mcpServers": {\n    "callyard": {\n      "command": "x"\n    }\n  }\n}\n'),
+        ("{}", '{\n  "mcpServers": {\n    "callyard": {\n      "command": "x"\n    }\n  }\n}'),
+        ('{"a": 1}', '{"a": 1, "mcpServers": {"callyard": {"command": "x"}}}'),
+        ('{"mcpServers": {"a": {}}}', '{"mcpServers": {"a": {}, "callyard": {"command": "x"}}}'),
         (
             '{\n\t"a": [1, {"mcpServers": 2}] // why\n}\n',
-            '{\n\t"a": [1, {"mcpServers": 2}], // why\n\t"mcpServers": {\n\t\t"toolyard": {\n\t\t\t"command": "x"\n\t\t}\n\t}\n}\n',
+            '{\n\t"a": [1, {"mcpServers": 2}], // why\n\t"mcpServers": {\n\t\t"callyard": {\n\t\t\t"command": "x"\n\t\t}\n\t}\n}\n',
         ),
         (
             '// top\n{\n  "mcpServers": {\n    "a": {}, // one\n    /* end, { */\n  },\n}',
-            '// top\n{\n  "mcpServers": {\n    "a": {}, // one\n    /* end, { */\n    "toolyard": {\n      "command": "x"\n    },\n  },\n}',
+            '// top\n{\n  "mcpServers": {\n    "a": {}, // one\n    /* end, { */\n    "callyard": {\n      "command": "x"\n    },\n  },\n}',
         ),
         (
             '{\r\n    "mcpServers": {\r\n    }\r\n}',
-            '{\r\n    "mcpServers": {\r\n        "toolyard": {\r\n            "command": "x"\r\n        }\r\n    }\r\n}',
+            '{\r\n    "mcpServers": {\r\n        "callyard": {\r\n            "command": "x"\r\n        }\r\n    }\r\n}',
         ),
-        ('{"mcpServers": {"toolyard": {"url": "}"}, "b": {}}}', '{"mcpServers": {"toolyard": {"command": "x"}, "b": {}}}'),
-        ('{\n "mcpServers": {\n  "toolyard": 5}}', '{\n "mcpServers": {\n  "toolyard": {\n   "command": "x"\n  }}}'),
+        ('{"mcpServers": {"callyard": {"url": "}"}, "b": {}}}', '{"mcpServers": {"callyard": {"command": "x"}, "b": {}}}'),
+        ('{\n "mcpServers": {\n  "callyard": 5}}', '{\n "mcpServers": {\n  "callyard": {\n   "command": "x"\n  }}}'),
     ],
 )
 def test_a_member_is_added_in_the_style_of_the_rest(before: str, after: str) -> None:
@@ -47,11 +47,11 @@ def test_a_member_is_added_in_the_style_of_the_rest(before: str, after: str) -> 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ('{"mcpServers": {"toolyard": {}}}', '{"mcpServers": {}}'),
-        ('{"mcpServers": {"a": 1, "toolyard": {}}}', '{"mcpServers": {"a": 1}}'),
-        ('{"mcpServers": {"toolyard": {}, "a": 1}}', '{"mcpServers": { "a": 1}}'),
-        ('{"mcpServers": {\n "a": 1, // one\n "toolyard": {}\n}}', '{"mcpServers": {\n "a": 1 // one\n}}'),
-        ('{"mcpServers": {\n "a": 1,\n "toolyard": {},\n}}', '{"mcpServers": {\n "a": 1,\n}}'),
+        ('{"mcpServers": {"callyard": {}}}', '{"mcpServers": {}}'),
+        ('{"mcpServers": {"a": 1, "callyard": {}}}', '{"mcpServers": {"a": 1}}'),
+        ('{"mcpServers": {"callyard": {}, "a": 1}}', '{"mcpServers": { "a": 1}}'),
+        ('{"mcpServers": {\n "a": 1, // one\n "callyard": {}\n}}', '{"mcpServers": {\n "a": 1 // one\n}}'),
+        ('{"mcpServers": {\n "a": 1,\n "callyard": {},\n}}', '{"mcpServers": {\n "a": 1,\n}}'),
     ],
 )
 def test_a_member_is_removed_with_its_comma(before: str, after: str) -> None:
@@ -66,9 +66,9 @@ def test_a_text_without_an_object_is_not_changed(text: str) -> None:
 
 def test_a_member_that_cannot_be_removed_safely_is_left() -> None:
     with pytest.raises(EditError):
-        remove_member('{"mcpServers": {"toolyard": {} /* , */, "a": 1}}', PATH)
+        remove_member('{"mcpServers": {"callyard": {} /* , */, "a": 1}}', PATH)
     with pytest.raises(EditError):
-        remove_member('{"mcpServers": {"toolyard": 1, "toolyard": 2}}', PATH)
+        remove_member('{"mcpServers": {"callyard": 1, "callyard": 2}}', PATH)
 
 
 def test_an_unclosed_object_is_not_changed() -> None:
@@ -95,7 +95,7 @@ def test_a_member_can_be_added_to_any_document_and_removed_again(document: dict[
 
     added = put_member(text, PATH, ENTRY)
 
-    assert parse_json(added, "") == {**whole, "mcpServers": {**(servers or {}), "toolyard": ENTRY}}
+    assert parse_json(added, "") == {**whole, "mcpServers": {**(servers or {}), "callyard": ENTRY}}
     assert parse_json(remove_member(added, PATH), "") == {**whole, "mcpServers": servers or {}}
 
 
@@ -120,8 +120,8 @@ def test_a_line_before_the_excerpt_can_mark_a_secret_in_it() -> None:
     assert excerpt(before, before.replace("]\n", "],\nx\n")) == (2, [' ["--token",', '-"…"]', '+"…"],', "+x", ' {"TOKEN": "…"}'])
 
 
-YAML_ENTRY = 'toolyard: {"cmd": "x"}'
-ITEM = '- {"name": "toolyard"}'
+YAML_ENTRY = 'callyard: {"cmd": "x"}'
+ITEM = '- {"name": "callyard"}'
 
 
 @pytest.mark.parametrize(
@@ -149,4 +149,4 @@ def test_an_entry_is_indented_as_its_neighbours_are(text: str, entry: str, lines
 def test_a_snippet_for_an_empty_file_is_valid_yaml(entry: str) -> None:
     document = yaml.safe_load("\n".join(yaml_snippet("", "a", entry).lines))
 
-    assert document == {"a": {"toolyard": {"cmd": "x"}} if entry is YAML_ENTRY else [{"name": "toolyard"}]}
+    assert document == {"a": {"callyard": {"cmd": "x"}} if entry is YAML_ENTRY else [{"name": "callyard"}]}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.client_configs.edit_toml import EditError, add_table, format_table, remove_table
+from callyard.client_configs.edit_toml import EditError, add_table, format_table, remove_table
 
 WRITTEN = """\
 # Ours.

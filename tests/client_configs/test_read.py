@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from toolyard.client_configs.clients import CLIENTS, Client, ClientFile, Environment
-from toolyard.client_configs.read import Server, decode, parse, read_bytes, read_servers, runs_toolyard
-from toolyard.config import ConfigError
-from toolyard.config.upstreams import from_file
+from callyard.client_configs.clients import CLIENTS, Client, ClientFile, Environment
+from callyard.client_configs.read import Server, decode, parse, read_bytes, read_servers, runs_callyard
+from callyard.config import ConfigError
+from callyard.config.upstreams import from_file
 
 NPX = {"command": "npx", "args": ["-y", "x"]}
 
@@ -28,7 +28,7 @@ def one(client: str, entry: dict[str, Any], environment: Environment) -> dict[st
     (section,) = CLIENTS[client].section
     (server,) = read(client, json.dumps({section: {"git": entry}}), environment).values()
     assert not server.reason
-    from_file({"upstreams": {server.name: server.table}}, Path("toolyard.toml"))
+    from_file({"upstreams": {server.name: server.table}}, Path("callyard.toml"))
     return server.table
 
 
@@ -143,7 +143,7 @@ def test_the_tool_filter_of_copilot_is_kept_and_that_of_others_ignored(environme
 
 
 def test_our_own_settings_beat_those_of_the_client(environment: Environment) -> None:
-    entry = {**NPX, "includeTools": ["a"], "toolyard": {"tools": ["b"], "pin": "off"}}
+    entry = {**NPX, "includeTools": ["a"], "callyard": {"tools": ["b"], "pin": "off"}}
 
     assert one("gemini", entry, environment) == {**NPX, "tools": ["b"], "pin": "off"}
 
@@ -172,7 +172,7 @@ def test_an_unusable_server_does_not_affect_the_others(environment: Environment)
         "a": 5,
         "b": {"command": 5},
         "c": {"type": "smoke", "url": "x"},
-        "d": {**NPX, "toolyard": {"tols": []}},
+        "d": {**NPX, "callyard": {"tols": []}},
         "e": {"command": ["x"], "args": 5},
     }
     servers = read("cursor", json.dumps({"mcpServers": {**wrong, "f": NPX}}), environment)
@@ -180,7 +180,7 @@ def test_an_unusable_server_does_not_affect_the_others(environment: Environment)
     assert servers.pop("f").table == NPX
     assert all(server.reason.endswith((".", "?")) and not server.table for server in servers.values())
     assert "'mcpServers.b.command'" in servers["b"].reason
-    assert "'mcpServers.d.toolyard.tols'" in servers["d"].reason
+    assert "'mcpServers.d.callyard.tols'" in servers["d"].reason
 
 
 @pytest.mark.parametrize("text", ["5", "[]", "null"])
@@ -217,28 +217,28 @@ def test_a_file_of_an_unknown_client_is_searched_for_servers(document: dict[str,
 @pytest.mark.parametrize(
     "entry",
     [
-        {"command": "/venv/bin/python", "args": ["-m", "toolyard", "serve", "/x/toolyard.toml"]},
-        {"command": "/venv/bin/toolyard", "args": ["serve"]},
-        {"command": "C:\\venv\\toolyard.exe", "args": ["serve"]},
-        {"command": ["uvx", "toolyard", "serve"]},
+        {"command": "/venv/bin/python", "args": ["-m", "callyard", "serve", "/x/callyard.toml"]},
+        {"command": "/venv/bin/callyard", "args": ["serve"]},
+        {"command": "C:\\venv\\callyard.exe", "args": ["serve"]},
+        {"command": ["uvx", "callyard", "serve"]},
     ],
 )
-def test_toolyard_itself_is_never_imported(entry: dict[str, Any], environment: Environment) -> None:
+def test_callyard_itself_is_never_imported(entry: dict[str, Any], environment: Environment) -> None:
     (server,) = read("cursor", json.dumps({"mcpServers": {"mine": entry}}), environment).values()
 
-    assert runs_toolyard(entry)
-    assert "Toolyard itself" in server.reason
+    assert runs_callyard(entry)
+    assert "Callyard itself" in server.reason
 
 
 @pytest.mark.parametrize(
-    "entry", [{"command": "toolyard"}, {"command": "x", "args": ["toolyard", "list"]}, {"url": "https://a"}, {"args": [5]}]
+    "entry", [{"command": "callyard"}, {"command": "x", "args": ["callyard", "list"]}, {"url": "https://a"}, {"args": [5]}]
 )
-def test_others_are_not_taken_for_toolyard(entry: dict[str, Any]) -> None:
-    assert not runs_toolyard(entry)
+def test_others_are_not_taken_for_callyard(entry: dict[str, Any]) -> None:
+    assert not runs_callyard(entry)
 
 
 def test_an_entry_of_our_name_is_ours_even_with_a_url(environment: Environment) -> None:
-    (server,) = read("cursor", '{"mcpServers": {"toolyard": {"url": "http://127.0.0.1:8321/mcp"}}}', environment).values()
+    (server,) = read("cursor", '{"mcpServers": {"callyard": {"url": "http://127.0.0.1:8321/mcp"}}}', environment).values()
 
     assert server.reason
 

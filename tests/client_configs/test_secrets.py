@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.client_configs.secrets import MASK, SecretStorage, extract_secrets, is_secret, mask_excerpt, mask_table, store_secrets
-from toolyard.config.convert import Location, References
+from callyard.client_configs.secrets import MASK, SecretStorage, extract_secrets, is_secret, mask_excerpt, mask_table, store_secrets
+from callyard.config.convert import Location, References
 
 TABLE: dict[str, Any] = {
     "command": "npx",

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from toolyard import Operation, Profile, Surface, Toolset
-from toolyard.config import Config, ConfigError, read_config
+from callyard import Operation, Profile, Surface, Toolset
+from callyard.config import Config, ConfigError, read_config
 
 
 def read(path: Path, text: str) -> Config:
-    (path / "toolyard.toml").write_text(text)
-    return read_config(path=str(path / "toolyard.toml"), environment={})
+    (path / "callyard.toml").write_text(text)
+    return read_config(path=str(path / "callyard.toml"), environment={})
 
 
 def test_a_profile_has_the_toolsets_that_it_names(tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_what_is_wrong_is_refused_with_its_key_and_the_file(text: str, said: str
     with pytest.raises(ConfigError) as refusal:
         read(tmp_path, text)
 
-    assert str(refusal.value).startswith(said.format(tmp_path / "toolyard.toml"))
+    assert str(refusal.value).startswith(said.format(tmp_path / "callyard.toml"))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import text
 
-from toolyard.config import Config, ConfigError, Key, Origin, known_settings, read_config
-from toolyard.config.read import colliding_name, is_upstream_name, to_upstream_name
-from toolyard.config.settings import Serving
-from toolyard.model.limits import Limits
+from callyard.config import Config, ConfigError, Key, Origin, known_settings, read_config
+from callyard.config.read import colliding_name, is_upstream_name, to_upstream_name
+from callyard.config.settings import Serving
+from callyard.model.limits import Limits
 
 Write = Callable[..., Path]
 
@@ -23,7 +23,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write the file that is read by default, in the folder that the test runs in."""
     monkeypatch.chdir(tmp_path)
 
-    def write_file(text: str, name: str = "toolyard.toml") -> Path:
+    def write_file(text: str, name: str = "callyard.toml") -> Path:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
@@ -56,14 +56,14 @@ def test_without_anything_all_is_default(write: Write) -> None:
 def test_flags_beat_the_environment_which_beats_the_file_which_beats_the_defaults(write: Write) -> None:
     write("[serve]\nport = 1\nhost = 'file'\nsessions = 5\n")
 
-    config = read({"serve.port": "3"}, TOOLYARD_PORT="2", TOOLYARD_HOST="environment")
+    config = read({"serve.port": "3"}, CALLYARD_PORT="2", CALLYARD_HOST="environment")
 
     serving = config.settings.serve
     assert (serving.port, serving.host, serving.sessions, serving.workers) == (3, "environment", 5, 1)
     assert [str(config.origin(f"serve.{name}")) for name in ("port", "host", "sessions", "workers")] == [
         "flag --port",
-        "environment TOOLYARD_HOST",
-        "file toolyard.toml",
+        "environment CALLYARD_HOST",
+        "file callyard.toml",
         "default",
     ]
 
@@ -72,7 +72,7 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_the_default
 def test_a_flag_that_says_what_is_the_default_still_wins(key: str, given: object, wins: object, write: Write) -> None:
     write("[serve]\nport = 1\nstateless = true\n")
 
-    config = read({key: given}, TOOLYARD_PORT="2", TOOLYARD_STATELESS="yes")
+    config = read({key: given}, CALLYARD_PORT="2", CALLYARD_STATELESS="yes")
 
     assert config.value(key) == wins
     assert config.origin(key).kind == "flag"
@@ -83,38 +83,38 @@ def test_a_flag_that_says_what_is_the_default_still_wins(key: str, given: object
     [*((text, True) for text in ("1", "true", "yes", "on", "TRUE")), *((text, False) for text in ("0", "false", "no", "off", "Off"))],
 )
 def test_true_and_false_have_words_in_the_environment(text: str, value: bool, write: Write) -> None:  # noqa: FBT001 - the value under test
-    config = read(TOOLYARD_JSON_RESPONSE=text)
+    config = read(CALLYARD_JSON_RESPONSE=text)
 
     assert config.settings.serve.json_response is value
-    assert config.origin("serve.json_response") == Origin("environment", "TOOLYARD_JSON_RESPONSE")
+    assert config.origin("serve.json_response") == Origin("environment", "CALLYARD_JSON_RESPONSE")
 
 
 def test_another_word_is_refused_and_the_variable_named(write: Write) -> None:
-    assert "'TOOLYARD_STATELESS'" in refused(TOOLYARD_STATELESS="maybe")
+    assert "'CALLYARD_STATELESS'" in refused(CALLYARD_STATELESS="maybe")
 
 
 def test_an_empty_variable_sets_nothing(write: Write) -> None:
-    assert read(TOOLYARD_PORT="", TOOLYARD_STATELESS="").origins == {}
+    assert read(CALLYARD_PORT="", CALLYARD_STATELESS="").origins == {}
 
 
 @pytest.mark.parametrize(
     ("variable", "text", "key", "value"),
     [
-        ("TOOLYARD_TARGET", "bank.py", "target", "bank.py"),
-        ("TOOLYARD_PROFILE", "readers", "profile", "readers"),
-        ("TOOLYARD_ALLOW_EVAL", "on", "allow_eval", True),
-        ("TOOLYARD_METATOOLS", "no", "metatools", False),
-        ("TOOLYARD_METATOOLS", "run_tool,learning", "metatools", ("run_tool", "learning")),
-        ("TOOLYARD_SEARCH_STRATEGY", "bm25", "search.strategy", "bm25"),
-        ("TOOLYARD_SEARCH_NAME_WEIGHT", "2.5", "search.name_weight", 2.5),
-        ("TOOLYARD_SESSION_TIMEOUT", "0.5", "serve.session_timeout", 0.5),
-        ("TOOLYARD_SOCKET", "/s", "serve.socket", "/s"),
-        ("TOOLYARD_ALLOWED_HOSTS", "a, b,", "serve.allowed_hosts", ("a", "b")),
-        ("TOOLYARD_LIMIT_SESSIONS", "3", "limits.sessions", 3),
-        ("TOOLYARD_LIMIT_REPAIR", "no", "limits.repair", False),
-        ("TOOLYARD_AUTH_AUDIENCE", "a,b", "auth.audience", ("a", "b")),
-        ("TOOLYARD_AUTH_PROFILES", '{"admin": "all"}', "auth.profiles", {"admin": "all"}),
-        ("TOOLYARD_AUTH_API_KEYS", '[{"name": "ci", "digest": "d"}]', "auth.api_keys", (Key(name="ci", digest="d"),)),
+        ("CALLYARD_TARGET", "bank.py", "target", "bank.py"),
+        ("CALLYARD_PROFILE", "readers", "profile", "readers"),
+        ("CALLYARD_ALLOW_EVAL", "on", "allow_eval", True),
+        ("CALLYARD_METATOOLS", "no", "metatools", False),
+        ("CALLYARD_METATOOLS", "run_tool,learning", "metatools", ("run_tool", "learning")),
+        ("CALLYARD_SEARCH_STRATEGY", "bm25", "search.strategy", "bm25"),
+        ("CALLYARD_SEARCH_NAME_WEIGHT", "2.5", "search.name_weight", 2.5),
+        ("CALLYARD_SESSION_TIMEOUT", "0.5", "serve.session_timeout", 0.5),
+        ("CALLYARD_SOCKET", "/s", "serve.socket", "/s"),
+        ("CALLYARD_ALLOWED_HOSTS", "a, b,", "serve.allowed_hosts", ("a", "b")),
+        ("CALLYARD_LIMIT_SESSIONS", "3", "limits.sessions", 3),
+        ("CALLYARD_LIMIT_REPAIR", "no", "limits.repair", False),
+        ("CALLYARD_AUTH_AUDIENCE", "a,b", "auth.audience", ("a", "b")),
+        ("CALLYARD_AUTH_PROFILES", '{"admin": "all"}', "auth.profiles", {"admin": "all"}),
+        ("CALLYARD_AUTH_API_KEYS", '[{"name": "ci", "digest": "d"}]', "auth.api_keys", (Key(name="ci", digest="d"),)),
     ],
 )
 def test_every_kind_of_setting_has_a_variable(variable: str, text: str, key: str, value: object, write: Write) -> None:
@@ -172,7 +172,7 @@ def test_an_unknown_key_is_refused_with_what_was_probably_meant(text: str, key: 
     write(text)
     said = refused()
 
-    assert said.startswith(f"{key} in 'toolyard.toml' ")
+    assert said.startswith(f"{key} in 'callyard.toml' ")
     assert f"Did you mean {meant}?" in said
 
 
@@ -210,7 +210,7 @@ def test_a_wrong_type_is_refused_with_key_and_file(text: str, key: str, meant: s
     write(text)
     said = refused()
 
-    assert said.startswith(f"'{key}' in 'toolyard.toml' ")
+    assert said.startswith(f"'{key}' in 'callyard.toml' ")
     assert meant in said
 
 
@@ -219,10 +219,10 @@ def test_a_wrong_type_is_refused_with_key_and_file(text: str, key: str, meant: s
     [
         ({"serve.port": "many"}, {}, "'--port'"),
         ({"serve.session_timeout": "long"}, {}, "'--session-timeout'"),
-        ({}, {"TOOLYARD_WORKERS": "many"}, "'TOOLYARD_WORKERS'"),
-        ({}, {"TOOLYARD_LIMIT_TIMEOUT": "long"}, "'TOOLYARD_LIMIT_TIMEOUT'"),
-        ({}, {"TOOLYARD_AUTH_API_KEYS": "["}, "'TOOLYARD_AUTH_API_KEYS'"),
-        ({}, {"TOOLYARD_AUTH_API_KEYS": '[{"name": "a"}]'}, "'TOOLYARD_AUTH_API_KEYS[0]'"),
+        ({}, {"CALLYARD_WORKERS": "many"}, "'CALLYARD_WORKERS'"),
+        ({}, {"CALLYARD_LIMIT_TIMEOUT": "long"}, "'CALLYARD_LIMIT_TIMEOUT'"),
+        ({}, {"CALLYARD_AUTH_API_KEYS": "["}, "'CALLYARD_AUTH_API_KEYS'"),
+        ({}, {"CALLYARD_AUTH_API_KEYS": '[{"name": "a"}]'}, "'CALLYARD_AUTH_API_KEYS[0]'"),
     ],
 )
 def test_a_wrong_text_is_refused_with_the_flag_or_variable(
@@ -234,9 +234,9 @@ def test_a_wrong_text_is_refused_with_the_flag_or_variable(
 @pytest.mark.parametrize(
     ("text", "environment", "source"),
     [
-        ("[serve]\nport = -1", {}, "'toolyard.toml'"),
-        ("", {"TOOLYARD_LIMIT_TIMEOUT": "nan"}, "'TOOLYARD_LIMIT_TIMEOUT'"),
-        ("[serve]\ntls_cert = 'a'", {}, "'toolyard.toml'"),
+        ("[serve]\nport = -1", {}, "'callyard.toml'"),
+        ("", {"CALLYARD_LIMIT_TIMEOUT": "nan"}, "'CALLYARD_LIMIT_TIMEOUT'"),
+        ("[serve]\ntls_cert = 'a'", {}, "'callyard.toml'"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_with_where_it_came_from(
@@ -260,15 +260,15 @@ def test_the_flag_chooses_the_file_or_else_the_variable_or_else_it_is_the_one_he
     def profile(path: str | None, **environment: str) -> str | None:
         return read_config(path=path, environment=environment).settings.profile
 
-    assert profile("flag.toml", TOOLYARD_CONFIG="variable.toml") == "flag"
-    assert profile(None, TOOLYARD_CONFIG="variable.toml") == "variable"
-    assert profile(None, TOOLYARD_CONFIG="") == "here"
+    assert profile("flag.toml", CALLYARD_CONFIG="variable.toml") == "flag"
+    assert profile(None, CALLYARD_CONFIG="variable.toml") == "variable"
+    assert profile(None, CALLYARD_CONFIG="") == "here"
 
 
 def test_paths_in_a_file_are_seen_from_the_file(write: Write) -> None:
     serve = "tls_cert = 'c.pem'\ntls_key = '/k.pem'\nsocket = 's'\nhost = 'h'"
-    write(f"target = 'bank.py:yard'\nstate_dir = 'state'\n[serve]\n{serve}", "deep/toolyard.toml")
-    config = read_config(path="deep/toolyard.toml", environment={"TOOLYARD_SOCKET": "t"})
+    write(f"target = 'bank.py:yard'\nstate_dir = 'state'\n[serve]\n{serve}", "deep/callyard.toml")
+    config = read_config(path="deep/callyard.toml", environment={"CALLYARD_SOCKET": "t"})
 
     serving = config.settings.serve
     assert (config.settings.target, config.settings.state_dir) == ("deep/bank.py:yard", "deep/state")
@@ -282,9 +282,9 @@ def test_a_path_in_a_home_is_seen_from_nowhere_else(write: Write) -> None:
 
 
 def test_a_module_in_a_file_is_no_path(write: Write) -> None:
-    write("target = 'bank:yard'", "deep/toolyard.toml")
+    write("target = 'bank:yard'", "deep/callyard.toml")
 
-    assert read_config(path="deep/toolyard.toml", environment={}).settings.target == "bank:yard"
+    assert read_config(path="deep/callyard.toml", environment={}).settings.target == "bank:yard"
 
 
 @pytest.mark.parametrize(("text", "said"), [(b"target = ", "TOML"), (b"\xff", "UTF-8")])
@@ -292,12 +292,12 @@ def test_a_file_that_cannot_be_understood_is_upstream_named(text: bytes, said: s
     write("").write_bytes(text)
     refusal = refused()
 
-    assert "'toolyard.toml'" in refusal
+    assert "'callyard.toml'" in refusal
     assert said in refusal
 
 
 def test_a_named_file_must_be_there(write: Write) -> None:
-    assert "'nowhere.toml'" in refused(TOOLYARD_CONFIG="nowhere.toml")
+    assert "'nowhere.toml'" in refused(CALLYARD_CONFIG="nowhere.toml")
 
 
 def test_settings_given_in_code_are_of_their_types(write: Write) -> None:
@@ -310,34 +310,34 @@ def test_settings_given_in_code_are_of_their_types(write: Write) -> None:
 
 
 def test_a_variable_that_is_nearly_a_setting_is_told_and_others_are_let_be(write: Write) -> None:
-    config = read(TOOLYARD_PROT="1", TOOLYARD_LIMIT_TIMOUT="1", TOOLYARD_SECRET="s", TOOLYARD_BENCH="b", OTHER_PROT="1")  # noqa: S106 - no secret
+    config = read(CALLYARD_PROT="1", CALLYARD_LIMIT_TIMOUT="1", CALLYARD_SECRET="s", CALLYARD_BENCH="b", OTHER_PROT="1")  # noqa: S106 - no secret
 
     assert config.warnings == (
-        "The variable 'TOOLYARD_LIMIT_TIMOUT' sets nothing. Did you mean 'TOOLYARD_LIMIT_TIMEOUT'?",
-        "The variable 'TOOLYARD_PROT' sets nothing. Did you mean 'TOOLYARD_PORT'?",
+        "The variable 'CALLYARD_LIMIT_TIMOUT' sets nothing. Did you mean 'CALLYARD_LIMIT_TIMEOUT'?",
+        "The variable 'CALLYARD_PROT' sets nothing. Did you mean 'CALLYARD_PORT'?",
     )
 
 
 def test_a_variable_of_search_that_is_no_setting_is_refused_as_by_every_yard(write: Write) -> None:
-    with pytest.raises(ConfigError, match="'TOOLYARD_SEARCH_NAME_WEIGHT'"):
-        read(TOOLYARD_SEARCH_NAME_WEIGTH="5")
+    with pytest.raises(ConfigError, match="'CALLYARD_SEARCH_NAME_WEIGHT'"):
+        read(CALLYARD_SEARCH_NAME_WEIGTH="5")
 
 
 def test_the_environment_of_the_process_is_read_by_default(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_PORT", "77")
+    monkeypatch.setenv("CALLYARD_PORT", "77")
 
     assert read_config().settings.serve.port == 77
 
 
 def test_reading_settings_loads_nothing_heavy(tmp_path: Path) -> None:
-    code = "import sys; from toolyard.config import read_config; read_config(); print(*sys.modules)"
+    code = "import sys; from callyard.config import read_config; read_config(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S603 - our own
 
     assert {"pydantic", "asyncio", "ssl"}.isdisjoint(done.stdout.split())
 
 
 def test_an_empty_section_of_guards_is_refused_because_it_meant_one(tmp_path: Path) -> None:
-    file = tmp_path / "toolyard.toml"
+    file = tmp_path / "callyard.toml"
     file.write_text("[auth]\n")
 
     with pytest.raises(ConfigError, match="is empty"):
@@ -373,16 +373,16 @@ def test_the_project_is_the_folder_of_the_file_but_a_url_that_no_file_names_is_i
     url = "https://a.example/mcp"
     assert read_config(environment={}).project == str(tmp_path)
 
-    (tmp_path / "toolyard.toml").write_text("")
+    (tmp_path / "callyard.toml").write_text("")
     assert read_config({"target": "elsewhere/yard.py"}, environment={}).project == str(tmp_path)
     assert read_config({"target": url}, environment={}).project == url
 
-    (tmp_path / "toolyard.toml").write_text(f"target = '{url}'")
+    (tmp_path / "callyard.toml").write_text(f"target = '{url}'")
     assert read_config(environment={}).project == str(tmp_path)
 
 
 def test_variables_of_metatools_mcp_set_nothing_and_say_so() -> None:
-    assert read_config(environment={"TOOLYARD_PORT": "5"}).warnings == ()
+    assert read_config(environment={"CALLYARD_PORT": "5"}).warnings == ()
     [warning] = read_config(environment={"METATOOLS_PORT": "5", "METATOOLS_SEARCH_STRATEGY": "bm25"}).warnings
     assert "METATOOLS_PORT" in warning
 

@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard.config.settings import Serving
+from callyard.config.settings import Serving
 
 
 def make(name: str, value: Any) -> Serving:

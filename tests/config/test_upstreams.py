@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from toolyard.config import Config, ConfigError, read_config
-from toolyard.config.upstreams import ClientFile, parse_json, read_client_file, read_document
-from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
+from callyard.config import Config, ConfigError, read_config
+from callyard.config.upstreams import ClientFile, parse_json, read_client_file, read_document
+from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 
 def read(path: Path, text: str, target: str | None = None) -> Config:
-    (path / "toolyard.toml").write_text(text)
-    return read_config({} if target is None else {"target": target}, path=str(path / "toolyard.toml"), environment={})
+    (path / "callyard.toml").write_text(text)
+    return read_config({} if target is None else {"target": target}, path=str(path / "callyard.toml"), environment={})
 
 
 def refused(path: Path, text: str) -> str:
@@ -61,7 +61,7 @@ operation = "query"
         login=Login(scopes=("read",)),
         reshape={"list_files": Reshape(rename="files", fixed={"depth": 1, "deep": {"x": [1]}}, hidden=("all",), operation="query")},
     )
-    assert str(config.origin("upstreams.git.pin")) == f"file {tmp_path}/toolyard.toml"
+    assert str(config.origin("upstreams.git.pin")) == f"file {tmp_path}/callyard.toml"
     assert config.is_yard
 
 
@@ -95,7 +95,7 @@ operation = "query"
     ],
 )
 def test_what_is_wrong_is_refused_with_its_key_and_the_file(text: str, said: str, tmp_path: Path) -> None:
-    assert refused(tmp_path, text).startswith(said.format(tmp_path / "toolyard.toml"))
+    assert refused(tmp_path, text).startswith(said.format(tmp_path / "callyard.toml"))
 
 
 def test_what_upstreams_have_in_common_is_written_once(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_what_cannot_be_looked_up_is_refused_with_key_and_file(line: str, key: s
 
     with pytest.raises(ConfigError) as refusal:
         settled(config, EMPTY="")
-    assert str(refusal.value).startswith(f"'upstreams.git.{key}' in '{tmp_path}/toolyard.toml' {said}")
+    assert str(refusal.value).startswith(f"'upstreams.git.{key}' in '{tmp_path}/callyard.toml' {said}")
 
 
 def test_a_secret_in_a_file_is_read_beside_the_one_that_refers_to_it(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_clients_file_is_a_target_and_takes_the_place_of_our_own_upstreams(tmp
     assert {name: one.settings.enabled for name, one in config.upstreams.items()} == {"git": True, "off": False}
     assert settled(config, V="a").cwd is None
     assert config.is_yard
-    assert list(config.files) == [tmp_path / "toolyard.toml", tmp_path / "mcp.json"]
+    assert list(config.files) == [tmp_path / "callyard.toml", tmp_path / "mcp.json"]
     assert all(config.files.values())
     assert config.warnings == (f"'mcpServers.Git' in '{tmp_path}/mcp.json' is named 'git' here.",)
     with pytest.raises(ConfigError, match=r"^'mcpServers.Git.command' in '.*mcp.json' needs the variable 'V'"):
@@ -387,17 +387,17 @@ def test_a_server_that_is_switched_on_is_used() -> None:
 
 
 def test_what_is_theirs_alone_is_passed_over_and_what_is_ours_beats_theirs() -> None:
-    entry = {"command": "a", "autoApprove": ["x"], "timeout": 5, "toolyard": {"call_seconds": 3, "enabled": True}, "disabled": True}
+    entry = {"command": "a", "autoApprove": ["x"], "timeout": 5, "callyard": {"call_seconds": 3, "enabled": True}, "disabled": True}
 
     assert one(entry) == {"command": "a", "call_seconds": 3, "enabled": True}
 
 
 def test_a_setting_of_ours_that_is_not_known_is_refused_with_what_was_meant() -> None:
-    said = refused_entries({"mcpServers": {"git": {"command": "a", "toolyard": {"prefx": ""}}}})
+    said = refused_entries({"mcpServers": {"git": {"command": "a", "callyard": {"prefx": ""}}}})
 
-    assert said == "'mcpServers.git.toolyard.prefx' in 'mcp.json' is not known. Did you mean 'prefix'?"
-    assert "'mcpServers.git.toolyard' in 'mcp.json' must be a table." in refused_entries(
-        {"mcpServers": {"git": {"command": "a", "toolyard": 1}}}
+    assert said == "'mcpServers.git.callyard.prefx' in 'mcp.json' is not known. Did you mean 'prefix'?"
+    assert "'mcpServers.git.callyard' in 'mcp.json' must be a table." in refused_entries(
+        {"mcpServers": {"git": {"command": "a", "callyard": 1}}}
     )
 
 

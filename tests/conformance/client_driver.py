@@ -1,4 +1,4 @@
-"""Makes a yard the client that the official suite judges, as people run it: `toolyard serve`, and `toolyard login` when that is wanted.
+"""Makes a yard the client that the official suite judges, as people run it: `callyard serve`, and `callyard login` when that is wanted.
 
 The suite runs this program with the address of its server as the last argument, and says in the environment what is wanted. With
 `--login-first` somebody signs in before anything is served; with `--address` there is no file of ours, but only that
@@ -31,7 +31,7 @@ GRANTS: Final = {
 """Scenarios in which no person signs in."""
 LOGINS: Final = 2
 PATIENCE: Final = 40.0
-TOOLYARD: Final = (sys.executable, "-m", "toolyard")
+CALLYARD: Final = (sys.executable, "-m", "callyard")
 LINE: Final = 4 * 1024 * 1024
 STUBS: Final[Mapping[str, Any]] = {"boolean": True, "integer": 0, "number": 0, "object": {}, "array": []}
 BROWSER: Final = f"{sys.executable} -I {Path(__file__).with_name('browser.py')} %s"
@@ -108,8 +108,8 @@ class Served:
 
 @asynccontextmanager
 async def served(*arguments: str) -> AsyncGenerator[Served]:
-    """Run `toolyard serve`, and greet it."""
-    command = (*TOOLYARD, "serve", "-v", *arguments)
+    """Run `callyard serve`, and greet it."""
+    command = (*CALLYARD, "serve", "-v", *arguments)
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LINE)
     server = Served(process)
     async with asyncio.TaskGroup() as tasks:
@@ -125,7 +125,7 @@ async def served(*arguments: str) -> AsyncGenerator[Served]:
 
 async def signed_in(*arguments: str) -> bool:
     """Sign in as a person would, and return whether that worked."""
-    command = (*TOOLYARD, "login", *arguments, "--timeout", str(PATIENCE))
+    command = (*CALLYARD, "login", *arguments, "--timeout", str(PATIENCE))
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "BROWSER": BROWSER})
     return await process.wait() == 0
 
@@ -178,22 +178,22 @@ async def judged(serve: tuple[str, ...], login: tuple[str, ...], *, login_first:
 
 
 def arguments_of(url: str, folder: Path, ways: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what `toolyard serve` and `toolyard login` are told."""
+    """Return what `callyard serve` and `callyard login` are told."""
     if ADDRESS in ways:
         return (url,), (url,)
     if CLIENT_FILE in ways:
         path = folder / "mcp.json"
         path.write_text(json.dumps({"mcpServers": {NAME: {"url": url}}}))
         return (str(path),), (NAME, "--config", str(path))
-    (folder / "toolyard.toml").write_text(configuration(url))
-    file = ("--config", str(folder / "toolyard.toml"))
+    (folder / "callyard.toml").write_text(configuration(url))
+    file = ("--config", str(folder / "callyard.toml"))
     return file, (NAME, *file)
 
 
 async def main(url: str, ways: Collection[str]) -> int:
     """Be judged, in a folder of our own."""
     with TemporaryDirectory() as name:
-        os.environ["TOOLYARD_STATE_DIR"] = str(Path(name) / "state")
+        os.environ["CALLYARD_STATE_DIR"] = str(Path(name) / "state")
         serve, login = arguments_of(url, Path(name), ways)
         async with asyncio.timeout(PATIENCE):
             return int(not await judged(serve, login, login_first=LOGIN_FIRST in ways))

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from toolyard import Limits, Yard, serve
-from toolyard.providers.upstream.provider import make_upstream
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard import Limits, Yard, serve
+from callyard.providers.upstream.provider import make_upstream
+from callyard.providers.upstream.settings import UpstreamSettings
 
 era, state, upstream, _, port = sys.argv[1:]
 reached = {"url": upstream} if upstream.startswith("http") else {"command": sys.executable, "args": (upstream,)}

@@ -12,13 +12,13 @@ import httpx2
 import pytest
 from playwright.async_api import Page, async_playwright
 
-from toolyard import Yard
-from toolyard.config import read_config
-from toolyard.launch.build import apply_settings, make_authenticator
-from toolyard.launch.monitor import Monitor
-from toolyard.launch.notices import Notices
-from toolyard.launch.serve import serve_forever
-from toolyard.transports import Transport
+from callyard import Yard
+from callyard.config import read_config
+from callyard.launch.build import apply_settings, make_authenticator
+from callyard.launch.monitor import Monitor
+from callyard.launch.notices import Notices
+from callyard.launch.serve import serve_forever
+from callyard.transports import Transport
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Without these flags Chromium calls its maker, and needs a sandbox that root has not.
@@ -69,11 +69,11 @@ Look = Callable[..., Awaitable[Page]]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
-    """Return a function that serves a yard with a 'toolyard.toml' of this text."""
+    """Return a function that serves a yard with a 'callyard.toml' of this text."""
 
     @asynccontextmanager
     async def run(yard: Yard, text: str = "", *, agents: Any = None, **settings: str) -> AsyncGenerator[Served]:
-        path = tmp_path / "toolyard.toml"
+        path = tmp_path / "callyard.toml"
         path.write_text(text)
         config = read_config({"serve.transport": "http", "serve.port": "0", **settings}, path=str(path), environment={})
         apply_settings(yard, config, Notices(), serves=True)

@@ -12,11 +12,11 @@ from typing import Any, Final
 import pytest
 from playwright.async_api import Page, expect
 
-from toolyard import Profile, Serving, Yard, tool
-from toolyard.console.access import Access, Person
-from toolyard.dispatch.call import Caller
-from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, digest_of
-from toolyard.transports.http.request import RefusedError, Request
+from callyard import Profile, Serving, Yard, tool
+from callyard.console.access import Access, Person
+from callyard.dispatch.call import Caller
+from callyard.transports.auth import Admitted, ApiKey, ApiKeys, digest_of
+from callyard.transports.http.request import RefusedError, Request
 
 OPERATOR, CALLER = "ty_operator", "ty_caller"
 KEYS = f"""
@@ -165,7 +165,7 @@ async def test_where_callers_need_credentials_only_operators_read(serve: Any) ->
         operator = await served.client.post("/console/login", data={"credentials": OPERATOR})
         cookie = {"Cookie": operator.headers["set-cookie"].partition(";")[0]}
         page = await served.client.get("/console", headers=cookie)
-        forged = await served.client.get("/console", headers={"Cookie": "toolyard-console=x; " + "toolyard-1=y"})
+        forged = await served.client.get("/console", headers={"Cookie": "callyard-console=x; " + "callyard-1=y"})
 
     assert (closed.status_code, with_key.status_code) == (401, 401)
     assert "Busiest tools" not in closed.text
@@ -204,7 +204,7 @@ async def test_behind_a_proxy_with_tls_pages_of_the_public_address_are_the_own_o
     assert (plain.status_code, secure.status_code) == (403, 303)
 
 
-@pytest.mark.parametrize("other", ['a={"x":1}', "pref=dark mode", "toolyard", "=", 'b="; c'])
+@pytest.mark.parametrize("other", ['a={"x":1}', "pref=dark mode", "callyard", "=", 'b="; c'])
 async def test_a_strange_cookie_of_another_program_ends_no_login(serve: Any, other: str) -> None:
     async with serve(shop()) as served:
         cookie, _ = await served.person()
@@ -320,9 +320,9 @@ async def test_only_get_and_post_are_allowed(serve: Any) -> None:
 
 async def log_of_a_served_yard(folder: Path, settings: str) -> str:
     """Serve a yard without a terminal, and return the line of its log that says where the console is."""
-    (folder / "toolyard.toml").write_text(settings)
-    (folder / "shop.py").write_text('from toolyard import Yard\n\nyard = Yard("shop")\n')
-    command = ["-c", "import sys; from toolyard.cli import main; sys.exit(main())", "serve", "--transport", "http", "--port", "0"]
+    (folder / "callyard.toml").write_text(settings)
+    (folder / "shop.py").write_text('from callyard import Yard\n\nyard = Yard("shop")\n')
+    command = ["-c", "import sys; from callyard.cli import main; sys.exit(main())", "serve", "--transport", "http", "--port", "0"]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, *command, "shop.py", cwd=folder, stdin=pipe, stderr=pipe)
     try:

@@ -11,13 +11,13 @@ import pytest
 from mcp import Client
 from playwright.async_api import Page, expect
 
-from toolyard import Caller, Yard, tool
-from toolyard.console.pages.approvals import ApprovalsPage
-from toolyard.policy.approvals import Approval, Approvals
-from toolyard.state.memory import MemoryStore
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import StoreUnavailableError
-from toolyard.transports.auth import digest_of
+from callyard import Caller, Yard, tool
+from callyard.console.pages.approvals import ApprovalsPage
+from callyard.policy.approvals import Approval, Approvals
+from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import StoreUnavailableError
+from callyard.transports.auth import digest_of
 
 MARKUP = "<img src=x onerror=alert(1)>"
 OPERATOR, OTHER, CALLER = "ty_operator", "ty_other", "ty_caller"
@@ -196,7 +196,7 @@ async def test_a_live_page_is_not_sent_again_because_time_goes_by(serve: Any, mo
     monkeypatch.setattr(ApprovalsPage, "live_seconds", 0.001)
     async with serve(bank(), NOT_HELD) as served:
         await served.call("close_account", {"account": "savings"})
-        monkeypatch.setattr("toolyard.console.page.time", SimpleNamespace(time=lambda: next(seconds)))
+        monkeypatch.setattr("callyard.console.page.time", SimpleNamespace(time=lambda: next(seconds)))
         async with served.client.stream("GET", "/console/live/approvals", timeout=20) as response:
             events = (line async for line in response.aiter_lines() if line.startswith("data:"))
             first = await anext(events)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from toolyard import Call, Caller, ToolError, Yard, tool
-from toolyard.console.charts import timeline
-from toolyard.console.pages import calls
+from callyard import Call, Caller, ToolError, Yard, tool
+from callyard.console.charts import timeline
+from callyard.console.pages import calls
 
 MARKUP = "<img src=x onerror=alert(1)>"
 PAGE_BYTES = 200_000

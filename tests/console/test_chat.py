@@ -14,11 +14,11 @@ import pytest
 from pinned_packages import python_with
 from playwright.async_api import Page, Route, expect
 
-from toolyard import Yard, tool
-from toolyard.agents import AgentManager, StreamEvent, TurnRequest
-from toolyard.agents.api import AgentApi
-from toolyard.agents.events import TextDelta
-from toolyard.testing.models import ScriptedAnthropic, ScriptedModel, ToolUse
+from callyard import Yard, tool
+from callyard.agents import AgentManager, StreamEvent, TurnRequest
+from callyard.agents.api import AgentApi
+from callyard.agents.events import TextDelta
+from callyard.testing.models import ScriptedAnthropic, ScriptedModel, ToolUse
 
 ROOT = Path(__file__).parent.parent.parent
 BURN = "mcp__yard__burn"
@@ -30,7 +30,7 @@ APPROVE_ALL = """async () => {
 }"""
 Play = Callable[[TurnRequest], AsyncGenerator[StreamEvent]]
 TARGET = '''
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 @tool(operation="destroy")
 def burn(what: str) -> str:
@@ -55,7 +55,7 @@ def agents_served(tmp_path: Path, model: ScriptedModel) -> Generator[str]:
     home = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}
     keys = {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     environment = {**os.environ, **home, **keys, "PYTHONPATH": str(ROOT / "src")}
-    command = [python, "-m", "toolyard", "serve", "hall.py", "--transport", "http", "--port", "0", "--agents"]
+    command = [python, "-m", "callyard", "serve", "hall.py", "--transport", "http", "--port", "0", "--agents"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own program
         try:
             lines = list[str]()
@@ -345,5 +345,5 @@ async def test_a_server_without_agents_has_no_chat_and_says_how_to_get_one(serve
         api = await served.client.get("/console/chat/api/sessions")
 
     assert 'href="/console/chat"' not in overview.text
-    assert "toolyard serve --transport http --agents" in page.text
+    assert "callyard serve --transport http --agents" in page.text
     assert api.status_code == 404

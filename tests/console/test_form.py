@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.console.form import Field, Form, defaults_of, make_form
+from callyard.console.form import Field, Form, defaults_of, make_form
 
 MARKUP = "<script>alert(1)</script>"
 

@@ -13,9 +13,9 @@ import pytest
 from mcp import Client
 from playwright.async_api import Page, expect
 
-from toolyard import Call, Caller, Channel, MemoryStore, Yard, tool
-from toolyard.jobs import keys
-from toolyard.jobs.job import TASKS, Job, new_job_id
+from callyard import Call, Caller, Channel, MemoryStore, Yard, tool
+from callyard.jobs import keys
+from callyard.jobs.job import TASKS, Job, new_job_id
 
 MARKUP = "<img src=x onerror=alert(1)>"
 FORM = {
@@ -246,7 +246,7 @@ async def test_a_list_of_many_jobs_is_read_page_by_page(serve: Any) -> None:
 
 def test_ids_in_order_are_jobs_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = itertools.count(1_700_000_000)
-    monkeypatch.setattr("toolyard.jobs.job.time", SimpleNamespace(time=lambda: next(seconds)))
+    monkeypatch.setattr("callyard.jobs.job.time", SimpleNamespace(time=lambda: next(seconds)))
     ids = [new_job_id() for _ in range(300)]
 
     assert ids == sorted(ids, reverse=True)

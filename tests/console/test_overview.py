@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from playwright.async_api import Page, expect
 
-from toolyard import ToolError, Yard, tool
+from callyard import ToolError, Yard, tool
 
 MARKUP = "<img src=x onerror=alert(1)>"
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Image, Rule, ToolError, Yard, tool
-from toolyard.console.access import Person
-from toolyard.console.runs import Run, Runs
-from toolyard.model.elicitation import ClientRequest
+from callyard import Call, Image, Rule, ToolError, Yard, tool
+from callyard.console.access import Person
+from callyard.console.runs import Run, Runs
+from callyard.model.elicitation import ClientRequest
 
 ADA = Person(identity="ada", login="login of ada", csrf_token="x")  # noqa: S106 - no password
 BOB = Person(identity="bob", login="login of bob", csrf_token="x")  # noqa: S106 - no password

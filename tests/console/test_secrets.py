@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toolyard import Call, Yard, tool
+from callyard import Call, Yard, tool
 
 SECRET = "sk-planted-9f31c7aa52e84d06b1"  # noqa: S105 - nothing opens with it
 PLAIN = "plainly planted words 7731"

@@ -4,8 +4,8 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
-from toolyard import Limits, Yard
-from toolyard.transports.auth import digest_of
+from callyard import Limits, Yard
+from callyard.transports.auth import digest_of
 
 SECRETS = f"""
 [auth]
@@ -31,8 +31,8 @@ async def test_every_setting_has_its_value_its_origin_and_its_meaning(serve: Any
         found = (await served.client.get("/console/settings?q=approval_hold")).text
 
     assert "54321" in page
-    assert "toolyard.toml" in page
-    assert "TOOLYARD_ALLOWED_HOSTS" in page
+    assert "callyard.toml" in page
+    assert "CALLYARD_ALLOWED_HOSTS" in page
     assert "54321" in only_set
     assert "737" in only_set
     assert "Seconds until an approval expires" in page

@@ -11,10 +11,10 @@ import pytest
 from playwright.async_api import Page, expect
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Example, Image, Limits, Rule, Yard, tool
-from toolyard.dispatch.tool import Tool, check_by_schema
-from toolyard.model.spec import Operation, ToolSpec
-from toolyard.providers import Publish
+from callyard import Call, Example, Image, Limits, Rule, Yard, tool
+from callyard.dispatch.tool import Tool, check_by_schema
+from callyard.model.spec import Operation, ToolSpec
+from callyard.providers import Publish
 
 MARKUP = "<img src=x onerror=alert(1)>"
 PAGE_BYTES = 200_000

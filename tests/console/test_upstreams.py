@@ -12,10 +12,10 @@ import httpx2
 import pytest
 from playwright.async_api import Page, expect
 
-from toolyard import Yard
-from toolyard.console.pages.upstreams import side_by_side
-from toolyard.providers.upstream.provider import Upstream
-from toolyard.transports.auth import digest_of
+from callyard import Yard
+from callyard.console.pages.upstreams import side_by_side
+from callyard.providers.upstream.provider import Upstream
+from callyard.transports.auth import digest_of
 
 if TYPE_CHECKING:
     from tests.providers.upstream.authority import serving_authority
@@ -26,7 +26,7 @@ MARKUP = "<img src=x onerror=alert(1)>"
 SERVER = '''
 import sys
 from pathlib import Path
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 text = Path(__file__).with_name("text.txt").read_text()
 print("started <b>here</b> with API_TOKEN=planted-1234", file=sys.stderr)
@@ -49,7 +49,7 @@ def notes(tmp_path: Path) -> str:
     """Return the settings of an upstream that serves notes; what its tool 'add' says is in 'text.txt'."""
     (tmp_path / "notes.py").write_text(SERVER)
     (tmp_path / "text.txt").write_text("Add a note.")
-    arguments = ["-m", "toolyard", "serve", str(tmp_path / "notes.py"), "--transport", "stdio"]
+    arguments = ["-m", "callyard", "serve", str(tmp_path / "notes.py"), "--transport", "stdio"]
     return f'[upstreams.notes]\ncommand = "{sys.executable}"\nargs = {json.dumps(arguments)}\n'
 
 
@@ -78,7 +78,7 @@ async def test_a_broken_upstream_looks_broken_and_says_what_to_do(serve: Any, lo
         await page.get_by_role("link", name="broken").click()
         drawer = page.get_by_role("complementary")
         await expect(drawer.locator(".state-card.bad")).to_contain_text("It needs <b>DATABASE_URL</b>.")
-        await expect(drawer.locator(".state-card")).to_contain_text("toolyard logs broken")
+        await expect(drawer.locator(".state-card")).to_contain_text("callyard logs broken")
         await expect(drawer.get_by_role("log")).to_contain_text("It needs <b>DATABASE_URL</b>.")
         await drawer.get_by_role("button", name="Restart").click()
         await expect(page.locator("main > .notice")).to_contain_text("restarted")
@@ -154,7 +154,7 @@ async def test_a_changed_definition_is_shown_side_by_side_and_accepted(serve: An
 
     assert withheld["error"]["code"] == "tool_not_found"
     assert published["success"]
-    assert '"add"' in (tmp_path / "toolyard.lock").read_text()
+    assert '"add"' in (tmp_path / "callyard.lock").read_text()
 
 
 async def test_only_what_was_shown_is_accepted(serve: Any, notes: str, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_only_what_was_shown_is_accepted(serve: Any, notes: str, tmp_path:
 async def test_a_lock_that_cannot_be_read_is_named_and_nothing_is_accepted(serve: Any, notes: str, tmp_path: Path) -> None:
     async with serve(Yard("shop"), notes) as served:
         await upstream_of(served, "notes").supervisor.refresh()
-        (tmp_path / "toolyard.lock").write_text("<<<<<<< ours\n")
+        (tmp_path / "callyard.lock").write_text("<<<<<<< ours\n")
         person = await served.person()
         page = (await served.client.get("/console/upstreams?open=notes", headers=person[0])).text
         refused = await post(served, person, "accept/notes", seen="x")
@@ -234,7 +234,7 @@ enabled = false
     assert "NOT_SET_ANYWHERE" in page
     assert "Cannot be used" in page
     assert "Switched off" in off
-    assert "toolyard upstreams --check" in remote
+    assert "callyard upstreams --check" in remote
 
 
 async def test_an_upstream_that_refuses_names_the_login_or_the_headers(serve: Any) -> None:
@@ -249,9 +249,9 @@ async def test_an_upstream_that_refuses_names_the_login_or_the_headers(serve: An
             headers = (await served.client.get("/console/upstreams?open=wrong")).text
 
     assert "Needs a login" in page
-    assert "toolyard login open" in page
+    assert "callyard login open" in page
     assert "Correct the headers" in headers
-    assert "toolyard login wrong" not in headers
+    assert "callyard login wrong" not in headers
 
 
 def test_changed_lines_are_beside_each_other() -> None:
@@ -262,7 +262,7 @@ def test_changed_lines_are_beside_each_other() -> None:
 
 async def test_without_upstreams_the_page_names_the_command_that_adds_some(serve: Any) -> None:
     async with serve(Yard("shop")) as served:
-        assert "toolyard import" in (await served.client.get("/console/upstreams")).text
+        assert "callyard import" in (await served.client.get("/console/upstreams")).text
 
 
 async def test_a_person_logs_in_at_an_upstream_in_the_browser(serve: Any, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:

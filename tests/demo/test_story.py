@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from backends import require
 
-from toolyard import Profile, Surface, Yard
-from toolyard.demo.story import CallCosts, ListCosts, Step, call_costs, list_costs, run_story
-from toolyard.demo.tools import list_charges, make_yard
-from toolyard.dispatch.call import Caller
-from toolyard.transports.memory import Memory
+from callyard import Profile, Surface, Yard
+from callyard.demo.story import CallCosts, ListCosts, Step, call_costs, list_costs, run_story
+from callyard.demo.tools import list_charges, make_yard
+from callyard.dispatch.call import Caller
+from callyard.transports.memory import Memory
 
 META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 EVERYTHING = Profile(name="direct", surface=Surface.DIRECT)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import toolyard.demo
-from toolyard import Operation, Yard
-from toolyard.demo.tools import FILE, Entry, list_charges, make_value, make_yard, read_catalogue
-from toolyard.dispatch.tool import Tool, check_by_schema, check_tool
-from toolyard.model.limits import Limits
-from toolyard.model.profile import METATOOLS
-from toolyard.search.evaluate import evaluate, read_queries, read_tools
+import callyard.demo
+from callyard import Operation, Yard
+from callyard.demo.tools import FILE, Entry, list_charges, make_value, make_yard, read_catalogue
+from callyard.dispatch.tool import Tool, check_by_schema, check_tool
+from callyard.model.limits import Limits
+from callyard.model.profile import METATOOLS
+from callyard.search.evaluate import evaluate, read_queries, read_tools
 
 REFUSED = [(entry.id, fixed) for entry in read_catalogue() for fixed in entry.fixed_answers if fixed.fails is not None]
 
@@ -118,13 +118,13 @@ async def test_tools_for_rows_really_compute(yard: Yard) -> None:
 
 
 async def test_the_yard_is_a_target_and_new_each_time() -> None:
-    first, second = toolyard.demo.yard, toolyard.demo.yard
+    first, second = callyard.demo.yard, callyard.demo.yard
 
     assert first is not second
     async with first:
         assert METATOOLS in {spec.source for spec in first.list()}
     with pytest.raises(AttributeError, match="nothing_of_ours"):
-        toolyard.demo.nothing_of_ours  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - the access raises
+        callyard.demo.nothing_of_ours  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - the access raises
 
 
 ROOT = Path(__file__).parent.parent.parent

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Confirmation, Envelope, Session, ToolError, Yard, tool
-from toolyard.dispatch.call import Channel
-from toolyard.model.elicitation import ClientRequest
-from toolyard.testing import FakeSink, connect
+from callyard import Call, Confirmation, Envelope, Session, ToolError, Yard, tool
+from callyard.dispatch.call import Channel
+from callyard.model.elicitation import ClientRequest
+from callyard.testing import FakeSink, connect
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Limits, Yard, tool
-from toolyard.dispatch.call import Channel
-from toolyard.model.elicitation import ClientRequest
-from toolyard.testing import FakeSink
+from callyard import Call, Limits, Yard, tool
+from callyard.dispatch.call import Channel
+from callyard.model.elicitation import ClientRequest
+from callyard.testing import FakeSink
 
 
 async def test_a_deadline_cancels_an_async_handler() -> None:
@@ -371,7 +371,7 @@ async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
 
 
 async def test_a_handler_that_listened_is_not_interrupted_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("toolyard.dispatch.deadlines._REPEAT_S", 0.005)
+    monkeypatch.setattr("callyard.dispatch.deadlines._REPEAT_S", 0.005)
 
     @tool(timeout=0.005)
     async def wait() -> None:

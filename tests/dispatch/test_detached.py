@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard.dispatch.call import AskClient, Caller, CallRequest, Channel
-from toolyard.dispatch.detached import DetachedCalls, Questions
-from toolyard.model.elicitation import ClientRequest
-from toolyard.model.envelope import Envelope
-from toolyard.state.memory import MemoryStore
-from toolyard.testing import FakeClock
+from callyard.dispatch.call import AskClient, Caller, CallRequest, Channel
+from callyard.dispatch.detached import DetachedCalls, Questions
+from callyard.model.elicitation import ClientRequest
+from callyard.model.envelope import Envelope
+from callyard.state.memory import MemoryStore
+from callyard.testing import FakeClock
 
 ASKS = {"who": ClientRequest.person("Who?", {"type": "object", "properties": {}})}
 REQUEST = CallRequest("greet", {"a": 1})

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, Limits, Profile, Session, Text, ToolError, Toolset, Yard, current_call, tool
-from toolyard.dispatch.call import Handler
-from toolyard.model.errors import CODES, CodeName
-from toolyard.testing import Client, FakeSink, connect
+from callyard import Call, Caller, Envelope, Limits, Profile, Session, Text, ToolError, Toolset, Yard, current_call, tool
+from callyard.dispatch.call import Handler
+from callyard.model.errors import CODES, CodeName
+from callyard.testing import Client, FakeSink, connect
 
 
 @tool(operation="query")
@@ -600,7 +600,7 @@ async def test_a_log_line_that_no_door_takes_goes_to_the_log(caplog: pytest.LogC
 
 
 async def test_a_door_that_fails_does_not_fail_the_call() -> None:
-    from toolyard import Channel  # noqa: PLC0415 - only here
+    from callyard import Channel  # noqa: PLC0415 - only here
 
     def broken(_: object) -> None:
         raise RuntimeError
@@ -750,7 +750,7 @@ async def test_a_yard_that_closes_takes_no_new_calls_and_the_blame_for_those_it_
 async def test_blame_follows_what_failed() -> None:
     from pydantic import BaseModel, field_validator  # noqa: PLC0415 - only here
 
-    from toolyard.state.memory import MemoryStore  # noqa: PLC0415 - only here
+    from callyard.state.memory import MemoryStore  # noqa: PLC0415 - only here
 
     class Broken(BaseModel):
         x: int
@@ -924,7 +924,7 @@ async def test_a_yard_does_not_wait_for_ever_for_a_call_that_does_not_end(caplog
 
 
 async def test_a_caller_that_goes_away_while_its_result_is_stored_leaves_one_record() -> None:
-    from toolyard.state.memory import MemoryStore  # noqa: PLC0415 - only here
+    from callyard.state.memory import MemoryStore  # noqa: PLC0415 - only here
 
     storing = asyncio.Event()
 

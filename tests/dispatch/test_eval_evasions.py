@@ -2,9 +2,9 @@
 
 import pytest
 
-from toolyard.dispatch.eval_javascript import javascript_refusal
-from toolyard.dispatch.eval_python import python_refusal
-from toolyard.dispatch.eval_sql import sql_refusal
+from callyard.dispatch.eval_javascript import javascript_refusal
+from callyard.dispatch.eval_python import python_refusal
+from callyard.dispatch.eval_sql import sql_refusal
 
 PYTHON_EVASIONS = [
     "().__class__.__base__.__subclasses__()",

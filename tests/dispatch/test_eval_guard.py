@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from toolyard import Envelope, EvalRule, Limits, PublishError, ToolError, Yard, tool
-from toolyard.dispatch.eval_guard import BLOCKED_WORDS, guard
+from callyard import Envelope, EvalRule, Limits, PublishError, ToolError, Yard, tool
+from callyard.dispatch.eval_guard import BLOCKED_WORDS, guard
 
 HOST = EvalRule("code")
 NOISE = 4 if "coverage" in sys.modules else 2  # measuring coverage takes as long as the code itself
@@ -252,7 +252,7 @@ def test_allowed_code_is_audited_by_its_hash_and_never_by_its_text(rule: EvalRul
     guard(code, rule, "run", Limits())
 
     [record] = caplog.records
-    assert (record.name, record.levelname) == ("toolyard.audit", "WARNING")
+    assert (record.name, record.levelname) == ("callyard.audit", "WARNING")
     line = record.getMessage()
     assert sha256(code.encode()).hexdigest()[:16] in line
     assert "tool=run" in line
@@ -265,7 +265,7 @@ def test_blocked_code_appears_neither_in_the_audit_log_nor_in_the_answer(code: s
     error = refused(code)
 
     [record] = caplog.records
-    assert (record.name, record.levelname) == ("toolyard.audit", "WARNING")
+    assert (record.name, record.levelname) == ("callyard.audit", "WARNING")
     digest = sha256(code.encode()).hexdigest()[:16]
     assert digest in record.getMessage()
     assert error.details["code_hash"] == digest

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard import Call, Caller, Envelope, Limits, Profile, ToolError, Toolset, Yard, tool
-from toolyard.dispatch.call import CallRequest
-from toolyard.testing import FakeSink, connect
+from callyard import Call, Caller, Envelope, Limits, Profile, ToolError, Toolset, Yard, tool
+from callyard.dispatch.call import CallRequest
+from callyard.testing import FakeSink, connect
 
 
 @tool(operation="query")

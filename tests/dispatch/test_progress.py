@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard import Call, Channel, Yard, tool
-from toolyard.dispatch.progress import Progress, ProgressThrottle
-from toolyard.testing import connect
+from callyard import Call, Channel, Yard, tool
+from callyard.dispatch.progress import Progress, ProgressThrottle
+from callyard.testing import connect
 
 
 class FakeTimer:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import pytest
 from pydantic import BaseModel
 
-from toolyard import (
+from callyard import (
     EvalRule,
     Example,
     Limits,
@@ -26,14 +26,14 @@ from toolyard import (
     dispatch,
     tool,
 )
-from toolyard.dispatch.call import Call
-from toolyard.dispatch.registry import Change, Registry, Suggestions
-from toolyard.dispatch.tool import check_by_schema
-from toolyard.metatools import METATOOL_NAMES
-from toolyard.model.envelope import Failure
-from toolyard.model.profile import EVERYTHING, METATOOLS
-from toolyard.model.spec import Metatool, Operation
-from toolyard.testing import FakeProvider
+from callyard.dispatch.call import Call
+from callyard.dispatch.registry import Change, Registry, Suggestions
+from callyard.dispatch.tool import check_by_schema
+from callyard.metatools import METATOOL_NAMES
+from callyard.model.envelope import Failure
+from callyard.model.profile import EVERYTHING, METATOOLS
+from callyard.model.spec import Metatool, Operation
+from callyard.testing import FakeProvider
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 CODE: dict[str, Any] = {**EMPTY, "properties": {"code": {"type": "string"}}}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolyard import (
+from callyard import (
     Audio,
     Call,
     Caller,
@@ -37,10 +37,10 @@ from toolyard import (
     resource,
     tool,
 )
-from toolyard.dispatch.call import Handler
-from toolyard.model.errors import CodeName
-from toolyard.model.profile import EVERYTHING
-from toolyard.testing import FakeProvider, FakeSink, connect
+from callyard.dispatch.call import Handler
+from callyard.model.errors import CodeName
+from callyard.model.profile import EVERYTHING
+from callyard.testing import FakeProvider, FakeSink, connect
 
 PNG = b"\x89PNG\r\n\x1a\nrest"
 
@@ -137,7 +137,7 @@ async def test_contents_that_are_too_long_are_refused_and_never_cut(monkeypatch:
 
     limits = Limits(result_characters=10)
     whole = await read(give, "a://b", limits=limits)
-    monkeypatch.setattr("toolyard.dispatch.outcome._READ_BYTES", 500)
+    monkeypatch.setattr("callyard.dispatch.outcome._READ_BYTES", 500)
     refused = await read(give, "a://b", limits=limits)
 
     assert len(whole.data["contents"][0]["text"]) == 1000
@@ -602,7 +602,7 @@ async def test_a_sync_completion_runs_in_a_thread() -> None:
     async with Yard(prompts=[say]) as open_yard:
         await open_yard.complete("prompt", "say", argument="x", value="")
 
-    assert threads[0].startswith("toolyard-")
+    assert threads[0].startswith("callyard-")
 
 
 async def test_a_completion_may_return_an_awaitable() -> None:

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Caller, Envelope, Image, Limits, Operation, Profile, Tool, ToolError, ToolSpec, Yard, tool
-from toolyard.dispatch.results import Results, at_pointer, shape_of
-from toolyard.dispatch.tool import check_by_schema
-from toolyard.model.envelope import encode_data
-from toolyard.model.profile import EVERYTHING
-from toolyard.state.memory import MemoryStore
-from toolyard.testing import FakeClock
+from callyard import Call, Caller, Envelope, Image, Limits, Operation, Profile, Tool, ToolError, ToolSpec, Yard, tool
+from callyard.dispatch.results import Results, at_pointer, shape_of
+from callyard.dispatch.tool import check_by_schema
+from callyard.model.envelope import encode_data
+from callyard.model.profile import EVERYTHING
+from callyard.state.memory import MemoryStore
+from callyard.testing import FakeClock
 
 SMALL = Limits(result_characters=100, stored_results=3, stored_seconds=60, stored_bytes=5000)
 

@@ -5,9 +5,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, Limits, Session, ToolError, Yard, tool
-from toolyard.dispatch.sessions import Sessions
-from toolyard.testing import FakeClock
+from callyard import Call, Caller, Envelope, Limits, Session, ToolError, Yard, tool
+from callyard.dispatch.sessions import Sessions
+from callyard.testing import FakeClock
 
 ME = "me"
 YOU = "you"

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.dispatch.table import NameIndex
+from callyard.dispatch.table import NameIndex
 
 NAMES = ["orders__list", "orders__get", "orders__delete", "list_files", "read_file", "weather", "a", "x1"]
 

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from toolyard import Call, Channel, Limits, Session, Yard, tool
-from toolyard.testing import FakeSink
+from callyard import Call, Channel, Limits, Session, Yard, tool
+from callyard.testing import FakeSink
 
 
 async def until(true: asyncio.Event) -> None:
@@ -211,7 +211,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_process_alive() -> None:
             await yard.call("block")
 
     asyncio.run(main())
-    left = [thread for thread in threading.enumerate() if thread.name.startswith("toolyard-")]
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("callyard-")]
     assert all(thread.daemon for thread in left)
     gate.set()
     for thread in left:

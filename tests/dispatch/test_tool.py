@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from toolyard import Call, Envelope, Limits, PublishError, Tool, ToolError, ToolSpec, Yard, tool
-from toolyard.dispatch.tool import InvalidArgumentsError, check_by_schema, check_tool, encode_arguments, has_more_commas
-from toolyard.model.envelope import encode
-from toolyard.model.schema import Issue
-from toolyard.providers.functions import tool_from
+from callyard import Call, Envelope, Limits, PublishError, Tool, ToolError, ToolSpec, Yard, tool
+from callyard.dispatch.tool import InvalidArgumentsError, check_by_schema, check_tool, encode_arguments, has_more_commas
+from callyard.model.envelope import encode
+from callyard.model.schema import Issue
+from callyard.providers.functions import tool_from
 
 WALK: dict[str, Any] = {
     "type": "object",

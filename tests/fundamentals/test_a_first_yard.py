@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Caller, Example, Operation, Profile, Session, ToolError, Toolset, Yard, tool
-from toolyard.testing import FakeSink, connect
+from callyard import Call, Caller, Example, Operation, Profile, Session, ToolError, Toolset, Yard, tool
+from callyard.testing import FakeSink, connect
 
 
 async def test_a_function_is_a_tool() -> None:

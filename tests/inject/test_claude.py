@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from toolyard import Example, Limits, Profile, Surface, Text, Yard, tool
-from toolyard.inject import Conversation
-from toolyard.inject.claude import SERVER_NAME, claude_instructions, claude_options, claude_servers, claude_tool_name
-from toolyard.transports.memory import Memory
+from callyard import Example, Limits, Profile, Surface, Text, Yard, tool
+from callyard.inject import Conversation
+from callyard.inject.claude import SERVER_NAME, claude_instructions, claude_options, claude_servers, claude_tool_name
+from callyard.transports.memory import Memory
 
 
 @tool(operation="query")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from toolyard import Envelope, Image, Yard, tool
-from toolyard.inject import Conversation
-from toolyard.inject.function_calling import (
+from callyard import Envelope, Image, Yard, tool
+from callyard.inject import Conversation
+from callyard.inject.function_calling import (
     chat_results,
     chat_tools,
     messages_results,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolyard import (
+from callyard import (
     Call,
     Caller,
     ClientRequest,
@@ -24,10 +24,10 @@ from toolyard import (
     current_call,
     tool,
 )
-from toolyard.dispatch.progress import Progress
-from toolyard.inject import Conversation, plain_tools
-from toolyard.inject.plain import import_sdk
-from toolyard.testing import FakeSink
+from callyard.dispatch.progress import Progress
+from callyard.inject import Conversation, plain_tools
+from callyard.inject.plain import import_sdk
+from callyard.testing import FakeSink
 
 
 @tool(operation="query")
@@ -330,5 +330,5 @@ def _numbered(number: int) -> Any:
 
 
 def test_an_sdk_that_is_missing_is_named_with_its_extra() -> None:
-    with pytest.raises(ImportError, match=r"no_such_sdk.*toolyard\[none\]"):
+    with pytest.raises(ImportError, match=r"no_such_sdk.*callyard\[none\]"):
         import_sdk("no_such_sdk.tools", extra="none")

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from toolyard import Yard
-from toolyard.config.settings import Serving
-from toolyard.inject import Answer as InjectedAnswer
-from toolyard.inject import Conversation
-from toolyard.launch.serve import serve_forever
-from toolyard.state.sqlite import SqliteStore
-from toolyard.testing import connect
-from toolyard.transports.memory import Memory
+from callyard import Yard
+from callyard.config.settings import Serving
+from callyard.inject import Answer as InjectedAnswer
+from callyard.inject import Conversation
+from callyard.launch.serve import serve_forever
+from callyard.state.sqlite import SqliteStore
+from callyard.testing import connect
+from callyard.transports.memory import Memory
 
 HERE = Path(__file__).parent / "yard_for_every_way_in.py"
 _spec = importlib.util.spec_from_file_location("yard_for_every_way_in", HERE)
@@ -60,7 +60,7 @@ async def by_a_yard_around_it(name: str, arguments: dict[str, Any]) -> Answer:
 
 
 async def by_the_command_line(name: str, arguments: dict[str, Any]) -> Answer:
-    command = [sys.executable, "-m", "toolyard", "call", str(HERE), name, json.dumps(arguments), "--json", "--quiet"]
+    command = [sys.executable, "-m", "callyard", "call", str(HERE), name, json.dumps(arguments), "--json", "--quiet"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
     return json.loads(done.stdout)
 
@@ -108,7 +108,7 @@ async def by_memory(era: str, name: str, arguments: dict[str, Any]) -> Answer:
 async def by_stdio(era: str, name: str, arguments: dict[str, Any]) -> Answer:
     messages = ([HELLO] if era == OLD else []) + [request(era, name, arguments)]
     lines = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
-    command = [sys.executable, "-m", "toolyard", "serve", str(HERE), "--quiet"]
+    command = [sys.executable, "-m", "callyard", "serve", str(HERE), "--quiet"]
     done = await asyncio.to_thread(subprocess.run, command, input=lines, capture_output=True, check=False)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     return envelope_in(next(answer for answer in answers if answer["id"] == 1))

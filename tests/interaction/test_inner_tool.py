@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from toolyard import Serving, Yard
-from toolyard.launch.serve import serve_forever
+from callyard import Serving, Yard
+from callyard.launch.serve import serve_forever
 
 HERE = Path(__file__).parent / "yard_with_a_policy.py"
 OLD, MODERN = "2025-11-25", "2026-07-28"
@@ -56,7 +56,7 @@ async def by_the_library(wrapped: Wrapped) -> Any:
 
 
 async def by_the_command_line(wrapped: Wrapped) -> Any:
-    command = [sys.executable, "-m", "toolyard", "call", str(HERE), wrapped[0], json.dumps(wrapped[1]), "--json", "--quiet"]
+    command = [sys.executable, "-m", "callyard", "call", str(HERE), wrapped[0], json.dumps(wrapped[1]), "--json", "--quiet"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
     return json.loads(done.stdout)
 
@@ -64,7 +64,7 @@ async def by_the_command_line(wrapped: Wrapped) -> Any:
 async def by_stdio(wrapped: Wrapped, era: str) -> Any:
     messages = ([HELLO] if era == OLD else []) + [request(era, wrapped)]
     lines = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
-    command = [sys.executable, "-m", "toolyard", "serve", str(HERE), "--quiet"]
+    command = [sys.executable, "-m", "callyard", "serve", str(HERE), "--quiet"]
     done = await asyncio.to_thread(subprocess.run, command, input=lines, capture_output=True, check=False)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     return next(answer for answer in answers if answer["id"] == 1)["result"]["structuredContent"]

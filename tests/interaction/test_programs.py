@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from backends import descendants, require
 
-from toolyard import SqliteStore
-from toolyard.policy.approvals import Approvals
+from callyard import SqliteStore
+from callyard.policy.approvals import Approvals
 
 HERE = Path(__file__).parent / "yard_with_programs.py"
 OLD, MODERN = "2025-11-25", "2026-07-28"
@@ -112,7 +112,7 @@ class HttpClient(Client):
 async def served(*options: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Serve the yard in a process of its own."""
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "toolyard", "serve", str(HERE), "--quiet", *options)
+    command = (sys.executable, "-m", "callyard", "serve", str(HERE), "--quiet", *options)
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     try:
         yield process
@@ -191,7 +191,7 @@ class Project:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     monkeypatch.setenv("STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
     return Project(tmp_path)
 
 

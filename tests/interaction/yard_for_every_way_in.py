@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from toolyard import Call, Session, ToolError, Yard, tool
+from callyard import Call, Session, ToolError, Yard, tool
 
 
 @tool(operation="query")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from toolyard import Call, Envelope, Operation, Record, ToolError, Yard, tool
+from callyard import Call, Envelope, Operation, Record, ToolError, Yard, tool
 
 
 def note(**facts: Any) -> None:

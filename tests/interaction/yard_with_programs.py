@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from toolyard import Limits, RuntimeSettings, SqliteStore, Yard, tool
+from callyard import Limits, RuntimeSettings, SqliteStore, Yard, tool
 
 
 def note(text: str) -> str:

@@ -19,8 +19,8 @@ from mcp import Client, StdioServerParameters
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from toolyard.config.settings import Serving
-from toolyard.transports.memory import Memory
+from callyard.config.settings import Serving
+from callyard.transports.memory import Memory
 
 HERE = Path(__file__).parent
 YARD = HERE / "yard_for_clients.py"
@@ -104,7 +104,7 @@ def packages() -> Path:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed.")
-    cache = Path(os.environ.get("TOOLYARD_TEST_CACHE") or Path.home() / ".cache" / "toolyard-tests")
+    cache = Path(os.environ.get("CALLYARD_TEST_CACHE") or Path.home() / ".cache" / "callyard-tests")
     folder = cache / "interop"
     folder.mkdir(parents=True, exist_ok=True)
     installed = folder / "installed.json"

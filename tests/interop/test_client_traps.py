@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from toolyard import Yard, tool
-from toolyard.config.settings import Serving
-from toolyard.transports.memory import Memory
+from callyard import Yard, tool
+from callyard.config.settings import Serving
+from callyard.transports.memory import Memory
 
 PATIENCE = 3.0
 NEW = "2026-07-28"

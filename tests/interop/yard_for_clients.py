@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolyard import (
+from callyard import (
     Call,
     ClientRequest,
     Confirmation,
@@ -31,10 +31,10 @@ from toolyard import (
     run,
     tool,
 )
-from toolyard.launch.serve import serve_forever
-from toolyard.providers import Publish
-from toolyard.providers.functions import Functions
-from toolyard.transports import Transport
+from callyard.launch.serve import serve_forever
+from callyard.providers import Publish
+from callyard.providers.functions import Functions
+from callyard.transports import Transport
 
 __all__ = ["PIXEL", "make_yard"]
 

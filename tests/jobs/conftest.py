@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.state.memory import MemoryStore
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import Store
+from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import Store
 
 
 @pytest.fixture(params=["memory", "sqlite"])

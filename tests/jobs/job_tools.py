@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolyard import Call, Yard, tool
-from toolyard.dispatch.call import Channel
-from toolyard.jobs.job import TASKS
+from callyard import Call, Yard, tool
+from callyard.dispatch.call import Channel
+from callyard.jobs.job import TASKS
 
 TASK_CLIENT = Channel(name="test", capabilities=frozenset({TASKS, "elicitation"}))
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -4,9 +4,9 @@ import asyncio
 import os
 import sys
 
-from toolyard import Limits, Yard, serve, tool
-from toolyard.state.sqlite import SqliteStore
-from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
+from callyard import Limits, Yard, serve, tool
+from callyard.state.sqlite import SqliteStore
+from callyard.transports.auth import ApiKey, ApiKeys, digest_of
 
 KEY = "ty_test"
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from job_tools import FORM, TASK_CLIENT, add, ended, hung, started
 
-from toolyard import Call, Caller, Image, Limits, ToolError, Yard, tool
-from toolyard.dispatch.call import Channel
-from toolyard.jobs.job import JobResult
-from toolyard.model.content import Text
-from toolyard.model.envelope import Envelope, UpstreamResult, encode
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import Store
+from callyard import Call, Caller, Image, Limits, ToolError, Yard, tool
+from callyard.dispatch.call import Channel
+from callyard.jobs.job import JobResult
+from callyard.model.content import Text
+from callyard.model.envelope import Envelope, UpstreamResult, encode
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import Store
 
 
 async def test_any_tool_can_be_started_in_the_background(store: Store) -> None:

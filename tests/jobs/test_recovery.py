@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from job_tools import FORM, TASK_CLIENT, add, crashing, ended, hung, started, waiting
 
-from toolyard import Call, Caller, Limits, Profile, Yard, tool
-from toolyard.jobs import service
-from toolyard.providers.functions import Functions
-from toolyard.state.memory import MemoryStore
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import StoreUnavailableError
-from toolyard.testing import FakeClock
+from callyard import Call, Caller, Limits, Profile, Yard, tool
+from callyard.jobs import service
+from callyard.providers.functions import Functions
+from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import StoreUnavailableError
+from callyard.testing import FakeClock
 
 
 @pytest.mark.parametrize("options", [{"operation": "query"}, {"operation": "command", "idempotent": True}])
@@ -258,7 +258,7 @@ async def test_without_the_store_no_job_is_started_and_other_calls_go_on() -> No
 
 
 async def test_a_handler_does_not_start_unless_that_can_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.jobs.run._RETRY_S", 0.001)
+    monkeypatch.setattr("callyard.jobs.run._RETRY_S", 0.001)
     store = Failing()
 
     async def hold(call: Call) -> Callable[[], None]:
@@ -278,7 +278,7 @@ async def test_a_handler_does_not_start_unless_that_can_be_noted(monkeypatch: py
 
 
 async def test_a_job_works_until_its_result_is_stored(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("toolyard.jobs.run._RETRY_S", 0.001)
+    monkeypatch.setattr("callyard.jobs.run._RETRY_S", 0.001)
     store = Failing()
 
     @tool

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Yard
-from toolyard.config import ConfigError, read_config
-from toolyard.launch.agents import Agents
-from toolyard.launch.errors import LaunchError
+from callyard import Yard
+from callyard.config import ConfigError, read_config
+from callyard.launch.agents import Agents
+from callyard.launch.errors import LaunchError
 
 HTTP = {"serve.transport": "http"}
 
@@ -22,8 +22,8 @@ def agents_of(**settings: Any) -> Agents:
     [
         ({"serve.transport": "stdio"}, "--transport http"),
         ({"serve.workers": "2", "serve.stateless": True}, "one worker"),
-        ({}, "toolyard[claude]"),
-        ({"agents.runtime": "openai"}, "toolyard[openai]"),
+        ({}, "callyard[claude]"),
+        ({"agents.runtime": "openai"}, "callyard[openai]"),
         ({"agents.runtime": "openai", "agents.roots": "."}, "'agents.roots'"),
         ({"agents.runtime": "openai", "agents.tools": "Read"}, "'agents.tools'"),
     ],
@@ -53,9 +53,9 @@ def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, Any]) -> N
 
 
 def test_roots_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
-    (tmp_path / "toolyard.toml").write_text('[agents]\nroots = ["work", "/srv", "~/mine"]\ncli_path = "bin/claude"\n')
+    (tmp_path / "callyard.toml").write_text('[agents]\nroots = ["work", "/srv", "~/mine"]\ncli_path = "bin/claude"\n')
 
-    settings = read_config({}, path=str(tmp_path / "toolyard.toml"), environment={}).settings.agents
+    settings = read_config({}, path=str(tmp_path / "callyard.toml"), environment={}).settings.agents
 
     assert settings.roots == (str(tmp_path / "work"), "/srv", "~/mine")
     assert settings.cli_path == str(tmp_path / "bin/claude")
@@ -63,7 +63,7 @@ def test_roots_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
 
 def test_lists_of_variables_are_separated_by_commas() -> None:
     settings = read_config(
-        {}, environment={"TOOLYARD_AGENTS_TOOLS": "Read, Grep", "TOOLYARD_AGENTS_SETTING_SOURCES": "user,project"}
+        {}, environment={"CALLYARD_AGENTS_TOOLS": "Read, Grep", "CALLYARD_AGENTS_SETTING_SOURCES": "user,project"}
     ).settings
 
     assert (settings.agents.tools, settings.agents.setting_sources) == (("Read", "Grep"), ("user", "project"))

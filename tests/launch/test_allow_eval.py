@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.cli import main
+from callyard.cli import main
 
 YARD = """
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 @tool(operation="eval")
 async def evaluate(code: str) -> str:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from toolyard import Yard
-from toolyard.cli.terminal import Terminal
-from toolyard.config import ConfigError, read_config
-from toolyard.launch.build import apply_settings
-from toolyard.launch.errors import LaunchError
-from toolyard.search import SearchSettings
-from toolyard.state.memory import MemoryStore
-from toolyard.state.sqlite import SqliteStore
+from callyard import Yard
+from callyard.cli.terminal import Terminal
+from callyard.config import ConfigError, read_config
+from callyard.launch.build import apply_settings
+from callyard.launch.errors import LaunchError
+from callyard.search import SearchSettings
+from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
 
 Write = Callable[..., Path]
 
@@ -23,9 +23,9 @@ def laid(yard: Yard, path: Path, **environment: str) -> Yard:
 
 
 async def test_a_file_says_how_tools_are_found_and_which_metatools_there_are(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text("metatools = ['search_tools', 'run_tool']\n[search]\nstrategy = 'BM25'\nname_weight = 9.0\n")
-    yard = laid(Yard(search=SearchSettings(name_weight=1.0, tag_weight=7.0)), path, TOOLYARD_SEARCH_FIT="0.5")
+    yard = laid(Yard(search=SearchSettings(name_weight=1.0, tag_weight=7.0)), path, CALLYARD_SEARCH_FIT="0.5")
 
     async with yard:
         names = {spec.name for spec in yard.registry.visible(yard.profile)}
@@ -39,7 +39,7 @@ async def test_a_file_says_how_tools_are_found_and_which_metatools_there_are(tmp
 
 
 async def test_metatools_can_be_switched_off(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text("metatools = false\n")
     async with laid(Yard(), path) as yard:
         assert yard.registry.visible(yard.profile) == []
@@ -48,7 +48,7 @@ async def test_metatools_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_a_metatool_that_is_none_is_refused_with_what_was_meant(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text("metatools = ['run_tols']\n")
     with pytest.raises(LaunchError, match="'run_tool'"):
         laid(Yard(), path)
@@ -68,14 +68,14 @@ def test_a_metatool_that_is_none_is_refused_with_what_was_meant(tmp_path: Path) 
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         read_config(path=str(path), environment={})
 
 
 async def test_a_strategy_that_is_none_keeps_the_yard_from_opening(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text("[search]\nstrategy = 'guessing'\n")
     with pytest.raises(ValueError, match="'guessing'"):
         async with laid(Yard(), path):
@@ -83,10 +83,10 @@ async def test_a_strategy_that_is_none_keeps_the_yard_from_opening(tmp_path: Pat
 
 
 def test_serving_with_a_strategy_that_is_none_ends_with_one_sentence(
-    shop: str, toolyard: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+    shop: str, callyard: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TOOLYARD_SEARCH_STRATEGY", "guessing")
-    status, _, err = toolyard("serve", shop)
+    monkeypatch.setenv("CALLYARD_SEARCH_STRATEGY", "guessing")
+    status, _, err = callyard("serve", shop)
 
     assert status == 2
     assert "'guessing'" in err
@@ -105,7 +105,7 @@ def file_of(yard: Yard) -> Path:
 
 
 def test_a_served_yard_has_the_store_of_its_project_and_any_other_a_store_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text("state_dir = 'state'\n")
 
     assert file_of(served(Yard(), path)).is_relative_to(tmp_path / "state" / "projects")
@@ -120,8 +120,8 @@ def test_one_folder_is_one_project_whatever_names_it(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path / "one")
     by_folder = file_of(served(Yard()))
     by_target = file_of(served(Yard(), target="shop.py"))
-    (tmp_path / "one" / "toolyard.toml").touch()
-    by_settings = file_of(served(Yard(), tmp_path / "one" / "toolyard.toml"))
+    (tmp_path / "one" / "callyard.toml").touch()
+    by_settings = file_of(served(Yard(), tmp_path / "one" / "callyard.toml"))
     monkeypatch.chdir(tmp_path)
 
     assert by_folder == by_target == by_settings == file_of(served(Yard(), target="one/shop.py:yard"))
@@ -129,7 +129,7 @@ def test_one_folder_is_one_project_whatever_names_it(tmp_path: Path, monkeypatch
 
 
 def test_a_path_of_a_store_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text("store = 'sqlite:data/store.db'\n")
     assert file_of(laid(Yard(), path)) == tmp_path / "data" / "store.db"
     path.write_text("store = 'sqlite:~/store.db'\n")
@@ -139,18 +139,18 @@ def test_a_path_of_a_store_in_a_file_is_relative_to_that_file(tmp_path: Path) ->
 
 
 def test_a_store_in_the_settings_comes_before_that_of_the_code_and_the_default_after_it(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text("")
     own = MemoryStore()
 
     assert served(Yard(store=own), path).store is own
-    assert laid(Yard(store=own), path, TOOLYARD_STORE=f"sqlite:{tmp_path}/store.db").store is not own
+    assert laid(Yard(store=own), path, CALLYARD_STORE=f"sqlite:{tmp_path}/store.db").store is not own
     assert isinstance(served(Yard(), path, store="memory").store, MemoryStore)
 
 
 @pytest.mark.parametrize("store", ["redis", "sqlite:", "sqlite3", "memory:", ":x"])
 def test_a_store_that_does_not_exist_is_refused(tmp_path: Path, store: str) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text(f"store = '{store}'\n")
     with pytest.raises(LaunchError, match="Write 'memory', 'sqlite' or 'sqlite:PATH'"):
         laid(Yard(), path)
@@ -162,8 +162,8 @@ def test_without_a_home_the_default_store_is_in_memory_and_another_is_refused(
     def homeless(_: object) -> Path:
         raise OSError(2, "There is no home directory")
 
-    monkeypatch.setattr("toolyard.launch.build.find_state_dir", homeless)
-    path = tmp_path / "toolyard.toml"
+    monkeypatch.setattr("callyard.launch.build.find_state_dir", homeless)
+    path = tmp_path / "callyard.toml"
     path.write_text("")
 
     assert isinstance(served(Yard(), path).store, MemoryStore)

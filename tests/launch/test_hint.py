@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
-from toolyard.cli.terminal import Painted
-from toolyard.launch.hint import hint
+from callyard.cli.terminal import Painted
+from callyard.launch.hint import hint
 
 URL = "http://127.0.0.1:8321/mcp"
 
@@ -14,7 +14,7 @@ URL = "http://127.0.0.1:8321/mcp"
 def told(
     name: str = "bank", address: str = URL, *, transport: str = "http", keyed: bool = False, public_url: str | None = None
 ) -> list[str]:
-    command = ["toolyard", "serve", "/my yards/bank.py"]
+    command = ["callyard", "serve", "/my yards/bank.py"]
     lines = hint(name, address, transport=transport, command=command, keyed=keyed, public_url=public_url)
     return ["".join(part.text if isinstance(part, Painted) else part for part in line) for line in lines]
 
@@ -47,12 +47,12 @@ def test_where_a_key_is_needed_the_header_is_shown() -> None:
 
 def test_over_stdio_each_client_gets_the_command() -> None:
     lines = told(address="stdio", transport="stdio")
-    command = ["toolyard", "serve", "/my yards/bank.py"]
+    command = ["callyard", "serve", "/my yards/bank.py"]
 
     assert "stdin" in lines[0]
     assert "Ctrl-C" in lines[0]
     assert shlex.split(way(lines, "Claude Code")) == ["claude", "mcp", "add", "bank", "--", *command]
-    assert json.loads(way(lines, "Cursor")) == {"mcpServers": {"bank": {"command": "toolyard", "args": command[1:]}}}
+    assert json.loads(way(lines, "Cursor")) == {"mcpServers": {"bank": {"command": "callyard", "args": command[1:]}}}
     assert shlex.split(way(lines, "Any MCP client")) == command
 
 

@@ -16,21 +16,21 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolyard import Call, Caller, Yard, tool
-from toolyard.config import read_config
-from toolyard.launch.errors import LaunchError
-from toolyard.launch.monitor import Monitor
-from toolyard.launch.serve import serve_forever
-from toolyard.model.limits import Limits
-from toolyard.model.rule import Rule
-from toolyard.monitor import Label
-from toolyard.policy.approvals import Approvals
-from toolyard.state.memory import MemoryStore
-from toolyard.transports import Transport
-from toolyard.transports.auth import ApiKey, ApiKeys, Authenticator, digest_of
-from toolyard.transports.http.app import Mount
-from toolyard.transports.http.request import Request
-from toolyard.transports.http.response import ResponseWriter
+from callyard import Call, Caller, Yard, tool
+from callyard.config import read_config
+from callyard.launch.errors import LaunchError
+from callyard.launch.monitor import Monitor
+from callyard.launch.serve import serve_forever
+from callyard.model.limits import Limits
+from callyard.model.rule import Rule
+from callyard.monitor import Label
+from callyard.policy.approvals import Approvals
+from callyard.state.memory import MemoryStore
+from callyard.transports import Transport
+from callyard.transports.auth import ApiKey, ApiKeys, Authenticator, digest_of
+from callyard.transports.http.app import Mount
+from callyard.transports.http.request import Request
+from callyard.transports.http.response import ResponseWriter
 
 CALLERS_KEY, METRICS_KEY = "ty_caller", "ty_scraper"
 META = "io.modelcontextprotocol/"
@@ -58,7 +58,7 @@ async def wait() -> None:
 
 
 def monitor_of(yard: Yard, tmp_path: Path, text: str, *, is_authenticated: bool = False) -> tuple[Monitor, Any]:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text(text)
     config = read_config({"serve.transport": "http", "serve.port": "0"}, path=str(path), environment={})
     return Monitor(yard, config, is_authenticated=is_authenticated), config.settings.serve
@@ -98,7 +98,7 @@ async def call(client: Any, name: str, arguments: object, **headers: str) -> Any
 def calls_in(page: str) -> dict[str, float]:
     families = text_string_to_metric_families(page)
     return {
-        sample.labels["tool"]: sample.value for family in families for sample in family.samples if sample.name == "toolyard_calls_total"
+        sample.labels["tool"]: sample.value for family in families for sample in family.samples if sample.name == "callyard_calls_total"
     }
 
 
@@ -245,10 +245,10 @@ async def test_a_client_that_goes_away_has_the_status_499_in_the_access_log_and_
     text = '[monitor]\naudit_log = "audit.jsonl"\naccess_log = "access.jsonl"\n'
     async with served(tmp_path, text) as client:
         waiting = asyncio.ensure_future(call(client, "wait", {}))
-        while "toolyard_calls_in_flight{" not in (await client.get("/metrics")).text:
+        while "callyard_calls_in_flight{" not in (await client.get("/metrics")).text:
             pass
         waiting.cancel()
-        while "toolyard_calls_in_flight{" in (await client.get("/metrics")).text:
+        while "callyard_calls_in_flight{" in (await client.get("/metrics")).text:
             pass
 
     assert [line["status"] for line in lines_of(tmp_path / "access.jsonl") if line["path"] == "/mcp"] == [499]
@@ -303,7 +303,7 @@ async def test_a_mount_gets_the_whole_request_decides_who_calls_and_streams_unti
 
     yard = Yard(tools=[echo])
     monitor_of(yard, tmp_path, '[monitor]\naccess_log = "access.jsonl"\n')
-    config = read_config({"serve.transport": "http", "serve.port": "0"}, path=str(tmp_path / "toolyard.toml"), environment={})
+    config = read_config({"serve.transport": "http", "serve.port": "0"}, path=str(tmp_path / "callyard.toml"), environment={})
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def ready(transport: Transport) -> None:
@@ -337,7 +337,7 @@ async def test_a_mount_gets_the_whole_request_decides_who_calls_and_streams_unti
 
 
 YARD = '''
-from toolyard import Call, ToolError, Yard, tool
+from callyard import Call, ToolError, Yard, tool
 
 @tool(operation="query")
 async def own(text: str, call: Call) -> dict:
@@ -352,7 +352,7 @@ yard = Yard("shop", tools=[own])
 
 @contextmanager
 def started(folder: Path, *arguments: str) -> "Generator[subprocess.Popen[str]]":
-    program = [sys.executable, "-c", "import sys; from toolyard.cli import main; sys.exit(main())", "serve", *arguments]
+    program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", "serve", *arguments]
     with (folder / "stderr").open("w") as stderr, subprocess.Popen(program, stderr=stderr, cwd=folder, text=True) as process:  # noqa: S603 - our own
         try:
             yield process

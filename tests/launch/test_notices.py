@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from toolyard.launch.notices import UNMASKED, Notices, logging_to
+from callyard.launch.notices import UNMASKED, Notices, logging_to
 
 
 @pytest.mark.parametrize(("verbose", "shows_message"), [(1, False), (2, True)])

@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from toolyard import Yard
-from toolyard.cli.terminal import Terminal
-from toolyard.launch.build import apply_settings, read_settings
-from toolyard.launch.errors import LaunchError
-from toolyard.launch.live_settings import LiveSettings
-from toolyard.launch.reload import read_start, stop
-from toolyard.providers import Provider, Publish
-from toolyard.yard import ResolvedUpstream
+from callyard import Yard
+from callyard.cli.terminal import Terminal
+from callyard.launch.build import apply_settings, read_settings
+from callyard.launch.errors import LaunchError
+from callyard.launch.live_settings import LiveSettings
+from callyard.launch.reload import read_start, stop
+from callyard.providers import Provider, Publish
+from callyard.yard import ResolvedUpstream
 
 Write = Callable[..., Path]
 A = "[upstreams.a]\ncommand = 'a'\n"
@@ -56,7 +56,7 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(upstreams: dict[str, ResolvedUpstream], **_: Any) -> list[Provider]:
         return [Quiet(name, resolved) for name, resolved in upstreams.items()]
 
-    monkeypatch.setattr("toolyard.launch.build.upstream_providers", make)
+    monkeypatch.setattr("callyard.launch.build.upstream_providers", make)
 
 
 class Following:
@@ -69,7 +69,7 @@ class Following:
         self._said = said
 
     async def change(self, text: str) -> str:
-        self._write(text, "toolyard.toml")
+        self._write(text, "callyard.toml")
         await self._live.reload()
         return self._said()
 
@@ -84,7 +84,7 @@ Follow = Callable[..., Any]
 def follow(write: Write, capsys: pytest.CaptureFixture[str]) -> Follow:
     @asynccontextmanager
     async def following(text: str, *, quiet: bool = False) -> AsyncGenerator[Following]:
-        write(text, "toolyard.toml")
+        write(text, "callyard.toml")
         terminal = Terminal()
         terminal.quiet = quiet
         yard = Yard()
@@ -142,8 +142,8 @@ async def test_an_upstream_that_is_switched_off_is_removed(follow: Follow) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[upstreams.a", "The file 'toolyard.toml' is not TOML"),
-        ("[upstreams.a]\ncomand = 'a'", "'upstreams.a.comand' in 'toolyard.toml' is not known. Did you mean 'command'?"),
+        ("[upstreams.a", "The file 'callyard.toml' is not TOML"),
+        ("[upstreams.a]\ncomand = 'a'", "'upstreams.a.comand' in 'callyard.toml' is not known. Did you mean 'command'?"),
         ("profile = 'nobody'", "There is no profile 'nobody'."),
     ],
 )
@@ -171,10 +171,10 @@ async def test_a_variable_that_is_not_set_stops_only_its_upstream(follow: Follow
 
 async def test_a_file_that_is_gone_changes_nothing(follow: Follow, tmp_path: Path) -> None:
     async with follow(A) as yard:
-        (tmp_path / "toolyard.toml").unlink()
+        (tmp_path / "callyard.toml").unlink()
         await yard._live.reload()
 
-        assert yard._said() == "The settings are unchanged: The file 'toolyard.toml' no longer exists.\n"
+        assert yard._said() == "The settings are unchanged: The file 'callyard.toml' no longer exists.\n"
         assert yard.upstreams()["a"].is_open
 
 
@@ -259,7 +259,7 @@ def test_settings_are_followed_in_a_thread_too_where_no_signal_is_heard(follow: 
 @contextmanager
 def served(*flags: str) -> Generator[tuple[subprocess.Popen[str], Iterator[str]]]:
     """Serve what the file names in a process of its own; what it says comes line by line."""
-    program = [sys.executable, "-m", "toolyard", "serve", *flags]
+    program = [sys.executable, "-m", "callyard", "serve", *flags]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own
         assert server.stderr is not None
         yield server, iter(server.stderr)
@@ -280,19 +280,19 @@ HTTP = ("--transport", "http", "--port", "0")
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
 
 
 @pytest.mark.parametrize("flags", [(), HTTP])
 def test_a_server_follows_its_file(flags: tuple[str, ...], write: Write, state: None) -> None:
-    write("packs = ['system']", "toolyard.toml")
+    write("packs = ['system']", "callyard.toml")
     with served(*flags) as (server, lines):
         until(lines, "serving yard=yard")
-        write("packs = ['system']\n[upstreams.a]\ncommand = 'false'\n", "toolyard.toml")
+        write("packs = ['system']\n[upstreams.a]\ncommand = 'false'\n", "callyard.toml")
         assert until(lines, "reloaded") == "The settings were reloaded: 'a' added.\n"
-        write("packs = [", "toolyard.toml")
+        write("packs = [", "callyard.toml")
         until(lines, "The settings are unchanged")
-        write("packs = ['system']", "toolyard.toml")
+        write("packs = ['system']", "callyard.toml")
         assert until(lines, "reloaded") == "The settings were reloaded: 'a' removed.\n"
         assert server.poll() is None
 
@@ -300,7 +300,7 @@ def test_a_server_follows_its_file(flags: tuple[str, ...], write: Write, state: 
 @pytest.mark.parametrize("flags", [(), HTTP, (*HTTP, "--stateless", "--workers", "2")])
 def test_sighup_reads_anew_what_did_not_change_in_the_file(flags: tuple[str, ...], write: Write, state: None) -> None:
     write("hush", "token").chmod(0o600)
-    write("[upstreams.a]\ncommand = 'false'\nenv = {TOKEN = 'secretref:file:token'}\n", "toolyard.toml")
+    write("[upstreams.a]\ncommand = 'false'\nenv = {TOKEN = 'secretref:file:token'}\n", "callyard.toml")
     with served(*flags) as (server, lines):
         address = until(lines, "serving yard=yard").rpartition("address=")[2].strip()
         if flags:  # whichever worker answers hears signals, too
@@ -332,9 +332,9 @@ def test_without_a_file_sighup_ends_a_server_as_it_ends_other_programs(shop: str
 
 
 def test_a_server_ends_when_its_terminal_is_gone(write: Write) -> None:
-    write("packs = ['system']", "toolyard.toml")
+    write("packs = ['system']", "callyard.toml")
     ours, theirs = os.openpty()
-    program = [sys.executable, "-m", "toolyard", "serve", *HTTP]
+    program = [sys.executable, "-m", "callyard", "serve", *HTTP]
     with subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as server:  # noqa: S603 - our own
         os.close(theirs)
         said = b""
@@ -349,12 +349,12 @@ def test_a_server_ends_when_its_terminal_is_gone(write: Write) -> None:
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
-from toolyard.cli import main
+from callyard.cli import main
 sys.exit(main())
 """
 APP = """
-from toolyard import Yard
-from toolyard.launch.serve import serve
+from callyard import Yard
+from callyard.launch.serve import serve
 yard = Yard("first")
 if __name__ == "__main__":
     serve(yard, reload=True, transport="http", port=0)
@@ -408,7 +408,7 @@ def test_a_change_starts_the_server_anew(program: tuple[str, ...], write: Write)
 def test_an_address_that_is_not_this_machines_is_told_by_the_server(write: Write) -> None:
     write(APP)
     with watched("-c", PROGRAM, "serve", "app.py", "--transport", "http", "--port", "0", "--host", "192.0.2.1", "--reload") as process:
-        assert "'192.0.2.1' can be reached from other machines" in next_line(process, like="toolyard: ")
+        assert "'192.0.2.1' can be reached from other machines" in next_line(process, like="callyard: ")
 
 
 def test_files_that_come_and_go_beside_the_yard_count_and_others_do_not(write: Write) -> None:
@@ -462,7 +462,7 @@ async def test_a_server_that_does_not_end_is_ended() -> None:
 
 
 def test_how_a_server_was_started_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_TOOLYARD_RELOAD", "again")
+    monkeypatch.setenv("_CALLYARD_RELOAD", "again")
 
     assert (read_start(), read_start()) == ("again", "")
-    assert "_TOOLYARD_RELOAD" not in os.environ
+    assert "_CALLYARD_RELOAD" not in os.environ

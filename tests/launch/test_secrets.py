@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from toolyard.transports.auth import digest_of
+from callyard.transports.auth import digest_of
 
 CALLERS_KEY, OTHERS_KEY, METRICS_KEY = "ty_caller", "ty_other", "ty_scraper"
 META = "io.modelcontextprotocol/"
@@ -23,7 +23,7 @@ FETCHED = "deh" + "ctef-terces"
 """Reversed, a secret that a tool gets from elsewhere, so that nothing can know it."""
 UPSTREAM = '''
 import os, sys
-from toolyard import ToolError, serve, tool, Yard
+from callyard import ToolError, serve, tool, Yard
 
 print("starting with", os.environ["TOKEN"], file=sys.stderr, flush=True)
 
@@ -52,7 +52,7 @@ sys.exit(5)
 """
 YARD = '''
 import os
-from toolyard import Call, ToolError, Yard, tool
+from callyard import Call, ToolError, Yard, tool
 
 @tool(operation="query")
 async def own(text: str, call: Call) -> dict:
@@ -132,8 +132,8 @@ headers = {{ Authorization = "Bearer {secret}-bearer", X-Api-Key = "{secret}-api
 """
 
 
-def toolyard(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "import sys; from toolyard.cli import main; sys.exit(main())", *arguments]
+def callyard(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", *arguments]
 
 
 def address_in(path: Path) -> str:
@@ -195,7 +195,7 @@ def write_project(folder: Path, web: str, closed: int) -> None:
     (folder / "yard.py").write_text(YARD.replace("FETCHED", FETCHED))
     digests = {"ada": digest_of(CALLERS_KEY), "eve": digest_of(OTHERS_KEY), "metrics": digest_of(METRICS_KEY)}
     text = CONFIG.format(**digests, python=sys.executable, folder=folder, secret=SECRET, web=web, closed=closed)
-    (folder / "toolyard.toml").write_text(text)
+    (folder / "callyard.toml").write_text(text)
 
 
 async def use(client: Any) -> tuple[list[str], dict[str, str]]:
@@ -217,7 +217,7 @@ def commands(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     listed = (("upstreams",), ("upstreams", "--json"), ("list", "yard.py"), ("config",), ("logs", "up"), ("logs", "broken"), ("approvals",))
     for arguments in listed:
-        done = subprocess.run(toolyard(*arguments), cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+        done = subprocess.run(callyard(*arguments), cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603 - our own
         found[" ".join(arguments)] = done.stdout + done.stderr
     return found
 
@@ -232,7 +232,7 @@ async def test_a_secret_is_in_no_log_record_metric_state_command_or_answer_to_so
     environment = {**os.environ, "DB_PASSWORD": f"{SECRET}-db"}
     with (
         (tmp_path / "stderr").open("w") as stderr,
-        subprocess.Popen(toolyard("serve", verbosity), stderr=stderr, cwd=tmp_path, env=environment) as process,  # noqa: ASYNC220, S603 - our own, and it starts at once
+        subprocess.Popen(callyard("serve", verbosity), stderr=stderr, cwd=tmp_path, env=environment) as process,  # noqa: ASYNC220, S603 - our own, and it starts at once
     ):
         try:
             base_url = await asyncio.to_thread(address_in, tmp_path / "stderr")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from toolyard import Serving, Yard
-from toolyard.launch.serve import make_transport, serve_forever
-from toolyard.transports import Address, Transport
+from callyard import Serving, Yard
+from callyard.launch.serve import make_transport, serve_forever
+from callyard.transports import Address, Transport
 
 
 class Pigeon:
@@ -39,13 +39,13 @@ class Pigeon:
 @pytest.fixture(autouse=True)
 def packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one package bring a transport along."""
-    point = EntryPoint("pigeon", f"{__name__}:Pigeon", "toolyard.transports")
+    point = EntryPoint("pigeon", f"{__name__}:Pigeon", "callyard.transports")
 
     def load(_: EntryPoint) -> type[Pigeon]:
         return Pigeon
 
     def points(group: str) -> list[EntryPoint]:
-        return [point] if group == "toolyard.transports" else []
+        return [point] if group == "callyard.transports" else []
 
     monkeypatch.setattr(EntryPoint, "load", load)
     monkeypatch.setattr(metadata, "entry_points", points)

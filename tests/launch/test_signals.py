@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.cli import main
-from toolyard.launch.signals import Terminated, run
+from callyard.cli import main
+from callyard.launch.signals import Terminated, run
 
 Write = Callable[..., Path]
 
 WAITS = """
 import asyncio, sys, threading
 from pathlib import Path
-from toolyard import Call, Yard
+from callyard import Call, Yard
 
 def started(call):
     session = call.start_session(kind="demo")
@@ -51,7 +51,7 @@ yard = Yard(tools=[wait, block, close_slowly])
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
-from toolyard.cli import main
+from callyard.cli import main
 sys.exit(main())
 """
 
@@ -163,7 +163,7 @@ def test_other_threads_can_run_it_without_signals() -> None:
 
 
 def test_what_swallows_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("toolyard.launch.signals._TIMEOUT_S", 0.05)
+    monkeypatch.setattr("callyard.launch.signals._TIMEOUT_S", 0.05)
     ended: list[str] = []
 
     async def stubborn() -> None:

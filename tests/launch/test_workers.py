@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from toolyard import Serving, Yard
-from toolyard.launch.serve import run_server
-from toolyard.launch.workers import Parent
+from callyard import Serving, Yard
+from callyard.launch.serve import run_server
+from callyard.launch.workers import Parent
 
 SOURCE = """
 import asyncio, os, sys
 from contextlib import asynccontextmanager
-from toolyard import Call, Confirmation, Yard, serve, tool
+from callyard import Call, Confirmation, Yard, serve, tool
 
 @asynccontextmanager
 async def life(yard):
@@ -137,7 +137,7 @@ async def test_ctrl_c_at_a_terminal_reaches_all_of_them_and_interrupts_nothing_t
 @pytest.mark.parametrize("kept", [True, False])
 async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(program: Any, path: Path, kept: bool) -> None:  # noqa: FBT001 - whether there is a place for the secret
     state = path.with_name("state") if kept else path.with_name("program.py") / "state"
-    running = await program(SOURCE, str(path), TOOLYARD_STATE_DIR=str(state))
+    running = await program(SOURCE, str(path), CALLYARD_STATE_DIR=str(state))
     workers = [await opened(running), await opened(running)]
     asked = await receive(await send(path, "wipe", {}))
 
@@ -173,7 +173,7 @@ async def test_a_yard_that_cannot_be_opened_is_said_in_one_sentence(program: Any
 
     assert status == 2
     assert err.decode().splitlines() == [
-        f"toolyard: The yard 'yard' cannot be opened: ValueError in '{path.with_name('program.py')}', line 9: The database is away."
+        f"callyard: The yard 'yard' cannot be opened: ValueError in '{path.with_name('program.py')}', line 9: The database is away."
     ]
     assert not is_there(path)
 
@@ -212,7 +212,7 @@ async def test_if_all_of_them_die_at_once_the_program_gives_up(program: Any, pat
     status, _, err = await running.end()
 
     assert status == 2
-    assert b"toolyard: The workers end right after they start; the log says why." in err
+    assert b"callyard: The workers end right after they start; the log says why." in err
     assert b"serving" not in err
     assert 1 < err.count(b"worker_died") < 10
     assert not is_there(path)

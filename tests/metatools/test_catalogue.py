@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-import toolyard.search
-from toolyard import ToolSpec, Yard
-from toolyard.metatools import catalogue as module
-from toolyard.search import Index, SearchSettings, StrategyError
-from toolyard.testing import FakeProvider
+import callyard.search
+from callyard import ToolSpec, Yard
+from callyard.metatools import catalogue as module
+from callyard.search import Index, SearchSettings, StrategyError
+from callyard.testing import FakeProvider
 
 MANY = 200
 
@@ -25,7 +25,7 @@ class Watched(NamedTuple):
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     """Read one tool at a time, and note what is made and read."""
     found = Watched([], [])
-    make, add = toolyard.search.make_index, Index.add
+    make, add = callyard.search.make_index, Index.add
 
     def make_index(settings: SearchSettings | None = None) -> Index:
         found.indexes.append(make(settings))
@@ -36,7 +36,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
         add(index, spec)
 
     monkeypatch.setattr(module, "_AT_ONCE", 1)
-    monkeypatch.setattr(toolyard.search, "make_index", make_index)
+    monkeypatch.setattr(callyard.search, "make_index", make_index)
     monkeypatch.setattr(Index, "add", take)
     return found
 
@@ -116,7 +116,7 @@ async def test_a_yard_can_be_closed_while_the_index_is_made(watched: Watched) ->
 
 
 async def test_an_index_that_could_not_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = toolyard.search.make_index
+    make = callyard.search.make_index
     tries: list[object] = []
 
     def fail_once(settings: SearchSettings | None = None) -> Index:
@@ -125,7 +125,7 @@ async def test_an_index_that_could_not_be_made_is_tried_again(monkeypatch: pytes
             raise StrategyError("Not yet.")
         return make(settings)
 
-    monkeypatch.setattr(toolyard.search, "make_index", fail_once)
+    monkeypatch.setattr(callyard.search, "make_index", fail_once)
     async with Yard(tools=some(3)) as yard:
         failed = await yard.call("search_tools", {"query": "take note 1"})
         found = await ask(yard, "search_tools", query="take note 1")

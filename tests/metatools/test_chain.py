@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Confirmation, Envelope, Tool, Yard, tool
-from toolyard.model.envelope import encode
-from toolyard.model.schema import SchemaValidator
-from toolyard.testing import FakeProvider, FakeSink, connect
-from toolyard.transports.memory import Memory
+from callyard import Call, Confirmation, Envelope, Tool, Yard, tool
+from callyard.model.envelope import encode
+from callyard.model.schema import SchemaValidator
+from callyard.testing import FakeProvider, FakeSink, connect
+from callyard.transports.memory import Memory
 
 ADD = {"tool_id": "add", "args": {"a": 1}}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Envelope, Limits, Yard, tool
+from callyard import Call, Envelope, Limits, Yard, tool
 
 WIPE: dict[str, Any] = {"tool_id": "wipe"}
 

@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 from backends import descendants, require
 
-from toolyard import ToolError, Yard, tool
-from toolyard.dispatch.call import SHARED, Call, Caller, Channel
-from toolyard.dispatch.outcome import Record
-from toolyard.dispatch.progress import Progress
-from toolyard.model.envelope import Envelope
-from toolyard.model.profile import Profile, Toolset
-from toolyard.runtimes.runtime import RunLimits
-from toolyard.runtimes.settings import RuntimeSettings
+from callyard import ToolError, Yard, tool
+from callyard.dispatch.call import SHARED, Call, Caller, Channel
+from callyard.dispatch.outcome import Record
+from callyard.dispatch.progress import Progress
+from callyard.model.envelope import Envelope
+from callyard.model.profile import Profile, Toolset
+from callyard.runtimes.runtime import RunLimits
+from callyard.runtimes.settings import RuntimeSettings
 
 SANDBOX = RuntimeSettings(enabled=True, backend="bubblewrap")
 
@@ -295,7 +295,7 @@ async def test_a_caller_has_eight_sessions_and_one_more_ends_the_longest_idle_on
 
 
 async def test_a_caller_whose_sessions_are_all_in_use_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.metatools.code._SESSIONS_EACH", 1)
+    monkeypatch.setattr("callyard.metatools.code._SESSIONS_EACH", 1)
     started, release = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
@@ -315,7 +315,7 @@ async def test_a_caller_whose_sessions_are_all_in_use_is_told_to_wait(monkeypatc
 
 
 async def test_a_session_that_gets_no_guest_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.runtimes.guest_runtime._SESSIONS", 1)
+    monkeypatch.setattr("callyard.runtimes.guest_runtime._SESSIONS", 1)
     alice, bob = Caller(identity="alice"), Caller(identity="bob")
     async with yard_of() as yard:
         await yard.call("execute_code", {"code": "1", "session_id": "mine"}, caller=alice)
@@ -338,7 +338,7 @@ async def test_processor_time_that_is_used_up_is_a_limit(monkeypatch: pytest.Mon
     def limits(**given: Any) -> RunLimits:
         return RunLimits(**given, cpu_seconds=1)
 
-    monkeypatch.setattr("toolyard.metatools.code.RunLimits", limits)
+    monkeypatch.setattr("callyard.metatools.code.RunLimits", limits)
     settings = RuntimeSettings(enabled=True, profile="dev", allow_unsafe=True)
     async with Yard("shop", tools=[add], runtime=settings, allow_eval=True) as yard:
         answer = await run(yard, "while True: pass")

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 from backends import CACHE, descendants, find_wasm, require
 
-from toolyard import Call, Caller, Limits, Operation, RateSettings, RuntimeSettings, SqliteStore, Yard, tool
-from toolyard.dispatch.call import Channel, Handler
-from toolyard.dispatch.outcome import Record
-from toolyard.model.envelope import Envelope
-from toolyard.model.rule import Rule
-from toolyard.policy.approvals import Approvals
+from callyard import Call, Caller, Limits, Operation, RateSettings, RuntimeSettings, SqliteStore, Yard, tool
+from callyard.dispatch.call import Channel, Handler
+from callyard.dispatch.outcome import Record
+from callyard.model.envelope import Envelope
+from callyard.model.rule import Rule
+from callyard.policy.approvals import Approvals
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
 QUICK = Limits(approval_hold_s=0.05)

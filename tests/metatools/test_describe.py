@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure
 
-from toolyard import Call, Caller, Channel, Confirmation, Example, Limits, Yard, tool
+from callyard import Call, Caller, Channel, Confirmation, Example, Limits, Yard, tool
 
 
 @tool(operation="destroy", examples=[Example({"n": number}) for number in range(5)], reasons=("gone",), timeout=7, tags=("risky",))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure
 
-from toolyard import Call, Envelope, ToolError, Yard, tool
-from toolyard.dispatch.call import Handler
+from callyard import Call, Envelope, ToolError, Yard, tool
+from callyard.dispatch.call import Handler
 
 CHAIN: dict[str, Any] = {"steps": [{"tool_id": "wipe"}, {"tool_id": "open_ticket", "args": {"title": "x"}}, {"tool_id": "fail"}]}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Caller, Confirmation, Envelope, Limits, Profile, Text, ToolError, Toolset, Yard, tool
-from toolyard.testing import FakeSink
+from callyard import Call, Caller, Confirmation, Envelope, Limits, Profile, Text, ToolError, Toolset, Yard, tool
+from callyard.testing import FakeSink
 
 ADD = {"tool_id": "add", "args": {"a": 1}}
 FILTER = {"$from": 0}

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from ticket_tools import made
 
-from toolyard import Caller
-from toolyard.metatools import learned_output, tool_results
-from toolyard.metatools.learned_output import LearnedOutputs
-from toolyard.model.envelope import encode
-from toolyard.state.memory import MemoryStore
+from callyard import Caller
+from callyard.metatools import learned_output, tool_results
+from callyard.metatools.learned_output import LearnedOutputs
+from callyard.model.envelope import encode
+from callyard.state.memory import MemoryStore
 
 ADA, BEA, CEM, DOT = (Caller(identity=name) for name in ("ada", "bea", "cem", "dot"))
 

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Caller, Operation, Profile, Toolset, Yard
-from toolyard.testing import FakeProvider
+from callyard import Caller, Operation, Profile, Toolset, Yard
+from callyard.testing import FakeProvider
 
 QUERIES = Toolset(name="queries", operations=(Operation.QUERY,), description="Only looking.")
 MAIL = Toolset(name="mail", sources=("post",), deny=("post_0*",))

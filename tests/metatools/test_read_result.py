@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 from ticket_tools import ask, failure, made
 
-from toolyard import Caller, Limits, Profile, Toolset, Yard
-from toolyard.dispatch.call import Channel
-from toolyard.model.envelope import encode
-from toolyard.testing import FakeClock
+from callyard import Caller, Limits, Profile, Toolset, Yard
+from callyard.dispatch.call import Channel
+from callyard.model.envelope import encode
+from callyard.testing import FakeClock
 
 KEEP = made("keep", properties={"it": {}})
 ITEMS = [{"n": number, "name": f"name {number}"} for number in range(300)]

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Caller, Envelope, Limits, Operation, Profile, ToolError, Toolset, Yard, tool
-from toolyard.testing import FakeSink, connect
+from callyard import Call, Caller, Envelope, Limits, Operation, Profile, ToolError, Toolset, Yard, tool
+from callyard.testing import FakeSink, connect
 
 READ_ONLY = Profile(name="read_only", toolsets=(Toolset(name="queries", operations=(Operation.QUERY,)),))
 
@@ -256,7 +256,7 @@ async def test_what_looks_like_a_reference_in_a_result_is_data() -> None:
 
 
 def _wide() -> Any:
-    from toolyard.dispatch.call import Channel  # noqa: PLC0415 - only here
+    from callyard.dispatch.call import Channel  # noqa: PLC0415 - only here
 
     return Channel(name="wide", result_characters=10_000)
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Operation, Profile, Toolset, Yard
-from toolyard.dispatch.tool import Tool
-from toolyard.search import SearchSettings
-from toolyard.testing import FakeProvider
+from callyard import Operation, Profile, Toolset, Yard
+from callyard.dispatch.tool import Tool
+from callyard.search import SearchSettings
+from callyard.testing import FakeProvider
 
 TEXT = {"type": "string"}
 NOUNS = ("issue", "branch", "invoice", "message", "channel", "page", "calendar event", "contact", "file", "folder", "order", "customer")
@@ -154,18 +154,18 @@ async def test_a_cursor_is_good_only_for_its_own_question_and_tools() -> None:
 
 
 def _caller(profile: Profile) -> Any:
-    from toolyard import Caller  # noqa: PLC0415 - only here
+    from callyard import Caller  # noqa: PLC0415 - only here
 
     return Caller(profile=profile)
 
 
 async def test_a_cursor_outlives_a_restart_where_the_secret_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_SECRET", "kept")
+    monkeypatch.setenv("CALLYARD_SECRET", "kept")
     async with Yard(tools=many()) as yard:
         cursor = (await ask(yard, "search_tools", query="create"))["next_cursor"]
     async with Yard(tools=many()) as yard:
         assert (await yard.call("search_tools", {"query": "create", "cursor": cursor})).success
-    monkeypatch.setenv("TOOLYARD_SECRET", "another")
+    monkeypatch.setenv("CALLYARD_SECRET", "another")
     async with Yard(tools=many()) as yard:
         assert failure(await yard.call("search_tools", {"query": "create", "cursor": cursor})).code == "invalid_input"
 
@@ -178,7 +178,7 @@ async def test_a_cursor_is_good_only_for_the_settings_that_it_was_given_under(tm
     cursor = (await asked()).data["next_cursor"]
     same = await asked(SearchSettings(strategy=" Lexical"), cursor=cursor)
     others = [await asked(SearchSettings(strategy="bm25"), cursor=cursor), await asked(SearchSettings(name_weight=5), cursor=cursor)]
-    monkeypatch.setenv("TOOLYARD_SEARCH_FIT", "0.5")
+    monkeypatch.setenv("CALLYARD_SEARCH_FIT", "0.5")
     others.append(await asked(cursor=cursor))
 
     assert same.success
@@ -230,7 +230,7 @@ async def test_metatools_that_are_not_listed_are_found() -> None:
 
 
 async def test_a_strategy_that_cannot_be_had_fails_when_the_yard_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_SEARCH_STRATEGY", "made_up")
+    monkeypatch.setenv("CALLYARD_SEARCH_STRATEGY", "made_up")
     with pytest.raises(ValueError, match="made_up"):
         async with Yard(tools=[Bench()]):
             pass

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure
 
-from toolyard import Call, Caller, Envelope, Image, Limits, Profile, Toolset, Yard, tool
-from toolyard.dispatch.call import Handler
-from toolyard.state.memory import MemoryStore
+from callyard import Call, Caller, Envelope, Image, Limits, Profile, Toolset, Yard, tool
+from callyard.dispatch.call import Handler
+from callyard.state.memory import MemoryStore
 
 ADD: dict[str, Any] = {"tool_id": "add", "args": {"a": 1}}
 WIPE: dict[str, Any] = {"tool_id": "wipe"}
@@ -130,7 +130,7 @@ async def test_a_chain_inside_keeps_to_the_shorter_of_two_times() -> None:
 
 
 async def test_a_metatool_that_is_held_up_itself_ends_soon_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.dispatch.execution._EXTRA_S", 0.01)
+    monkeypatch.setattr("callyard.dispatch.execution._EXTRA_S", 0.01)
 
     def stall(handler: Handler) -> Handler:
         async def run(call: Call) -> object:

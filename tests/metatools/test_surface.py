@@ -8,12 +8,12 @@ import pytest
 from ticket_tools import Bench, ask, failure, made
 from tokenizers import Tokenizer
 
-from toolyard import Limits, Operation, Profile, Surface, Toolset, Yard
-from toolyard.dispatch.call import Caller
-from toolyard.metatools import METATOOL_NAMES, metatool_instructions
-from toolyard.model.profile import METATOOLS, cost
-from toolyard.testing import FakeProvider
-from toolyard.transports.memory import Memory
+from callyard import Limits, Operation, Profile, Surface, Toolset, Yard
+from callyard.dispatch.call import Caller
+from callyard.metatools import METATOOL_NAMES, metatool_instructions
+from callyard.model.profile import METATOOLS, cost
+from callyard.testing import FakeProvider
+from callyard.transports.memory import Memory
 
 LISTED = ["describe_tool", "read_result", "run_chain", "run_tool", "search_tools"]
 LISTED_TOKENS, ESTIMATED_TOKENS = 1030, 813

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from toolyard import Call, Envelope, Operation, Tool, ToolError, ToolSpec, Yard, tool
-from toolyard.dispatch.tool import check_by_schema
-from toolyard.model.envelope import Failure
-from toolyard.model.schema import SchemaValidator
+from callyard import Call, Envelope, Operation, Tool, ToolError, ToolSpec, Yard, tool
+from callyard.dispatch.tool import check_by_schema
+from callyard.model.envelope import Failure
+from callyard.model.schema import SchemaValidator
 
 
 class Bench:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from toolyard import Call, Envelope, Limits, Operation, Tool, ToolSpec, Yard, tool
-from toolyard.dispatch.tool import check_by_schema
-from toolyard.model.coercion import IntegerConverter, find_repairs
-from toolyard.providers.functions import tool_from
+from callyard import Call, Envelope, Limits, Operation, Tool, ToolSpec, Yard, tool
+from callyard.dispatch.tool import check_by_schema
+from callyard.model.coercion import IntegerConverter, find_repairs
+from callyard.providers.functions import tool_from
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -315,7 +315,7 @@ def test_very_many_arguments_are_not_read_at_all(monkeypatch: pytest.MonkeyPatch
         looked.append(root)
         return node
 
-    monkeypatch.setattr("toolyard.model.coercion.resolve", look)
+    monkeypatch.setattr("callyard.model.coercion.resolve", look)
 
     assert find_repairs(schema, ["5"] * 1000)
     looked.clear()

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from toolyard import Audio, Blob, Embedded, Image, ResourceLink, Text, Yard, tool
-from toolyard.model.content import Block, block_from_bytes
+from callyard import Audio, Blob, Embedded, Image, ResourceLink, Text, Yard, tool
+from callyard.model.content import Block, block_from_bytes
 
 PNG = b"\x89PNG\r\n\x1a\n...."
 

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from toolyard.model.elicitation import ClientRequest, Confirmation, check_form, form_content, unsupported_by_client
-from toolyard.model.errors import ToolError
-from toolyard.model.schema import SchemaError
+from callyard.model.elicitation import ClientRequest, Confirmation, check_form, form_content, unsupported_by_client
+from callyard.model.errors import ToolError
+from callyard.model.schema import SchemaError
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ASK = ClientRequest.person("Who?", SCHEMA)

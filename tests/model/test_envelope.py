@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, computed_field
 
-from toolyard import Blob, Call, Envelope, Image, Text, ToolError, Yard, tool
-from toolyard.model.envelope import WRAPPER_CHARACTERS, Failure, Meta, encode, encode_data, estimate_tokens
-from toolyard.model.errors import CODES, CodeName
+from callyard import Blob, Call, Envelope, Image, Text, ToolError, Yard, tool
+from callyard.model.envelope import WRAPPER_CHARACTERS, Failure, Meta, encode, encode_data, estimate_tokens
+from callyard.model.errors import CODES, CodeName
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -153,7 +153,7 @@ def test_a_failure_keeps_what_it_was_given() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_details_that_cannot_be_written_are_dropped_with_a_warning(value: object, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="toolyard.model.envelope"):
+    with caplog.at_level(logging.WARNING, logger="callyard.model.envelope"):
         answer = Envelope.fail(ToolError("state_error", "…", bad=value, good=1))
 
     assert failure_of(answer).details == {"good": 1}

@@ -2,7 +2,7 @@ from typing import Any, get_args
 
 import pytest
 
-from toolyard.model.errors import CODES, Blame, CodeName, MayHaveRun, ToolError, invalid_input, not_found, not_implemented
+from callyard.model.errors import CODES, Blame, CodeName, MayHaveRun, ToolError, invalid_input, not_found, not_implemented
 
 TABLE: list[tuple[CodeName, int, bool, bool, Blame, MayHaveRun]] = [
     ("invalid_input", 400, False, True, "caller", "no"),

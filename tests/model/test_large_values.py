@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from toolyard.metatools.chain import INPUT_SCHEMA
-from toolyard.model.coercion import IntegerConverter, find_repairs
-from toolyard.model.schema import MAX_ISSUES, SchemaValidator
+from callyard.metatools.chain import INPUT_SCHEMA
+from callyard.model.coercion import IntegerConverter, find_repairs
+from callyard.model.schema import MAX_ISSUES, SchemaValidator
 
 INTEGER: dict[str, Any] = {"type": "integer"}
 MANY = 200_000

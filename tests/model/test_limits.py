@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard import Limits, Yard
+from callyard import Limits, Yard
 
 
 @pytest.mark.parametrize("name", Limits().as_dict())

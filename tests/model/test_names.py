@@ -1,6 +1,6 @@
 """Near names: which known name was meant."""
 
-from toolyard.model.names import closest_name, did_you_mean
+from callyard.model.names import closest_name, did_you_mean
 
 
 def test_a_name_that_is_nearly_one_is_recognised() -> None:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard import Operation, Profile, Surface, Toolset, ToolSpec
-from toolyard.model.profile import EVERYTHING, METATOOLS, Profiles, cost, listed
-from toolyard.model.spec import Metatool
+from callyard import Operation, Profile, Surface, Toolset, ToolSpec
+from callyard.model.profile import EVERYTHING, METATOOLS, Profiles, cost, listed
+from callyard.model.spec import Metatool
 
 
 def spec(name: str = "walk", *, characters: int = 0, **given: Any) -> ToolSpec:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.model.envelope import encode
-from toolyard.model.schema import (
+from callyard.model.envelope import encode
+from callyard.model.schema import (
     Issue,
     SchemaError,
     SchemaValidator,
@@ -18,7 +18,7 @@ from toolyard.model.schema import (
     subschema,
     unknown_field_issue,
 )
-from toolyard.model.simple_schema import fits_simple_schema, is_simple_schema
+from callyard.model.simple_schema import fits_simple_schema, is_simple_schema
 
 ORDER: dict[str, Any] = {
     "type": "object",

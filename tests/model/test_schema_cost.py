@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.model.schema import SchemaError, SchemaValidator, check_schema
-from toolyard.model.schema_cost import schema_cost
+from callyard.model.schema import SchemaError, SchemaValidator, check_schema
+from callyard.model.schema_cost import schema_cost
 
 
 def levels(number: int, copies: int = 2, **more: Any) -> dict[str, Any]:

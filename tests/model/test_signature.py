@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Operation
-from toolyard.model.envelope import encode
-from toolyard.model.signature import TypeNames, one_line, signature
-from toolyard.model.spec import ToolSpec
+from callyard import Operation
+from callyard.model.envelope import encode
+from callyard.model.signature import TypeNames, one_line, signature
+from callyard.model.spec import ToolSpec
 
 TEXT = {"type": "string"}
 FLAG = {"type": "boolean"}

@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard import Confirmation, EvalRule, Example, Limits, Operation, PublishError, Reason, ToolSpec
-from toolyard.model.envelope import encode
-from toolyard.model.spec import Annotations, check_spec, with_codes
+from callyard import Confirmation, EvalRule, Example, Limits, Operation, PublishError, Reason, ToolSpec
+from callyard.model.envelope import encode
+from callyard.model.spec import Annotations, check_spec, with_codes
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 CODE: dict[str, Any] = {**EMPTY, "properties": {"code": {"type": "string"}}}

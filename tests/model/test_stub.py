@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.model.spec import Operation, ToolSpec
-from toolyard.model.stub import identifier, stub, stub_path
+from callyard.model.spec import Operation, ToolSpec
+from callyard.model.stub import identifier, stub, stub_path
 
 
 def spec_of(properties: dict[str, Any], *, required: tuple[str, ...] = (), output: Any = None, **more: Any) -> ToolSpec:

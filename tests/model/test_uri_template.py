@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.model.uri_template import UriTemplate, check_uri, variables_of
+from callyard.model.uri_template import UriTemplate, check_uri, variables_of
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, ToolError, Yard, tool
-from toolyard.dispatch.outcome import Record
-from toolyard.monitor import AuditLog
-from toolyard.monitor import log_files as module
+from callyard import Call, Caller, Envelope, ToolError, Yard, tool
+from callyard.dispatch.outcome import Record
+from callyard.monitor import AuditLog
+from callyard.monitor import log_files as module
 
 
 def record(number: int) -> Record:
@@ -114,8 +114,8 @@ def test_without_backups_a_full_file_begins_anew(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from toolyard.dispatch.outcome import Record
-from toolyard.monitor import AuditLog
+from callyard.dispatch.outcome import Record
+from callyard.monitor import AuditLog
 
 for start in range(0, 200, 10):
     with AuditLog(sys.argv[1], max_bytes=2000, backups=100) as audit:

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard import Call, Caller, Envelope, ToolError, Yard, tool
-from toolyard.dispatch.outcome import Record
-from toolyard.monitor import Label, Metrics
-from toolyard.monitor.metrics import BOUNDS_MS, OTHER, UNKNOWN, quantile
+from callyard import Call, Caller, Envelope, ToolError, Yard, tool
+from callyard.dispatch.outcome import Record
+from callyard.monitor import Label, Metrics
+from callyard.monitor.metrics import BOUNDS_MS, OTHER, UNKNOWN, quantile
 
 RECORDS = int(os.environ.get("CI_RECORDS", "200000"))
 NAMES = 50_000

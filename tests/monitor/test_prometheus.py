@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from toolyard.dispatch.outcome import Record
-from toolyard.monitor import Metrics, UpstreamState, render, snapshot_of
+from callyard.dispatch.outcome import Record
+from callyard.monitor import Metrics, UpstreamState, render, snapshot_of
 
 parse_openmetrics: Any = import_module("prometheus_client.openmetrics.parser").text_string_to_metric_families
 
@@ -34,24 +34,24 @@ def test_the_page_has_every_counter_in_the_format_that_was_asked_for(accept: str
         samples.setdefault(sample.name, {})[frozenset(sample.labels.values())] = sample.value
 
     add = frozenset({"shop", "add"})
-    buckets = samples.pop("toolyard_call_seconds_bucket")
+    buckets = samples.pop("callyard_call_seconds_bucket")
     assert media_type.startswith("application/openmetrics-text" if accept else "text/plain")
     assert (buckets[add | {"0.0025"}], buckets[add | {"0.005"}], buckets[add | {"+Inf"}]) == (0, 1, 2)
     assert samples == {
-        "toolyard_calls_total": {add: 2},
-        "toolyard_call_wait_seconds_total": {add: 0.5},
-        "toolyard_call_seconds_count": {add: 2},
-        "toolyard_call_seconds_sum": {add: 0.203},
-        "toolyard_errors_total": {add | {"timeout", "tool"}: 1},
-        "toolyard_result_bytes_total": {add: 10},
-        "toolyard_result_estimated_tokens_total": {add: 4},
-        "toolyard_repaired_arguments_total": {add: 2},
-        "toolyard_held_calls_total": {add: 1},
-        "toolyard_approvals_total": {add | {"asked"}: 1, add | {"denied"}: 1},
-        "toolyard_caller_calls_total": {frozenset({"ada"}): 2},
-        "toolyard_caller_errors_total": {frozenset({"ada"}): 1},
-        "toolyard_upstream_breaker_open": {frozenset({"files"}): 1, frozenset({"mail"}): 0},
-        "toolyard_upstream_state": {frozenset({"files", "backing_off"}): 1, frozenset({"mail", "ready"}): 1},
+        "callyard_calls_total": {add: 2},
+        "callyard_call_wait_seconds_total": {add: 0.5},
+        "callyard_call_seconds_count": {add: 2},
+        "callyard_call_seconds_sum": {add: 0.203},
+        "callyard_errors_total": {add | {"timeout", "tool"}: 1},
+        "callyard_result_bytes_total": {add: 10},
+        "callyard_result_estimated_tokens_total": {add: 4},
+        "callyard_repaired_arguments_total": {add: 2},
+        "callyard_held_calls_total": {add: 1},
+        "callyard_approvals_total": {add | {"asked"}: 1, add | {"denied"}: 1},
+        "callyard_caller_calls_total": {frozenset({"ada"}): 2},
+        "callyard_caller_errors_total": {frozenset({"ada"}): 1},
+        "callyard_upstream_breaker_open": {frozenset({"files"}): 1, frozenset({"mail"}): 0},
+        "callyard_upstream_state": {frozenset({"files", "backing_off"}): 1, frozenset({"mail", "ready"}): 1},
     }
 
 
@@ -64,7 +64,7 @@ def test_a_page_shows_the_moment_of_its_snapshot() -> None:
 
     page = render(snapshot)[0].decode()
 
-    assert 'toolyard_calls_total{source="shop",tool="add"} 1.0' in page
+    assert 'callyard_calls_total{source="shop",tool="add"} 1.0' in page
     assert "other_tool" not in page
     assert "eve" not in page
     assert "timeout" not in page
@@ -81,7 +81,7 @@ def test_a_name_cannot_break_out_of_its_label() -> None:
 
 def test_prometheus_client_is_loaded_by_the_first_page_and_not_before() -> None:
     code = (
-        "import sys; from toolyard.monitor import Metrics, render, snapshot_of; import toolyard.launch.serve, toolyard.transports.http;"
+        "import sys; from callyard.monitor import Metrics, render, snapshot_of; import callyard.launch.serve, callyard.transports.http;"
         "snapshot = snapshot_of(Metrics()); print('prometheus_client' in sys.modules);"
         "render(snapshot); print('prometheus_client' in sys.modules)"
     )

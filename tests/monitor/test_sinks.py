@@ -2,8 +2,8 @@ import logging
 
 import pytest
 
-from toolyard import Yard, tool
-from toolyard.monitor import Ring, log_sink
+from callyard import Yard, tool
+from callyard.monitor import Ring, log_sink
 
 
 @tool
@@ -22,9 +22,9 @@ async def test_the_ring_keeps_the_last_records() -> None:
 
 @pytest.mark.parametrize(("level", "count"), [(logging.INFO, 1), (logging.WARNING, 0)])
 async def test_a_call_is_one_line_of_the_log_if_the_log_wants_it(caplog: pytest.LogCaptureFixture, level: int, count: int) -> None:
-    caplog.set_level(level, logger="toolyard.calls")
+    caplog.set_level(level, logger="callyard.calls")
     async with Yard(tools=[one], sinks=[log_sink]) as yard:
         await yard.call("one")
 
-    lines = [record.message for record in caplog.records if record.name == "toolyard.calls"]
+    lines = [record.message for record in caplog.records if record.name == "callyard.calls"]
     assert [line.startswith("call tool=one code=ok ") for line in lines] == [True] * count

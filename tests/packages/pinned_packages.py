@@ -67,7 +67,7 @@ def _run(*commands: Sequence[str | Path], folder: Path, what: str) -> None:
 
 def _cached(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
     """Return the folder of an installation; it is made under another name and renamed, so that it is never incomplete."""
-    cache = Path(os.environ.get("TOOLYARD_TEST_CACHE") or Path.home() / ".cache" / "toolyard-tests")
+    cache = Path(os.environ.get("CALLYARD_TEST_CACHE") or Path.home() / ".cache" / "callyard-tests")
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{name}-{sha256(pins).hexdigest()[:12]}"
     with (cache / f"{name}.lock").open("w") as lock:

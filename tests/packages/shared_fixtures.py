@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.cli import main
+from callyard.cli import main
 
 PATIENCE = 10.0
 SHOP = '''
@@ -19,8 +19,8 @@ SHOP = '''
 
 from typing import Literal
 
-from toolyard import Call, Envelope, Image, Profile, Reason, ToolError, Toolset, Yard, tool
-from toolyard.model.content import ResourceLink, Text
+from callyard import Call, Envelope, Image, Profile, Reason, ToolError, Toolset, Yard, tool
+from callyard.model.content import ResourceLink, Text
 
 
 @tool(operation="query", tags=("orders",), examples=[{"limit": 2}])
@@ -194,7 +194,7 @@ async def program(tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def toolyard(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def callyard(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run a command in this process: its status, its stdout and its stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, Limits, Profile, Serving, Session, ToolError, Yard, tool
-from toolyard.inject import Conversation
-from toolyard.launch.serve import serve_forever
-from toolyard.packs.system import System
-from toolyard.policy.settings import LoadSettings
-from toolyard.testing import FakeClock
+from callyard import Call, Caller, Envelope, Limits, Profile, Serving, Session, ToolError, Yard, tool
+from callyard.inject import Conversation
+from callyard.launch.serve import serve_forever
+from callyard.packs.system import System
+from callyard.policy.settings import LoadSettings
+from callyard.testing import FakeClock
 
 ME, YOU = Caller(identity="me"), Caller(identity="you")
 NAMES = ["describe_session", "get_server_info", "get_session_count", "get_settings", "list_sessions", "ping", "status"]
@@ -138,8 +138,8 @@ async def test_the_server_info_of_an_injected_yard_has_the_address_only_while_th
 
 @pytest.mark.parametrize("flags", [["--port", "0", "--workers", "2", "--stateless"], ["--socket", "yard.sock"]], ids=["workers", "socket"])
 def test_the_server_info_has_the_real_address_of_a_server(flags: list[str], tmp_path: Path) -> None:
-    (tmp_path / "yard.py").write_text("from toolyard import Yard\n\nyard = Yard(packs=['system'])\n")
-    program = [sys.executable, "-m", "toolyard", "serve", "yard.py", "--transport", "http", *flags]
+    (tmp_path / "yard.py").write_text("from callyard import Yard\n\nyard = Yard(packs=['system'])\n")
+    program = [sys.executable, "-m", "callyard", "serve", "yard.py", "--transport", "http", *flags]
     with subprocess.Popen(program, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own
         try:
             assert server.stderr is not None
@@ -154,10 +154,10 @@ def test_the_server_info_has_the_real_address_of_a_server(flags: list[str], tmp_
 
 
 def test_the_server_info_on_stdio_has_no_port(tmp_path: Path) -> None:
-    (tmp_path / "yard.py").write_text("from toolyard import Yard\n\nyard = Yard(packs=['system'])\n")
+    (tmp_path / "yard.py").write_text("from callyard import Yard\n\nyard = Yard(packs=['system'])\n")
     meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_server_info", "arguments": {}, "_meta": meta}}
-    program = [sys.executable, "-m", "toolyard", "serve", "yard.py", "--quiet"]
+    program = [sys.executable, "-m", "callyard", "serve", "yard.py", "--quiet"]
     done = subprocess.run(program, cwd=tmp_path, input=json.dumps(message) + "\n", capture_output=True, text=True, check=True)  # noqa: S603 - the same
     info = json.loads(done.stdout)["result"]["structuredContent"]["data"]
 

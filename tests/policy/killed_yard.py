@@ -3,8 +3,8 @@
 import os
 import sys
 
-from toolyard import Limits, Yard, serve, tool
-from toolyard.state.sqlite import SqliteStore
+from callyard import Limits, Yard, serve, tool
+from callyard.state.sqlite import SqliteStore
 
 
 @tool(operation="destroy")

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard import Caller, Limits, MemoryStore, Operation, StoreUnavailableError, ToolError, Yard, resource, tool
-from toolyard.model.rule import Rule
-from toolyard.policy.approvals import Approval, Approvals
-from toolyard.testing import FakeClock
+from callyard import Caller, Limits, MemoryStore, Operation, StoreUnavailableError, ToolError, Yard, resource, tool
+from callyard.model.rule import Rule
+from callyard.policy.approvals import Approval, Approvals
+from callyard.testing import FakeClock
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
 SECRET = {"token": "t0p"}
@@ -190,13 +190,13 @@ async def test_too_many_pending_approvals_of_a_caller_are_refused() -> None:
 
 async def test_every_decision_is_a_line_of_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
     gone: list[Any] = []
-    with caplog.at_level(logging.INFO, logger="toolyard.audit"):
+    with caplog.at_level(logging.INFO, logger="callyard.audit"):
         async with Yard(tools=make_tools(gone), rules=[ASK], limits=QUICK) as yard:
             approval = await asked(yard, name="a", **SECRET)
             await Approvals(yard.store).decide(approval.id, "approve", by="user:ada")
             await yard.call("delete", {"name": "a", "token": "t0p"})
 
-    events = [record.getMessage() for record in caplog.records if record.name == "toolyard.audit"]
+    events = [record.getMessage() for record in caplog.records if record.name == "callyard.audit"]
     assert [event.split()[0] for event in events] == ["approval_asked", "approval_approved", "approval_spent"]
     assert all(f"id={approval.id} tool=delete" in event for event in events)
     assert "by=user:ada" in events[1]

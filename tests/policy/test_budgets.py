@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from toolyard import BudgetSettings, Call, Caller, QueueSettings, RateSettings, Yard, tool
-from toolyard.dispatch.call import Channel
-from toolyard.model.rule import Predicate, Rule
-from toolyard.policy import budgets as budgets_module
-from toolyard.state.memory import MemoryStore
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import Store, StoreUnavailableError
-from toolyard.testing import FakeClock
+from callyard import BudgetSettings, Call, Caller, QueueSettings, RateSettings, Yard, tool
+from callyard.dispatch.call import Channel
+from callyard.model.rule import Predicate, Rule
+from callyard.policy import budgets as budgets_module
+from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import Store, StoreUnavailableError
+from callyard.testing import FakeClock
 
 
 @tool(operation="query")
@@ -58,7 +58,7 @@ def code(answer: Any) -> str | None:
 
 async def test_a_budget_of_calls_is_kept_and_warned_of_from_eighty_percent_on(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     async with Yard(tools=[a], budgets=BudgetSettings(caller_calls=5), store=store) as yard:
-        with caplog.at_level(logging.WARNING, "toolyard.policy"):
+        with caplog.at_level(logging.WARNING, "callyard.policy"):
             answers = [await yard.call("a") for _ in range(6)]
         other = await yard.call("a", caller=Caller(identity="other"))
 
@@ -189,7 +189,7 @@ async def test_without_the_store_budgets_refuse_and_rates_go_on(caplog: pytest.L
         before = await yard.call("a")
         store.fails = True
         clock.advance(3)
-        with caplog.at_level(logging.WARNING, "toolyard.policy"):
+        with caplog.at_level(logging.WARNING, "callyard.policy"):
             refused = [await yard.call("a") for _ in range(2)]
         store.fails = False
         after = await yard.call("a")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Caller, Limits, QueueSettings, Yard, tool
-from toolyard.dispatch.call import Channel
-from toolyard.policy.client_timeouts import ClientTimeouts
+from callyard import Call, Caller, Limits, QueueSettings, Yard, tool
+from callyard.dispatch.call import Channel
+from callyard.policy.client_timeouts import ClientTimeouts
 
 
 @tool
@@ -93,7 +93,7 @@ async def test_a_call_of_the_library_and_a_job_know_no_client() -> None:
     ("value", "code"), [(50, "timeout"), (50.0, "timeout"), (0, None), (-1, None), ("50", None), (True, None), (None, None), (1e300, None)]
 )
 async def test_a_request_states_how_long_its_client_waits(value: Any, code: str | None) -> None:
-    channel = Channel(name="test", meta={"toolyard/timeout_ms": value})
+    channel = Channel(name="test", meta={"callyard/timeout_ms": value})
     async with Yard(tools=[patient]) as yard:
         answer = await yard.call("patient", channel=channel)
 

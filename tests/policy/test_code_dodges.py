@@ -9,10 +9,10 @@ import pytest
 from attacks import SNIPPETS
 from backends import require
 
-from toolyard import Caller, Envelope, Limits, Operation, RuntimeSettings, Yard, tool
-from toolyard.model.rule import Rule
-from toolyard.policy.approvals import Approvals
-from toolyard.testing import FakeProvider
+from callyard import Caller, Envelope, Limits, Operation, RuntimeSettings, Yard, tool
+from callyard.model.rule import Rule
+from callyard.policy.approvals import Approvals
+from callyard.testing import FakeProvider
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
 LIMITS = Limits(approval_hold_s=0.001, jobs=10_000)

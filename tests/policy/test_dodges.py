@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from backends import require
 
-from toolyard import Call, Caller, Envelope, Limits, Operation, Profile, RuntimeSettings, Yard, tool
-from toolyard.dispatch.call import Handler
-from toolyard.model.rule import Rule
-from toolyard.policy.approvals import Approvals
-from toolyard.testing import FakeClock, FakeProvider
+from callyard import Call, Caller, Envelope, Limits, Operation, Profile, RuntimeSettings, Yard, tool
+from callyard.dispatch.call import Handler
+from callyard.model.rule import Rule
+from callyard.policy.approvals import Approvals
+from callyard.testing import FakeClock, FakeProvider
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
 LIMITS = Limits(approval_hold_s=0.001, jobs=10_000, approval_ttl_s=7200)

@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from toolyard import Call, Caller, Envelope, Limits, Operation, QueueSettings, SqliteStore, Yard, tool
-from toolyard.jobs.stored import StoredJobs
-from toolyard.model.rule import Predicate, Rule
-from toolyard.policy.approvals import Approvals
+from callyard import Call, Caller, Envelope, Limits, Operation, QueueSettings, SqliteStore, Yard, tool
+from callyard.jobs.stored import StoredJobs
+from callyard.model.rule import Predicate, Rule
+from callyard.policy.approvals import Approvals
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,), reason="It deletes something.")
 QUICK = Limits(approval_hold_s=0.01)

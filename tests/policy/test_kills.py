@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from toolyard.policy.approvals import Approval, Approvals
-from toolyard.state.sqlite import SqliteStore
+from callyard.policy.approvals import Approval, Approvals
+from callyard.state.sqlite import SqliteStore
 
 APPROVALS = int(os.environ.get("APPROVALS", "10"))
 PROGRAM = Path(__file__).with_name("killed_yard.py")

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, QueueSettings, ToolError, Yard, tool
-from toolyard.dispatch.call import Channel, InvokeOptions
-from toolyard.model.elicitation import ClientRequest
-from toolyard.model.envelope import Failure
-from toolyard.model.limits import Limits
-from toolyard.providers.functions import Functions
-from toolyard.testing import FakeClock, FakeSink
+from callyard import Call, Caller, Envelope, QueueSettings, ToolError, Yard, tool
+from callyard.dispatch.call import Channel, InvokeOptions
+from callyard.model.elicitation import ClientRequest
+from callyard.model.envelope import Failure
+from callyard.model.limits import Limits
+from callyard.providers.functions import Functions
+from callyard.testing import FakeClock, FakeSink
 
-BACKGROUND = Channel(name="test", meta={"toolyard/priority": "background"})
+BACKGROUND = Channel(name="test", meta={"callyard/priority": "background"})
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
@@ -145,8 +145,8 @@ async def test_interactive_calls_come_before_background_calls() -> None:
 
 async def test_a_call_of_a_background_tool_can_ask_to_be_interactive() -> None:
     work = Work()
-    hurried = Channel(name="test", meta={"toolyard/priority": "interactive"})
-    nonsense = Channel(name="test", meta={"toolyard/priority": ["background"]})
+    hurried = Channel(name="test", meta={"callyard/priority": "interactive"})
+    nonsense = Channel(name="test", meta={"callyard/priority": ["background"]})
     async with Yard(tools=[work.tool("a"), work.tool("late", priority="background")], queue=QueueSettings(calls=1)) as yard:
         calls = [begin(yard, "a", "first")]
         await settle()
@@ -212,7 +212,7 @@ async def test_a_full_queue_refuses_with_overloaded_and_says_when_to_come_again(
     async with Yard(tools=[work.tool("a")], queue=QueueSettings(calls=1, waiting=1)) as yard:
         calls = [begin(yard, "a", "runs"), begin(yard, "a", "waits"), begin(yard, "a", "waits behind", channel=BACKGROUND)]
         await settle()
-        with caplog.at_level(logging.WARNING, "toolyard.policy"):
+        with caplog.at_level(logging.WARNING, "callyard.policy"):
             refused = await yard.call("a", {"key": "refused"})
         work.open("runs", "waits", "waits behind")
         await asyncio.gather(*calls)
@@ -227,11 +227,11 @@ async def test_a_full_queue_refuses_with_overloaded_and_says_when_to_come_again(
 
 async def test_waiting_counts_against_the_deadline_of_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     work = Work()
-    hurried = Channel(name="test", meta={"toolyard/timeout_ms": 50})
+    hurried = Channel(name="test", meta={"callyard/timeout_ms": 50})
     async with Yard(tools=[work.tool("a", timeout=60)], queue=QueueSettings(calls=1)) as yard:
         first = begin(yard, "a", "first")
         await settle()
-        with caplog.at_level(logging.WARNING, "toolyard.policy"):
+        with caplog.at_level(logging.WARNING, "callyard.policy"):
             late = await yard.call("a", {"key": "late"}, channel=hurried)
         work.open("first")
         assert (await first).data == "first"

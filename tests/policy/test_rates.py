@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Caller, QueueSettings, RateSettings, Yard, tool
-from toolyard.policy import rates as rates_module
-from toolyard.policy.queue import CallQueue
-from toolyard.testing import FakeClock
+from callyard import Call, Caller, QueueSettings, RateSettings, Yard, tool
+from callyard.policy import rates as rates_module
+from callyard.policy.queue import CallQueue
+from callyard.testing import FakeClock
 
 
 @tool(operation="query")
@@ -50,7 +50,7 @@ async def test_a_refusal_names_the_rate_and_when_to_come_again(caplog: pytest.Lo
     clock = FakeClock()
     async with Yard(tools=[a], rates=RateSettings(per_caller=30, per_tool=60, burst=1), clock=clock) as yard:
         await yard.call("a")
-        with caplog.at_level(logging.WARNING, "toolyard.policy"):
+        with caplog.at_level(logging.WARNING, "callyard.policy"):
             refused = await yard.call("a")
         assert refused.error is not None
         wait = refused.error.details["retry_after_ms"]

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from toolyard import Operation, ToolSpec
-from toolyard.dispatch.call import ANYONE
-from toolyard.model.profile import METATOOLS
-from toolyard.model.rule import Predicate, Rule
-from toolyard.model.spec import Metatool
-from toolyard.policy.rules import Rules, judge
+from callyard import Operation, ToolSpec
+from callyard.dispatch.call import ANYONE
+from callyard.model.profile import METATOOLS
+from callyard.model.rule import Predicate, Rule
+from callyard.model.spec import Metatool
+from callyard.policy.rules import Rules, judge
 
 
 def spec(**facts: Any) -> ToolSpec:

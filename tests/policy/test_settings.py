@@ -4,13 +4,13 @@ from typing import Any, get_args
 
 import pytest
 
-from toolyard import BudgetSettings, QueueSettings, RateSettings, Yard, tool
-from toolyard.cli.terminal import Terminal
-from toolyard.config import ConfigError, read_config
-from toolyard.launch.build import apply_settings
-from toolyard.launch.errors import LaunchError
-from toolyard.model.elicitation import OWN_REASONS
-from toolyard.policy.refusals import RefusalReason
+from callyard import BudgetSettings, QueueSettings, RateSettings, Yard, tool
+from callyard.cli.terminal import Terminal
+from callyard.config import ConfigError, read_config
+from callyard.launch.build import apply_settings
+from callyard.launch.errors import LaunchError
+from callyard.model.elicitation import OWN_REASONS
+from callyard.policy.refusals import RefusalReason
 
 FILE = """
 [queue]
@@ -57,10 +57,10 @@ def test_a_setting_that_makes_no_sense_is_refused(make: Callable[[], Any]) -> No
 
 
 async def test_a_file_and_the_environment_set_the_limits_of_calls(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text(FILE)
     yard = Yard(tools=[add], queue=QueueSettings(per_tool=3))
-    environment = {"TOOLYARD_QUEUE_WAITING": "7", "TOOLYARD_RATES_TOOLS": '{"add": 20}'}
+    environment = {"CALLYARD_QUEUE_WAITING": "7", "CALLYARD_RATES_TOOLS": '{"add": 20}'}
     apply_settings(yard, read_config(path=str(path), environment=environment), Terminal(), serves=True)
     async with yard:
         told = yard.settings()
@@ -68,7 +68,7 @@ async def test_a_file_and_the_environment_set_the_limits_of_calls(tmp_path: Path
 
     assert told["queue.calls"] == {"value": 4, "from": f"file {path}"}
     assert told["queue.per_tool"] == {"value": 3, "from": "code"}
-    assert told["queue.waiting"] == {"value": 7, "from": "environment TOOLYARD_QUEUE_WAITING"}
+    assert told["queue.waiting"] == {"value": 7, "from": "environment CALLYARD_QUEUE_WAITING"}
     assert told["rates.tools"]["value"] == {"add": 20}
     assert told["budgets.caller_tokens"] == {"value": 0, "from": "default"}
     assert codes == [None, "rate_limited"]
@@ -85,14 +85,14 @@ async def test_a_file_and_the_environment_set_the_limits_of_calls(tmp_path: Path
     ],
 )
 def test_a_wrong_setting_in_a_file_is_refused_and_named(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text(text)
     with pytest.raises((ConfigError, LaunchError), match=said):
         apply_settings(Yard(), read_config(path=str(path), environment={}), Terminal(), serves=True)
 
 
 async def test_a_command_that_calls_a_tool_has_no_limits_of_calls(tmp_path: Path) -> None:
-    path = tmp_path / "toolyard.toml"
+    path = tmp_path / "callyard.toml"
     path.write_text(FILE)
     yard = Yard(tools=[add])
     apply_settings(yard, read_config(path=str(path), environment={}), Terminal())

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Limits, Operation, Yard, tool
-from toolyard.launch.policy import post_json
-from toolyard.model.rule import Rule
-from toolyard.policy.webhook import HttpDecisionPoint, HttpWebhook, signature
+from callyard import Limits, Operation, Yard, tool
+from callyard.launch.policy import post_json
+from callyard.model.rule import Rule
+from callyard.policy.webhook import HttpDecisionPoint, HttpWebhook, signature
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
 
@@ -69,7 +69,7 @@ async def test_the_answer_of_the_webhook_may_be_the_decision(answer: dict[str, s
     assert bool(gone) is ran
     assert len(service.requests) == 3
     for headers, body in service.requests:
-        assert headers["toolyard-signature"] == signature("s3cret", headers["toolyard-timestamp"], body)
+        assert headers["callyard-signature"] == signature("s3cret", headers["callyard-timestamp"], body)
         card = json.loads(body)
         assert (card["type"], card["tool"], card["operation"]) == ("approval", "delete", "destroy")
 

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from toolyard import Yard, tool
-from toolyard.providers import Publish
-from toolyard.providers.functions import Functions
+from callyard import Yard, tool
+from callyard.providers import Publish
+from callyard.providers.functions import Functions
 
 
 @tool(operation="query")

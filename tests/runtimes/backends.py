@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from toolyard.runtimes.bubblewrap import Bubblewrap
-from toolyard.runtimes.container import Container, build_image, find_engine
-from toolyard.runtimes.guest_runtime import GuestRuntime
-from toolyard.runtimes.monty import Monty
-from toolyard.runtimes.process import Subprocess
-from toolyard.runtimes.runtime import CallFailedError, GuestCall, Runtime, RuntimeMissingError
-from toolyard.runtimes.wasm import Wasm
+from callyard.runtimes.bubblewrap import Bubblewrap
+from callyard.runtimes.container import Container, build_image, find_engine
+from callyard.runtimes.guest_runtime import GuestRuntime
+from callyard.runtimes.monty import Monty
+from callyard.runtimes.process import Subprocess
+from callyard.runtimes.runtime import CallFailedError, GuestCall, Runtime, RuntimeMissingError
+from callyard.runtimes.wasm import Wasm
 
 __all__ = [
     "CACHE",
@@ -36,7 +36,7 @@ CPYTHON_SANDBOXES = ("bubblewrap", "container", "wasm")
 SANDBOXED = (*CPYTHON_SANDBOXES, "monty")
 CPYTHON = ("subprocess", *CPYTHON_SANDBOXES)
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolyard-tests"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callyard-tests"
 HYBRID = Path("/sys/fs/cgroup/unified").is_dir()
 FULL = os.environ.get("CI_ATTACKS") == "full"
 _skipped: dict[str, str] = {}
@@ -97,7 +97,7 @@ async def prepare_container() -> None:
 
 def find_wasm() -> str:
     """Return the CPython build for WASI that 'scripts/install-test-packages' fetched."""
-    return os.environ.get("TOOLYARD_TEST_WASM") or str(CACHE / "python.wasm")
+    return os.environ.get("CALLYARD_TEST_WASM") or str(CACHE / "python.wasm")
 
 
 class NoProcess:

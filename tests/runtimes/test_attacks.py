@@ -12,10 +12,10 @@ import pytest
 from attacks import ATTACKS, GROUPS, SNIPPETS, Attack
 from backends import FULL, SANDBOXED, answer, descendants, find_wasm, opened
 
-from toolyard.runtimes import bubblewrap
-from toolyard.runtimes.bubblewrap import Bubblewrap
-from toolyard.runtimes.runtime import GuestCall, RunLimits, RunResult, Runtime, RuntimeMissingError
-from toolyard.runtimes.wasm import Wasm
+from callyard.runtimes import bubblewrap
+from callyard.runtimes.bubblewrap import Bubblewrap
+from callyard.runtimes.runtime import GuestCall, RunLimits, RunResult, Runtime, RuntimeMissingError
+from callyard.runtimes.wasm import Wasm
 
 CANARY = "LEAK CANARY-SECRET"
 SLOW = {"container": 10, "wasm": 20}

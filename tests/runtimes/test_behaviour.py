@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from backends import CPYTHON, answer, opened
 
-from toolyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimits, RunResult, Runtime
+from callyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimits, RunResult, Runtime
 
 LIMITS = RunLimits(seconds=20)
 

@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 from backends import answer, descendants
 
-from toolyard.runtimes.container import Container, Engine, build_image, find_engine
-from toolyard.runtimes.guest_runtime import GuestRuntime
-from toolyard.runtimes.process import server_id
-from toolyard.runtimes.runtime import RunLimits, RuntimeMissingError
-from toolyard.runtimes.selection import Runtimes
-from toolyard.runtimes.settings import RuntimeSettings
+from callyard.runtimes.container import Container, Engine, build_image, find_engine
+from callyard.runtimes.guest_runtime import GuestRuntime
+from callyard.runtimes.process import server_id
+from callyard.runtimes.runtime import RunLimits, RuntimeMissingError
+from callyard.runtimes.selection import Runtimes
+from callyard.runtimes.settings import RuntimeSettings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guests in containers need Linux")
 PODMAN = {
@@ -116,7 +116,7 @@ async def built(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> FakeEngi
     def write_nothing(_interpreter: object, _file: object) -> None:
         """Leave the image empty: this engine does not read it, and it takes seconds."""
 
-    monkeypatch.setattr("toolyard.runtimes.container._write_root", write_nothing)
+    monkeypatch.setattr("callyard.runtimes.container._write_root", write_nothing)
     await build(engine)
     return engine
 
@@ -138,7 +138,7 @@ async def test_programs_run_in_containers_that_are_removed_afterwards(built: Fak
 async def test_only_containers_of_dead_servers_are_removed_at_the_start(built: FakeEngine) -> None:
     host, pid, started = server_id().split("/")
     servers = {"living": server_id(), "dead": f"{host}/{pid}/{int(started) + 1}", "elsewhere": f"other-{host}/{pid}/1", "odd": ""}
-    built.tell(ps=json.dumps([{"Id": name, "Labels": {"toolyard.server": server}} for name, server in servers.items()]))
+    built.tell(ps=json.dumps([{"Id": name, "Labels": {"callyard.server": server}} for name, server in servers.items()]))
     container = Container(state_dir=built.state_dir)
     await container.open()
     assert built.asked("rm") == [["rm", "--force", "--time", "0", "dead"]]
@@ -233,8 +233,8 @@ async def test_containers_of_dead_servers_are_removed_whichever_backend_is_chose
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, pid, started = server_id().split("/")
-    engine.tell(ps=json.dumps([{"Id": "dead", "Labels": {"toolyard.server": f"{host}/{pid}/{int(started) + 1}"}}]))
-    monkeypatch.setattr("toolyard.runtimes.selection._cleaned", set[int]())
+    engine.tell(ps=json.dumps([{"Id": "dead", "Labels": {"callyard.server": f"{host}/{pid}/{int(started) + 1}"}}]))
+    monkeypatch.setattr("callyard.runtimes.selection._cleaned", set[int]())
     async with Runtimes(RuntimeSettings(enabled=True, profile="dev", allow_unsafe=True)).open() as runtimes:
         await runtimes.selected()
     assert engine.asked("rm") == [["rm", "--force", "--time", "0", "dead"]]

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 from backends import NoProcess, answer
 
-from toolyard.runtimes.guest import Pipe
-from toolyard.runtimes.host import Guest, GuestSettings
-from toolyard.runtimes.runtime import RunLimits
+from callyard.runtimes.guest import Pipe
+from callyard.runtimes.host import Guest, GuestSettings
+from callyard.runtimes.runtime import RunLimits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it uses system calls of Linux")
-START = "from toolyard.runtimes.guest import start; start()"
+START = "from callyard.runtimes.guest import start; start()"
 ALLOW_ALL = struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000).hex()
 """A filter of system calls with one instruction: return 'allow'."""
 

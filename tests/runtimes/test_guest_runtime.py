@@ -6,11 +6,11 @@ import signal
 import pytest
 from backends import answer
 
-from toolyard.runtimes import guest_runtime
-from toolyard.runtimes.guest_runtime import GuestRuntime
-from toolyard.runtimes.host import Child, Guest
-from toolyard.runtimes.process import Subprocess
-from toolyard.runtimes.runtime import GuestCall, RunLimits, RuntimeBusyError, RuntimeMissingError
+from callyard.runtimes import guest_runtime
+from callyard.runtimes.guest_runtime import GuestRuntime
+from callyard.runtimes.host import Child, Guest
+from callyard.runtimes.process import Subprocess
+from callyard.runtimes.runtime import GuestCall, RunLimits, RuntimeBusyError, RuntimeMissingError
 
 
 class Launcher(Subprocess):

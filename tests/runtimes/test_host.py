@@ -17,13 +17,13 @@ import msgspec
 import pytest
 from backends import CACHE, CPYTHON, NoProcess, answer, descendants, find_wasm, opened, require, resident_bytes
 
-from toolyard.runtimes.container import Engine, find_engine, read_docker, read_podman
-from toolyard.runtimes.guest import Driver, Pipe
-from toolyard.runtimes.host import Child, Guest, run_program, spawn
-from toolyard.runtimes.process import Subprocess, is_orphan, remove_orphans, server_id
-from toolyard.runtimes.runtime import CallFailedError, GuestCall, RunLimits, RunResult, RuntimeBusyError, RuntimeMissingError
-from toolyard.runtimes.selection import Runtimes
-from toolyard.runtimes.settings import RuntimeSettings
+from callyard.runtimes.container import Engine, find_engine, read_docker, read_podman
+from callyard.runtimes.guest import Driver, Pipe
+from callyard.runtimes.host import Child, Guest, run_program, spawn
+from callyard.runtimes.process import Subprocess, is_orphan, remove_orphans, server_id
+from callyard.runtimes.runtime import CallFailedError, GuestCall, RunLimits, RunResult, RuntimeBusyError, RuntimeMissingError
+from callyard.runtimes.selection import Runtimes
+from callyard.runtimes.settings import RuntimeSettings
 
 FLOODS = {
     "output": "while True: print('x' * 100_000)",
@@ -83,9 +83,9 @@ async def test_a_flood_costs_the_host_little_memory(flood: str) -> None:
 
 VICTIM = """
 import asyncio, sys
-from toolyard import Operation, Yard, tool
-from toolyard.model.rule import Rule
-from toolyard.runtimes.settings import RuntimeSettings
+from callyard import Operation, Yard, tool
+from callyard.model.rule import Rule
+from callyard.runtimes.settings import RuntimeSettings
 async def main():
     name, cache, wasm, program = sys.argv[1:]
     options = {'profile': 'dev', 'monty': name == 'monty'} if name in ('subprocess', 'monty') else {'backend': name, 'wasm_path': wasm}
@@ -130,12 +130,12 @@ async def containers_of(pid: int) -> list[str]:
     """Return the containers of a server."""
     engine = await find_engine()
     listing = await asyncio.create_subprocess_exec(
-        engine.program, "ps", "--all", "--quiet", "--filter", "label=toolyard.server", stdout=subprocess.PIPE
+        engine.program, "ps", "--all", "--quiet", "--filter", "label=callyard.server", stdout=subprocess.PIPE
     )
     ids = (await listing.communicate())[0].decode().split()
     inspecting = await asyncio.create_subprocess_exec(engine.program, "inspect", *ids, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     found: list[Any] = json.loads((await inspecting.communicate())[0] or "[]") if ids else []
-    return [one["Id"] for one in found if one["Config"]["Labels"]["toolyard.server"].split("/")[1] == str(pid)]
+    return [one["Id"] for one in found if one["Config"]["Labels"]["callyard.server"].split("/")[1] == str(pid)]
 
 
 def is_stopped(pid: int) -> bool:
@@ -179,7 +179,7 @@ async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, program: str
     assert folders_in(tmp_path, "*") == []
 
 
-def folders_in(path: Path, pattern: str = "toolyard-guests-*") -> list[Path]:
+def folders_in(path: Path, pattern: str = "callyard-guests-*") -> list[Path]:
     return list(path.glob(pattern))
 
 
@@ -188,7 +188,7 @@ async def test_only_folders_of_dead_servers_are_removed(tmp_path: Path, monkeypa
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     victim = await start_victim("subprocess", tmp_path)
     (left,) = folders_in(tmp_path)
-    (tmp_path / "toolyard-guests-mine").mkdir()
+    (tmp_path / "callyard-guests-mine").mkdir()
     living = Subprocess()
     await living.open()
     remove_orphans()
@@ -200,7 +200,7 @@ async def test_only_folders_of_dead_servers_are_removed(tmp_path: Path, monkeypa
     assert not left.exists()
     assert len(folders_in(tmp_path)) == 2, "those of living servers and of others stay"
     await living.close()
-    assert [path.name for path in folders_in(tmp_path)] == ["toolyard-guests-mine"]
+    assert [path.name for path in folders_in(tmp_path)] == ["callyard-guests-mine"]
 
 
 def test_only_containers_of_dead_servers_are_orphans() -> None:
@@ -218,7 +218,7 @@ def test_the_server_of_another_user_is_alive_where_the_system_hides_it(monkeypat
     def hidden(_pid: int) -> str:
         return ""
 
-    monkeypatch.setattr("toolyard.runtimes.process._started", hidden)
+    monkeypatch.setattr("callyard.runtimes.process._started", hidden)
     assert not is_orphan(f"{host}/{os.getppid()}/1")
     assert is_orphan(f"{host}/{2**22 + 1}/1"), "no such process"
 
@@ -368,7 +368,7 @@ async def test_a_guest_that_dies_of_sigkill_counts_as_out_of_memory() -> None:
 async def test_a_guest_whose_processor_time_is_used_up_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await require(name)
     limits = RunLimits(cpu_seconds=2 if name == "wasm" else 1)  # CPython for WASI takes a while to start
-    monkeypatch.setattr("toolyard.runtimes.bubblewrap.RunLimits", lambda: limits)
+    monkeypatch.setattr("callyard.runtimes.bubblewrap.RunLimits", lambda: limits)
     async with opened(name) as runtime:
         result = await runtime.run("print('before', flush=True)\nwhile True: pass", None, limits, answer, session="a")
     assert result.failure is not None
@@ -394,8 +394,8 @@ async def test_a_large_error_of_a_tool_keeps_its_code() -> None:
 
 
 async def test_a_run_whose_guest_cannot_start_is_refused() -> None:
-    from toolyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415 - backends are imported where they are there
-    from toolyard.runtimes.host import GuestSettings, start_guest  # noqa: PLC0415 - backends are imported where they are there
+    from callyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415 - backends are imported where they are there
+    from callyard.runtimes.host import GuestSettings, start_guest  # noqa: PLC0415 - backends are imported where they are there
 
     class Broken(Subprocess):
         async def launch(self, limits: RunLimits) -> Guest:
@@ -411,8 +411,8 @@ async def test_a_run_whose_guest_cannot_start_is_refused() -> None:
 
 
 async def test_a_zygote_that_died_is_started_anew() -> None:
-    from toolyard.runtimes.bubblewrap import Bubblewrap  # noqa: PLC0415 - backends are imported where they are there
-    from toolyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415 - backends are imported where they are there
+    from callyard.runtimes.bubblewrap import Bubblewrap  # noqa: PLC0415 - backends are imported where they are there
+    from callyard.runtimes.guest_runtime import GuestRuntime  # noqa: PLC0415 - backends are imported where they are there
 
     await require("bubblewrap")
     launcher = Bubblewrap()
@@ -431,7 +431,7 @@ async def test_a_zygote_that_died_is_started_anew() -> None:
 
 @pytest.mark.parametrize("work", ["open", "probe"])
 async def test_a_sandbox_whose_start_is_cancelled_leaves_no_process(monkeypatch: pytest.MonkeyPatch, work: str) -> None:
-    from toolyard.runtimes import bubblewrap  # noqa: PLC0415 - backends are imported where they are there
+    from callyard.runtimes import bubblewrap  # noqa: PLC0415 - backends are imported where they are there
 
     await require("bubblewrap")
     children: list[Child] = []
@@ -467,7 +467,7 @@ async def test_a_child_whose_end_is_cancelled_is_killed_all_the_same() -> None:
 
 
 async def test_a_forked_guest_whose_end_is_cancelled_is_killed_all_the_same() -> None:
-    from toolyard.runtimes.bubblewrap import _Forked  # noqa: PLC0415 # pyright: ignore[reportPrivateUsage] - backends are imported where they are there; only here its end is cancelled
+    from callyard.runtimes.bubblewrap import _Forked  # noqa: PLC0415 # pyright: ignore[reportPrivateUsage] - backends are imported where they are there; only here its end is cancelled
 
     process = await asyncio.create_subprocess_exec("/bin/sleep", "60")
     ending = asyncio.create_task(_Forked(os.pidfd_open(process.pid)).end(60))
@@ -503,7 +503,7 @@ _recv_fds = socket.recv_fds
         ("socket.socketpair", _refuse_pair),
         ("socket.recv_fds", _lose_handle),
         ("socket.recv_fds", _refuse_fork),
-        ("toolyard.runtimes.bubblewrap._START_S", 0),
+        ("callyard.runtimes.bubblewrap._START_S", 0),
     ],
     ids=["no socket", "no descriptor", "no process", "no answer"],
 )

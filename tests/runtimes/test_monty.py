@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from backends import answer, opened, resident_bytes
 
-from toolyard import ToolError, Yard
-from toolyard.runtimes.monty import Monty
-from toolyard.runtimes.monty_programs import translate
-from toolyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimits, RuntimeMissingError
-from toolyard.runtimes.settings import RuntimeSettings
+from callyard import ToolError, Yard
+from callyard.runtimes.monty import Monty
+from callyard.runtimes.monty_programs import translate
+from callyard.runtimes.runtime import CallFailedError, GuestCall, Hooks, RunLimits, RuntimeMissingError
+from callyard.runtimes.settings import RuntimeSettings
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_a_program_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> Non
         parsed.append(code)
         return parse(code)
 
-    monkeypatch.setattr("toolyard.runtimes.monty_programs.ast.parse", noted)
+    monkeypatch.setattr("callyard.runtimes.monty_programs.ast.parse", noted)
     settings = RuntimeSettings(enabled=True, profile="dev", monty=True, allow_unsafe=True)
     async with Yard("shop", tools=[add], runtime=settings, allow_eval=True) as yard:
         await yard.call("execute_code", {"code": "await tools.shop.add(a=41)"})
@@ -204,7 +204,7 @@ async def test_the_syntax_of_a_program_decides_where_it_runs() -> None:
 
 async def test_monty_that_is_switched_on_and_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pydantic_monty", None)
-    from toolyard.runtimes.selection import Runtimes  # noqa: PLC0415 - only this test needs it
+    from callyard.runtimes.selection import Runtimes  # noqa: PLC0415 - only this test needs it
 
     async with Runtimes(RuntimeSettings(enabled=True, profile="dev", monty=True, allow_unsafe=True)).open() as runtimes:
         with pytest.raises(ToolError) as caught:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from backends import opened
 
-from toolyard.runtimes.monty_programs import translate
-from toolyard.runtimes.runtime import CallFailedError, GuestCall, RunLimits, Runtime
+from callyard.runtimes.monty_programs import translate
+from callyard.runtimes.runtime import CallFailedError, GuestCall, RunLimits, Runtime
 
 Outcome = tuple[Any, ...]
 INPUTS: Final = {

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from backends import opened
 
-from toolyard import ToolError, Yard, asgi
-from toolyard.runtimes import selection
-from toolyard.runtimes.guest_runtime import GuestRuntime
-from toolyard.runtimes.process import Subprocess
-from toolyard.runtimes.runtime import Runtime, RuntimeMissingError
-from toolyard.runtimes.selection import Runtimes, canary_attacks, try_backend, unsafe_reason
-from toolyard.runtimes.settings import RuntimeSettings
-from toolyard.runtimes.wasm import Wasm
+from callyard import ToolError, Yard, asgi
+from callyard.runtimes import selection
+from callyard.runtimes.guest_runtime import GuestRuntime
+from callyard.runtimes.process import Subprocess
+from callyard.runtimes.runtime import Runtime, RuntimeMissingError
+from callyard.runtimes.selection import Runtimes, canary_attacks, try_backend, unsafe_reason
+from callyard.runtimes.settings import RuntimeSettings
+from callyard.runtimes.wasm import Wasm
 
 
 async def test_a_plain_process_does_not_stop_the_canary_attacks() -> None:

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from toolyard.runtimes.run_state import RunClock
-from toolyard.runtimes.runtime import Runtime
-from toolyard.runtimes.slots import Slot, Slots
+from callyard.runtimes.run_state import RunClock
+from callyard.runtimes.runtime import Runtime
+from callyard.runtimes.slots import Slot, Slots
 
 
 class FakeRuntime:

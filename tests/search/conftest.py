@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from toolyard import Operation
-from toolyard.model.spec import ToolSpec
+from callyard import Operation
+from callyard.model.spec import ToolSpec
 
 
 def make_spec(name: str, description: str = "", **given: Any) -> ToolSpec:

@@ -1,10 +1,10 @@
 import pytest
 
-from toolyard import Operation
-from toolyard.model.spec import ToolSpec
-from toolyard.search import SearchSettings, make_index
-from toolyard.search.hits import Found
-from toolyard.search.settings import read_environment
+from callyard import Operation
+from callyard.model.spec import ToolSpec
+from callyard.search import SearchSettings, make_index
+from callyard.search.hits import Found
+from callyard.search.settings import read_environment
 
 
 def spec(name: str, description: str) -> ToolSpec:
@@ -46,8 +46,8 @@ def test_the_weights_and_caps_are_settings_and_variables() -> None:
     tools = [spec("apple", "A pear."), spec("fruit", "A pear, an apple, an apple and an apple.")]
 
     def names(query: str = "apple", **variables: str) -> list[str]:
-        environment = {f"TOOLYARD_SEARCH_{name.upper()}": value for name, value in variables.items()}
-        settings = read_environment({"TOOLYARD_SEARCH_STRATEGY": "bm25", **environment})
+        environment = {f"CALLYARD_SEARCH_{name.upper()}": value for name, value in variables.items()}
+        settings = read_environment({"CALLYARD_SEARCH_STRATEGY": "bm25", **environment})
         return [hit.spec.name for hit in found(tools, query, settings).hits]
 
     assert names() == ["apple", "fruit"]

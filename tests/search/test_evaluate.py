@@ -4,8 +4,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard.search import SearchSettings
-from toolyard.search.evaluate import EvaluationError, evaluate, read_queries, read_tools
+from callyard.search import SearchSettings
+from callyard.search.evaluate import EvaluationError, evaluate, read_queries, read_tools
 
 TOOLS: list[dict[str, Any]] = [
     {"id": "a", "name": "weather", "description": "Say the weather.", "input_schema": {"properties": {"x": {"type": "str, optional"}}}},

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search.conftest import make_spec
 
-from toolyard import Operation
-from toolyard.model.profile import Profile, Toolset
-from toolyard.model.spec import ToolSpec
-from toolyard.search import Allows, Index, SearchSettings, make_index
-from toolyard.search.hits import HiddenTools, NameList, closest_namespaces
-from toolyard.search.lexical import Lexical
+from callyard import Operation
+from callyard.model.profile import Profile, Toolset
+from callyard.model.spec import ToolSpec
+from callyard.search import Allows, Index, SearchSettings, make_index
+from callyard.search.hits import HiddenTools, NameList, closest_namespaces
+from callyard.search.lexical import Lexical
 
 STRATEGIES = ["lexical", "bm25", "hybrid"]
 WORDS = ["weather", "wether", "city", "bill", "sheep", "invoice", "send", "letter", "mail", "list", "town", "forecast"]

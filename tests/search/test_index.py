@@ -2,11 +2,11 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from toolyard.search import SearchSettings, StrategyError, make_index, strategy_names
-from toolyard.search.bm25 import Bm25
-from toolyard.search.index import ENTRY_POINTS
-from toolyard.search.lexical import Lexical
-from toolyard.search.semantic import load_encoder
+from callyard.search import SearchSettings, StrategyError, make_index, strategy_names
+from callyard.search.bm25 import Bm25
+from callyard.search.index import ENTRY_POINTS
+from callyard.search.lexical import Lexical
+from callyard.search.semantic import load_encoder
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, **offered: str) -> None:
@@ -29,14 +29,14 @@ def test_an_unknown_strategy_fails_at_once_and_names_those_that_are_there() -> N
 
 
 def test_a_package_may_offer_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, Mine="toolyard.search.bm25:Bm25")
+    offer(monkeypatch, Mine="callyard.search.bm25:Bm25")
 
     assert strategy_names() == ["bm25", "hybrid", "lexical", "mine"]
     assert isinstance(make_index(SearchSettings(strategy="MINE")).strategy, Bm25)
 
 
 def test_an_offered_strategy_that_cannot_be_loaded_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, mine="toolyard.search.bm25:Nothing")
+    offer(monkeypatch, mine="callyard.search.bm25:Nothing")
 
     with pytest.raises(StrategyError, match="'mine'"):
         make_index(SearchSettings(strategy="mine"))
@@ -86,7 +86,7 @@ def test_an_offered_strategy_that_is_none_fails_at_once_with_a_sentence(name: st
 
 
 def test_without_its_packages_the_hybrid_strategy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.search.semantic.NEEDED", ("no_such_package_at_all",))
+    monkeypatch.setattr("callyard.search.semantic.NEEDED", ("no_such_package_at_all",))
     load_encoder.cache_clear()
     with pytest.raises(StrategyError, match="'no_such_package_at_all'; install the extra 'semantic'"):
         make_index(SearchSettings(strategy="hybrid"))

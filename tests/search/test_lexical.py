@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.search.conftest import SPECS
 
-from toolyard import Operation
-from toolyard.model.spec import Example, ToolSpec
-from toolyard.search import Found, Index, SearchSettings, lexical, make_index
-from toolyard.search.hits import Filter
-from toolyard.search.lexical import Lexical, split_clauses
-from toolyard.search.text import find_values, fold, read_words, split_word
+from callyard import Operation
+from callyard.model.spec import Example, ToolSpec
+from callyard.search import Found, Index, SearchSettings, lexical, make_index
+from callyard.search.hits import Filter
+from callyard.search.lexical import Lexical, split_clauses
+from callyard.search.text import find_values, fold, read_words, split_word
 
 STRATEGIES = ["lexical", "bm25"]
 

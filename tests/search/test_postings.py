@@ -3,11 +3,11 @@ import gc
 import pytest
 from tests.search.conftest import make_spec
 
-from toolyard.model.spec import ToolSpec
-from toolyard.search import make_index, postings
-from toolyard.search.postings import Postings
-from toolyard.search.settings import SearchSettings
-from toolyard.search.text import Fields, fields_of, load_thesaurus
+from callyard.model.spec import ToolSpec
+from callyard.search import make_index, postings
+from callyard.search.postings import Postings
+from callyard.search.settings import SearchSettings
+from callyard.search.text import Fields, fields_of, load_thesaurus
 
 
 def spelled(text: str, *, identifiers: bool = False) -> list[str]:

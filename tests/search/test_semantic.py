@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from toolyard import Operation
-from toolyard.model.spec import ToolSpec
-from toolyard.search import Found, Index, SearchSettings, make_index
-from toolyard.search.lexical import Lexical
-from toolyard.search.semantic import NEEDED, Vectors, load_encoder, text_of
+from callyard import Operation
+from callyard.model.spec import ToolSpec
+from callyard.search import Found, Index, SearchSettings, make_index
+from callyard.search.lexical import Lexical
+from callyard.search.semantic import NEEDED, Vectors, load_encoder, text_of
 
 MISSING = [package for package in NEEDED if find_spec(package) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"The extra 'semantic' is not installed: {', '.join(MISSING)}.")
@@ -137,7 +137,7 @@ def test_tools_beyond_the_likest_come_in_order_too(monkeypatch: pytest.MonkeyPat
     vectors.add(specs)
     near = vectors.similarity("what is the weather like", [])
     whole = list(near)
-    monkeypatch.setattr("toolyard.search.semantic._LIKEST", 2)
+    monkeypatch.setattr("callyard.search.semantic._LIKEST", 2)
 
     assert whole == sorted(whole, key=lambda name: -near[name])
     assert whole[0] == "note_0"

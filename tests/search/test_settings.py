@@ -3,11 +3,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard.search import SearchSettings, read_environment
+from callyard.search import SearchSettings, read_environment
 
 
 def test_the_environment_sets_what_it_names() -> None:
-    given = {"TOOLYARD_SEARCH_STRATEGY": " BM25 ", "TOOLYARD_SEARCH_NAME_WEIGHT": "4.5", "TOOLYARD_SEARCH_NEIGHBOURS": "9", "PATH": "/bin"}
+    given = {"CALLYARD_SEARCH_STRATEGY": " BM25 ", "CALLYARD_SEARCH_NAME_WEIGHT": "4.5", "CALLYARD_SEARCH_NEIGHBOURS": "9", "PATH": "/bin"}
 
     settings = read_environment(given, SearchSettings(tag_weight=7))
 
@@ -18,15 +18,15 @@ def test_the_environment_sets_what_it_names() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"TOOLYARD_SEARCH_NAME_WAIT": "1"}, "TOOLYARD_SEARCH_NAME_WAIT"),
-        ({"TOOLYARD_SEARCH_NAME_WEIGHT": "much"}, "must be a number"),
-        ({"TOOLYARD_SEARCH_NAME_WEIGHT": "-1"}, "not negative"),
-        ({"TOOLYARD_SEARCH_NAME_WEIGHT": "nan"}, "not negative"),
-        ({"TOOLYARD_SEARCH_FIT": "2"}, "between 0 and 1"),
-        ({"TOOLYARD_SEARCH_NEIGHBOURS": "1.5"}, "must be a whole number"),
-        ({"TOOLYARD_SEARCH_NEIGHBOURS": "1000001"}, "at most 1000000"),
-        ({"TOOLYARD_SEARCH_NAME_WEIGHT": "1e308"}, "at most 1000000"),
-        ({"TOOLYARD_SEARCH_BM25_NAME_BOOST": "3"}, "is no setting of search"),
+        ({"CALLYARD_SEARCH_NAME_WAIT": "1"}, "CALLYARD_SEARCH_NAME_WAIT"),
+        ({"CALLYARD_SEARCH_NAME_WEIGHT": "much"}, "must be a number"),
+        ({"CALLYARD_SEARCH_NAME_WEIGHT": "-1"}, "not negative"),
+        ({"CALLYARD_SEARCH_NAME_WEIGHT": "nan"}, "not negative"),
+        ({"CALLYARD_SEARCH_FIT": "2"}, "between 0 and 1"),
+        ({"CALLYARD_SEARCH_NEIGHBOURS": "1.5"}, "must be a whole number"),
+        ({"CALLYARD_SEARCH_NEIGHBOURS": "1000001"}, "at most 1000000"),
+        ({"CALLYARD_SEARCH_NAME_WEIGHT": "1e308"}, "at most 1000000"),
+        ({"CALLYARD_SEARCH_BM25_NAME_BOOST": "3"}, "is no setting of search"),
     ],
 )
 def test_a_wrong_setting_fails_at_once(given: dict[str, str], said: str) -> None:

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from toolyard import Operation, Yard, tool
-from toolyard.model.spec import ToolSpec
-from toolyard.search import SearchSettings
-from toolyard.search.stem import stem
-from toolyard.search.text import ABBREVIATIONS, STOP_WORDS, Fields, fields_of, find_values, fold, load_thesaurus, read_words, split_word
+from callyard import Operation, Yard, tool
+from callyard.model.spec import ToolSpec
+from callyard.search import SearchSettings
+from callyard.search.stem import stem
+from callyard.search.text import ABBREVIATIONS, STOP_WORDS, Fields, fields_of, find_values, fold, load_thesaurus, read_words, split_word
 
 PAINT: dict[str, Any] = {"properties": {"lacquer": {}}}
 

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Operation
-from toolyard.model.spec import Example, ToolSpec
-from toolyard.search import Found, SearchSettings, make_index
-from toolyard.search.semantic import NEEDED
+from callyard import Operation
+from callyard.model.spec import Example, ToolSpec
+from callyard.search import Found, SearchSettings, make_index
+from callyard.search.semantic import NEEDED
 
 TOOL = ToolSpec(
     name="harp_violin",

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from toolyard import Yard
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller
-from toolyard.testing import FakeSink
-from toolyard.transports.memory import Memory
+from callyard import Yard
+from callyard.config.settings import Serving
+from callyard.dispatch.call import ANYONE, Caller
+from callyard.testing import FakeSink
+from callyard.transports.memory import Memory
 
 MODERN = "2026-07-28"
 PATIENCE = 20.0

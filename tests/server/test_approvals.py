@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Limits, Operation, Yard, tool
-from toolyard.model.rule import Rule
-from toolyard.policy.approvals import Approvals
-from toolyard.state.sqlite import SqliteStore
+from callyard import Limits, Operation, Yard, tool
+from callyard.model.rule import Rule
+from callyard.policy.approvals import Approvals
+from callyard.state.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,13 +4,13 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller
-from toolyard.server import ServerContext
-from toolyard.server import context as module
-from toolyard.testing import FakeProvider
-from toolyard.wire.versions import VERSIONS
+from callyard import Profile, Toolset, Yard, prompt, resource, tool
+from callyard.config.settings import Serving
+from callyard.dispatch.call import ANYONE, Caller
+from callyard.server import ServerContext
+from callyard.server import context as module
+from callyard.testing import FakeProvider
+from callyard.wire.versions import VERSIONS
 
 
 @tool

@@ -3,19 +3,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Confirmation, Yard, prompt, resource, tool
-from toolyard._internal.signed_tokens import Signer
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import Caller, CallRequest
-from toolyard.model.elicitation import ClientRequest
-from toolyard.model.errors import ToolError
-from toolyard.server import RequestContext, ServerContext
-from toolyard.server.input_required import InputRequired
-from toolyard.state.memory import MemoryStore
-from toolyard.state.store import StoreUnavailableError
-from toolyard.testing import FakeClock
-from toolyard.wire.messages import INVALID_PARAMS, MISSING_CAPABILITY, Fault
-from toolyard.wire.versions import LATEST
+from callyard import Call, Confirmation, Yard, prompt, resource, tool
+from callyard._internal.signed_tokens import Signer
+from callyard.config.settings import Serving
+from callyard.dispatch.call import Caller, CallRequest
+from callyard.model.elicitation import ClientRequest
+from callyard.model.errors import ToolError
+from callyard.server import RequestContext, ServerContext
+from callyard.server.input_required import InputRequired
+from callyard.state.memory import MemoryStore
+from callyard.state.store import StoreUnavailableError
+from callyard.testing import FakeClock
+from callyard.wire.messages import INVALID_PARAMS, MISSING_CAPABILITY, Fault
+from callyard.wire.versions import LATEST
 
 if TYPE_CHECKING:
     from tests.server.conftest import Meet, Peer
@@ -120,7 +120,7 @@ async def test_a_state_is_good_for_the_same_request_alone(meet: "Meet") -> None:
 
 
 async def test_a_state_is_good_for_the_same_caller_alone(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    monkeypatch.setenv("CALLYARD_SECRET", "a secret")
     async with meet(tools=[greet], caller=Caller(identity="ada")) as ada, meet(tools=[greet], caller=Caller(identity="bob")) as bob:
         state = await state_of(ada)
         bob.call(1, "greet", requestState=state, inputResponses=said())
@@ -144,7 +144,7 @@ async def test_the_order_of_arguments_does_not_matter_to_a_state(meet: "Meet") -
 
 
 async def test_a_state_whose_call_is_gone_may_have_run(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    monkeypatch.setenv("CALLYARD_SECRET", "a secret")
     async with meet(tools=[greet]) as peer:
         state = await state_of(peer)
     async with meet(tools=[greet]) as anew:
@@ -182,7 +182,7 @@ async def test_a_state_that_is_brought_twice_at_once_is_answered_twice_and_goes_
 async def test_a_state_of_another_secret_is_a_fault(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     async with meet(tools=[greet]) as one:
         state = await state_of(one)
-    monkeypatch.setenv("TOOLYARD_SECRET", "another secret")
+    monkeypatch.setenv("CALLYARD_SECRET", "another secret")
     async with meet(tools=[greet]) as other:
         other.call(1, "greet", requestState=state, inputResponses=said())
         assert (await other.answer())["error"]["code"] == INVALID_PARAMS
@@ -197,7 +197,7 @@ async def test_a_declared_question_can_be_answered_by_another_process(meet: "Mee
         ran.append(call.confirmation["name"])
         return call.confirmation["name"]
 
-    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    monkeypatch.setenv("CALLYARD_SECRET", "a secret")
     async with meet(tools=[declared]) as one, meet(tools=[declared]) as other:
         state = await state_of(one, "declared")
         assert ran == []
@@ -244,7 +244,7 @@ async def test_what_happened_before_a_declared_question_does_not_happen_again_fo
         await charge()
         return await call.invoke("declared")
 
-    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    monkeypatch.setenv("CALLYARD_SECRET", "a secret")
     tools = [charge, declared, charge_and_ask]
     async with meet(tools=tools) as one, meet(tools=tools) as other:
         state = await state_of(one, name, arguments=arguments)
@@ -534,7 +534,7 @@ async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> No
 
 @pytest.mark.parametrize(("limit", "most"), [("_MAX_CALLS_OF_OWNER", 1), ("_MAX_BYTES_OF_OWNER", 5000)])
 async def test_one_caller_cannot_take_the_room_of_the_others(meet: "Meet", monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
-    monkeypatch.setattr(f"toolyard.dispatch.detached.{limit}", most)
+    monkeypatch.setattr(f"callyard.dispatch.detached.{limit}", most)
 
     @tool
     async def keep(call: Call, much: str) -> str:
@@ -552,7 +552,7 @@ async def test_one_caller_cannot_take_the_room_of_the_others(meet: "Meet", monke
 
 
 async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.dispatch.detached._MAX_BYTES", 5000)
+    monkeypatch.setattr("callyard.dispatch.detached._MAX_BYTES", 5000)
 
     @tool
     async def keep(call: Call, much: str) -> str:
@@ -574,7 +574,7 @@ async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet",
 
 async def test_a_state_that_is_sent_again_lives_no_longer_than_the_call(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
-    monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
+    monkeypatch.setattr("callyard.server.input_required.time.time", clock)
     async with meet(tools=[greet], settings={"ask_seconds": 60.0}) as peer:
         state = await state_of(peer)
         clock.advance(50)
@@ -659,7 +659,7 @@ async def test_an_answer_that_cannot_be_marked_does_not_continue_a_declared_ques
 
 
 async def test_an_answer_counts_once_for_all_servers_of_a_store(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    monkeypatch.setenv("CALLYARD_SECRET", "a secret")
     store = MemoryStore()
     async with meet(tools=[confirmed], store=store) as one, meet(tools=[confirmed], store=store) as other:
         state = await state_of(one, "confirmed")

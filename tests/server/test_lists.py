@@ -2,15 +2,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard._internal.signed_tokens import Signer
-from toolyard.config.settings import Serving
-from toolyard.server import lists as module
-from toolyard.server.lists import Lists
-from toolyard.testing import FakeProvider
-from toolyard.wire.messages import INVALID_PARAMS
-from toolyard.wire.results import ResultEncoder, Server
-from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE
+from callyard import Profile, Toolset, Yard, prompt, resource, tool
+from callyard._internal.signed_tokens import Signer
+from callyard.config.settings import Serving
+from callyard.server import lists as module
+from callyard.server.lists import Lists
+from callyard.testing import FakeProvider
+from callyard.wire.messages import INVALID_PARAMS
+from callyard.wire.results import ResultEncoder, Server
+from callyard.wire.versions import LATEST, LATEST_HANDSHAKE
 
 if TYPE_CHECKING:
     from tests.server.conftest import Meet, Peer
@@ -121,7 +121,7 @@ async def test_a_cursor_is_good_in_another_process_that_knows_the_secret(meet: "
         cursor = (await one.ask("tools/list"))["result"]["nextCursor"]
     async with meet(tools=numbered(3), settings={"page_size": 2}) as other:
         assert "result" in await other.ask("tools/list", {"cursor": cursor})
-    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    monkeypatch.setenv("CALLYARD_SECRET", "a secret")
     async with meet(tools=numbered(3), settings={"page_size": 2}) as stranger:
         assert "error" in await stranger.ask("tools/list", {"cursor": cursor})
     async with meet(tools=numbered(3), settings={"page_size": 2}) as one, meet(tools=numbered(3), settings={"page_size": 2}) as other:

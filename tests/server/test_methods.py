@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolyard import Call, Envelope, Image, ToolError, Yard, prompt, resource, tool
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE
-from toolyard.server import ServerContext, ServerSession
-from toolyard.server.methods import NoParams, is_modern, name_of, params_of
-from toolyard.wire.messages import (
+from callyard import Call, Envelope, Image, ToolError, Yard, prompt, resource, tool
+from callyard.config.settings import Serving
+from callyard.dispatch.call import ANYONE
+from callyard.server import ServerContext, ServerSession
+from callyard.server.methods import NoParams, is_modern, name_of, params_of
+from callyard.wire.messages import (
     INTERNAL,
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -22,8 +22,8 @@ from toolyard.wire.messages import (
     Fault,
     Message,
 )
-from toolyard.wire.params import CallTool, ReadResource
-from toolyard.wire.versions import VERSIONS
+from callyard.wire.params import CallTool, ReadResource
+from callyard.wire.versions import VERSIONS
 
 if TYPE_CHECKING:
     from tests.server.conftest import Meet

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard._internal.signed_tokens import Signer
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller
-from toolyard.providers import Publish
-from toolyard.providers.functions import Functions
-from toolyard.server import RequestContext, ServerContext, notifications
-from toolyard.server.lists import Kind, Lists
-from toolyard.server.notifications import ChangeNotifier, Subscription, listen
-from toolyard.testing import FakeProvider
-from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault
-from toolyard.wire.params import SUBSCRIPTION, SubscriptionFilter, SubscriptionsListen
-from toolyard.wire.results import ResultEncoder
-from toolyard.wire.results import Server as ServerName
-from toolyard.wire.versions import LATEST
+from callyard import Profile, Toolset, Yard, prompt, resource, tool
+from callyard._internal.signed_tokens import Signer
+from callyard.config.settings import Serving
+from callyard.dispatch.call import ANYONE, Caller
+from callyard.providers import Publish
+from callyard.providers.functions import Functions
+from callyard.server import RequestContext, ServerContext, notifications
+from callyard.server.lists import Kind, Lists
+from callyard.server.notifications import ChangeNotifier, Subscription, listen
+from callyard.testing import FakeProvider
+from callyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault
+from callyard.wire.params import SUBSCRIPTION, SubscriptionFilter, SubscriptionsListen
+from callyard.wire.results import ResultEncoder
+from callyard.wire.results import Server as ServerName
+from callyard.wire.versions import LATEST
 
 if TYPE_CHECKING:
     from tests.server.conftest import Meet

@@ -6,8 +6,8 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from toolyard import Call, Caller, Confirmation, Image, Limits, Profile, Yard, tool
-from toolyard.testing import connect
+from callyard import Call, Caller, Confirmation, Image, Limits, Profile, Yard, tool
+from callyard.testing import connect
 
 if TYPE_CHECKING:
     from tests.server.conftest import Meet

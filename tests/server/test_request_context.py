@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from toolyard import Yard
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE
-from toolyard.dispatch.progress import Progress
-from toolyard.model.elicitation import ClientRequest
-from toolyard.model.errors import ToolError
-from toolyard.server import RequestContext, ServerContext
-from toolyard.server.context import check_asks
-from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version
+from callyard import Yard
+from callyard.config.settings import Serving
+from callyard.dispatch.call import ANYONE
+from callyard.dispatch.progress import Progress
+from callyard.model.elicitation import ClientRequest
+from callyard.model.errors import ToolError
+from callyard.server import RequestContext, ServerContext
+from callyard.server.context import check_asks
+from callyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version
 
 TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 

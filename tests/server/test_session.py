@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from toolyard import Call, Profile, Toolset, Yard, prompt, resource, tool
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller
-from toolyard.model.elicitation import ClientRequest
-from toolyard.server import ServerContext, ServerSession
-from toolyard.server.session import InFlight
-from toolyard.testing import FakeProvider
-from toolyard.wire.messages import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Message
-from toolyard.wire.versions import HANDSHAKE, LATEST_HANDSHAKE
+from callyard import Call, Profile, Toolset, Yard, prompt, resource, tool
+from callyard.config.settings import Serving
+from callyard.dispatch.call import ANYONE, Caller
+from callyard.model.elicitation import ClientRequest
+from callyard.server import ServerContext, ServerSession
+from callyard.server.session import InFlight
+from callyard.testing import FakeProvider
+from callyard.wire.messages import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Message
+from callyard.wire.versions import HANDSHAKE, LATEST_HANDSHAKE
 
 if TYPE_CHECKING:
     from tests.server.conftest import Meet, Peer
@@ -113,7 +113,7 @@ async def test_a_defect_of_ours_is_answered_and_the_conversation_goes_on(
 
     async with meet(era=OLD, tools=[add]) as old, meet(tools=[add]) as new:
         with monkeypatch.context() as patched, caplog.at_level(logging.CRITICAL):
-            patched.setattr("toolyard.server.lists.Lists.page", fail)
+            patched.setattr("callyard.server.lists.Lists.page", fail)
             for peer in (old, new):
                 failed = await peer.ask("tools/list")
                 assert failed["error"]["code"] == INTERNAL
@@ -144,7 +144,7 @@ async def test_a_log_line_is_a_notification(meet: "Meet") -> None:
         await peer.envelope()
 
     assert [notice["method"] for notice in peer.notices] == ["notifications/message"]
-    assert peer.notices[0]["params"] == {"level": "warning", "logger": "toolyard", "data": {"message": "words", "fact": 1}}
+    assert peer.notices[0]["params"] == {"level": "warning", "logger": "callyard", "data": {"message": "words", "fact": 1}}
 
 
 @pytest.mark.parametrize("params", [{}, {"level": "loud"}, {"level": 5}])

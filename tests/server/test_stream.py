@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toolyard import Call, Yard, tool
-from toolyard._internal.pipes import LineSplitter
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE
-from toolyard.server import ServerContext
-from toolyard.server.stream import MessageStream
-from toolyard.testing import FakeSink
-from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
+from callyard import Call, Yard, tool
+from callyard._internal.pipes import LineSplitter
+from callyard.config.settings import Serving
+from callyard.dispatch.call import ANYONE
+from callyard.server import ServerContext
+from callyard.server.stream import MessageStream
+from callyard.testing import FakeSink
+from callyard.wire.messages import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
 
 if TYPE_CHECKING:
     from tests.server.conftest import Meet
@@ -384,7 +384,7 @@ async def test_no_more_is_worked_on_at_one_time_than_allowed(meet: "Meet") -> No
 
 
 async def test_more_than_can_wait_is_refused_and_not_lost(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.server.stream._MIN_QUEUE", 5)
+    monkeypatch.setattr("callyard.server.stream._MIN_QUEUE", 5)
     gate = Gate()
     async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
         for number in range(200):

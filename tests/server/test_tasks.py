@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Caller, Confirmation, Limits, Profile, ToolError, Yard, tool
-from toolyard.config.settings import Serving
-from toolyard.state.memory import MemoryStore
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import StoreUnavailableError
-from toolyard.testing import FakeSink
-from toolyard.transports.memory import Memory
-from toolyard.wire.messages import INTERNAL, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY
+from callyard import Call, Caller, Confirmation, Limits, Profile, ToolError, Yard, tool
+from callyard.config.settings import Serving
+from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import StoreUnavailableError
+from callyard.testing import FakeSink
+from callyard.transports.memory import Memory
+from callyard.wire.messages import INTERNAL, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY
 
 if TYPE_CHECKING:
     from pathlib import Path

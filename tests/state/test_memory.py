@@ -3,10 +3,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from toolyard import Store
-from toolyard.state.memory import MemoryStore
-from toolyard.testing import FakeClock
-from toolyard.testing.stores import StoreTests
+from callyard import Store
+from callyard.state.memory import MemoryStore
+from callyard.testing import FakeClock
+from callyard.testing.stores import StoreTests
 
 
 class TestMemoryStore(StoreTests):

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from toolyard import Store
-from toolyard.state import sqlite, sqlite_file
-from toolyard.state.file_systems import file_system_of
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import StoreUnavailableError
-from toolyard.testing import FakeClock
-from toolyard.testing.stores import StoreTests
+from callyard import Store
+from callyard.state import sqlite, sqlite_file
+from callyard.state.file_systems import file_system_of
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import StoreUnavailableError
+from callyard.testing import FakeClock
+from callyard.testing.stores import StoreTests
 
 
 class TestSqliteStore(StoreTests):
@@ -106,8 +106,8 @@ async def test_sqlite_is_imported_and_the_file_made_by_the_first_write(tmp_path:
     code = """
 import asyncio, sys
 from pathlib import Path
-import toolyard.yard
-from toolyard.state.sqlite import SqliteStore
+import callyard.yard
+from callyard.state.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1])
 async def main():
     found = await store.get("a"), await store.keys(""), await store.count("a", by=0)
@@ -139,7 +139,7 @@ async def test_a_path_that_cannot_even_be_looked_at_makes_the_store_unavailable(
 async def test_what_was_put_survives_the_sudden_end_of_the_process(store: SqliteStore, path: Path) -> None:
     code = """
 import asyncio, os, signal, sys
-from toolyard.state.sqlite import SqliteStore
+from callyard.state.sqlite import SqliteStore
 async def main():
     store = SqliteStore(sys.argv[1])
     await store.put("a", b"1")
@@ -156,7 +156,7 @@ asyncio.run(main())
 async def test_several_processes_share_one_new_file(store: SqliteStore, path: Path) -> None:
     code = """
 import asyncio, sys
-from toolyard.state.sqlite import SqliteStore
+from callyard.state.sqlite import SqliteStore
 async def main():
     store = SqliteStore(sys.argv[1])
     print(await store.acquire("lease", ttl=60) is not None)
@@ -289,7 +289,7 @@ async def test_values_follow_a_jump_of_the_wall_clock_and_leases_do_not(path: Pa
 async def test_a_restart_of_the_machine_ends_every_lease(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     first = await store.acquire("a", ttl=1000)
     assert first is not None
-    monkeypatch.setattr("toolyard.state.sqlite._boot_id", lambda: "another boot")
+    monkeypatch.setattr("callyard.state.sqlite._boot_id", lambda: "another boot")
 
     assert not await store.renew(first, ttl=10)
     second = await store.acquire("a", ttl=10)
@@ -452,8 +452,8 @@ def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(tmp_path: Path
 
 ON_TMPFS = """
 import asyncio, os, subprocess, sys
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import StoreUnavailableError
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import StoreUnavailableError
 
 async def attempt(work):
     try:

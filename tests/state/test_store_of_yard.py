@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, Limits, Session, Store, ToolError, Yard, tool
-from toolyard.state import sqlite_file
-from toolyard.state.memory import MemoryStore
-from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import StoreUnavailableError
-from toolyard.testing import FakeClock
+from callyard import Call, Caller, Envelope, Limits, Session, Store, ToolError, Yard, tool
+from callyard.state import sqlite_file
+from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
+from callyard.state.store import StoreUnavailableError
+from callyard.testing import FakeClock
 
 LIMITS = Limits(result_characters=100)
 UNAVAILABLE = {"reason": "store_unavailable", "retry_after_ms": 1000}
@@ -115,7 +115,7 @@ async def opened(store: Store, *, limits: Limits = LIMITS, **options: Any) -> As
 
 @asynccontextmanager
 async def without_store(tmp_path: Path) -> AsyncGenerator[Yard]:
-    """Open a yard as `toolyard serve` does, with a default store that cannot be used."""
+    """Open a yard as `callyard serve` does, with a default store that cannot be used."""
     yard = Yard(tools=TOOLS)
     yard.configure(origins={}, limits=LIMITS.as_dict(), default_store=broken(tmp_path))
     async with yard:
@@ -153,7 +153,7 @@ async def test_tokens_survive_a_restart_even_if_the_state_directory_is_lost(tmp_
 
 
 async def test_the_secret_of_the_environment_is_used_and_never_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_SECRET", "from the environment")
+    monkeypatch.setenv("CALLYARD_SECRET", "from the environment")
     store = store_in(tmp_path)
     async with opened(store) as yard:
         token = yard.signer.sign("test", [1])
@@ -169,7 +169,7 @@ async def test_a_store_that_was_asked_for_and_is_new_must_be_writable_when_the_y
     def on_network(_: str) -> bool:
         return True
 
-    monkeypatch.setenv("TOOLYARD_SECRET", secret)
+    monkeypatch.setenv("CALLYARD_SECRET", secret)
     monkeypatch.setattr(sqlite_file, "is_network", on_network)
 
     with pytest.raises(StoreUnavailableError) as caught:

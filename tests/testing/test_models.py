@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from toolyard import Envelope
-from toolyard.testing.models import (
+from callyard import Envelope
+from callyard.testing.models import (
     Fault,
     OfferedTool,
     OffScriptError,

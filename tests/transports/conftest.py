@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from shared_fixtures import PATIENCE
 
-from toolyard import Call, Operation, Profile, Record, Serving, ToolError, Toolset, Yard, tool
-from toolyard.launch.serve import serve_forever
-from toolyard.providers import Publish
-from toolyard.transports import Transport
+from callyard import Call, Operation, Profile, Record, Serving, ToolError, Toolset, Yard, tool
+from callyard.launch.serve import serve_forever
+from callyard.providers import Publish
+from callyard.transports import Transport
 
 MODERN = "2026-07-28"
 BOTH = "application/json, text/event-stream"
@@ -362,7 +362,7 @@ class Extra:
 
     def show(self, *functions: Any) -> None:
         """Publish these tools, and no others of ours."""
-        from toolyard.providers.functions.provider import tool_from  # noqa: PLC0415 - an inner name, needed here alone
+        from callyard.providers.functions.provider import tool_from  # noqa: PLC0415 - an inner name, needed here alone
 
         self.publish([tool_from(function, source=self.name) for function in functions])
 

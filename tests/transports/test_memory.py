@@ -3,11 +3,11 @@ import json
 
 import pytest
 
-from toolyard import Call, Yard, tool
-from toolyard.config.settings import Serving
-from toolyard.dispatch.call import Caller
-from toolyard.testing import FakeSink
-from toolyard.transports.memory import Memory
+from callyard import Call, Yard, tool
+from callyard.config.settings import Serving
+from callyard.dispatch.call import Caller
+from callyard.testing import FakeSink
+from callyard.transports.memory import Memory
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 META: dict[str, object] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Limits, Yard, tool
-from toolyard.dispatch.call import ANYONE, SHARED, Caller
-from toolyard.dispatch.sessions import SHARED_OWNER
-from toolyard.server.context import own_scope
+from callyard import Call, Limits, Yard, tool
+from callyard.dispatch.call import ANYONE, SHARED, Caller
+from callyard.dispatch.sessions import SHARED_OWNER
+from callyard.server.context import own_scope
 
 
 @tool
@@ -104,7 +104,7 @@ async def test_a_stranger_does_not_push_out_the_results_of_others(serve: Any) ->
 
 async def test_the_connection_on_stdio_is_the_scope(program: Any) -> None:
     source = (
-        "from toolyard import Call, Yard, serve, tool\n\n@tool\nasync def who(call: Call) -> str:\n    'Say.'\n"
+        "from callyard import Call, Yard, serve, tool\n\n@tool\nasync def who(call: Call) -> str:\n    'Say.'\n"
         "    return call.caller.scope\n\nserve(Yard(tools=[who]), transport='stdio')\n"
     )
     meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}

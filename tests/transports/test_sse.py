@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Limits, Serving, Yard, tool
-from toolyard.launch.serve import make_transport
-from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
+from callyard import Call, Limits, Serving, Yard, tool
+from callyard.launch.serve import make_transport
+from callyard.transports.auth import ApiKey, ApiKeys, digest_of
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates, Stubborn

@@ -11,7 +11,7 @@ import pytest
 SOURCE = """
 import asyncio, os, subprocess, sys, threading
 print("printed before it is served")
-from toolyard import Call, Yard, tool, serve
+from callyard import Call, Yard, tool, serve
 
 @tool
 async def add(a: int, b: int) -> int:
@@ -275,8 +275,8 @@ async def test_a_yard_lives_on_when_its_client_is_gone(program: Any) -> None:
     running = await program(
         SOURCE.partition("serve(Yard")[0]
         + """
-from toolyard import Serving
-from toolyard.launch.serve import make_transport
+from callyard import Serving
+from callyard.launch.serve import make_transport
 
 async def main():
     async with Yard(tools=[add, nap]) as yard:
@@ -298,7 +298,7 @@ asyncio.run(main())
 
 
 async def test_the_end_of_stdin_is_noticed_while_too_much_waits(program: Any) -> None:
-    running = await program(SOURCE, SECONDS_LEFT="0.1", TOOLYARD_IN_FLIGHT="2")
+    running = await program(SOURCE, SECONDS_LEFT="0.1", CALLYARD_IN_FLIGHT="2")
 
     await running.write(*(call(number, "nap", {"seconds": 60}) for number in range(20)))
     status, out, _ = await running.end()

@@ -3,7 +3,7 @@ import sys
 import pytest
 import uvloop
 
-from toolyard.transports import fastest_loop
+from callyard.transports import fastest_loop
 
 
 def test_a_server_runs_on_uvloop_where_it_is_installed() -> None:

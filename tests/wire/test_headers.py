@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.wire.headers import (
+from callyard.wire.headers import (
     check_params,
     check_routing,
     decode_value,
@@ -14,7 +14,7 @@ from toolyard.wire.headers import (
     param_headers,
     param_names,
 )
-from toolyard.wire.messages import HEADER_MISMATCH, Fault
+from callyard.wire.messages import HEADER_MISMATCH, Fault
 
 VERSION = "2026-07-28"
 HEADERS = {b"mcp-protocol-version": VERSION.encode(), b"mcp-method": b"tools/call", b"mcp-name": b"add"}

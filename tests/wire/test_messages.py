@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toolyard.wire import messages as faults
-from toolyard.wire.messages import (
+from callyard.wire import messages as faults
+from callyard.wire.messages import (
     HTTP_STATUS,
     INTERNAL,
     INVALID_REQUEST,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.wire import params as given_params
-from toolyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
-from toolyard.wire.params import (
+from callyard.wire import params as given_params
+from callyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
+from callyard.wire.params import (
     CAPABILITIES,
     CLIENT,
     LOG_LEVEL,
@@ -28,7 +28,7 @@ from toolyard.wire.params import (
     has_only_protocol_keys,
     version_of,
 )
-from toolyard.wire.versions import LATEST
+from callyard.wire.versions import LATEST
 
 KINDS: list[type[msgspec.Struct]] = [
     CallTool,

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from toolyard import Audio, Blob, Embedded, Envelope, Image, ResourceLink, Text, ToolError, tool
-from toolyard.model.content import to_mcp
-from toolyard.model.elicitation import ClientRequest
-from toolyard.model.envelope import Content, UpstreamResult
-from toolyard.model.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
-from toolyard.providers.functions import Functions
-from toolyard.wire.params import SERVER
-from toolyard.wire.results import ResultEncoder, Server, downgrade_block, prompt_item, resource_item, template_item, tool_item
-from toolyard.wire.versions import VERSIONS, Version
+from callyard import Audio, Blob, Embedded, Envelope, Image, ResourceLink, Text, ToolError, tool
+from callyard.model.content import to_mcp
+from callyard.model.elicitation import ClientRequest
+from callyard.model.envelope import Content, UpstreamResult
+from callyard.model.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
+from callyard.providers.functions import Functions
+from callyard.wire.params import SERVER
+from callyard.wire.results import ResultEncoder, Server, downgrade_block, prompt_item, resource_item, template_item, tool_item
+from callyard.wire.versions import VERSIONS, Version
 
 SERVER_SAYS = Server("yard", "1")
 OLDEST, EARLY, MIDDLE, LATE, NEW = VERSIONS.values()
@@ -264,7 +264,7 @@ def test_bytes_that_have_no_uri_get_the_same_one_every_time() -> None:
 
     assert first == again
     assert first["uri"] != other["uri"]
-    assert first["uri"].startswith("toolyard://blob/")
+    assert first["uri"].startswith("callyard://blob/")
     assert (first["mimeType"], first["blob"]) == ("application/octet-stream", DATA)
 
 

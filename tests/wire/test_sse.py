@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.wire.sse import KEEP_ALIVE, Event, Events, encode_event, encode_retry
+from callyard.wire.sse import KEEP_ALIVE, Event, Events, encode_event, encode_retry
 
 LIMIT = 10_000
 WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)

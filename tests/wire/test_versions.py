@@ -1,6 +1,6 @@
 import pytest
 
-from toolyard.wire.versions import HANDSHAKE, LATEST, LATEST_HANDSHAKE, MODERN, VERSIONS, negotiated
+from callyard.wire.versions import HANDSHAKE, LATEST, LATEST_HANDSHAKE, MODERN, VERSIONS, negotiated
 
 
 @pytest.mark.parametrize("name", HANDSHAKE)

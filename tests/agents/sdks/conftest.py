@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Yard, tool
-from toolyard.agents import AgentManager, AgentOptions, StreamEvent
-from toolyard.agents.claude import ClaudeRuntime
-from toolyard.agents.events import ApprovalRequired, Question, type_of
-from toolyard.agents.openai import OpenAIRuntime
-from toolyard.inject.claude import claude_tool_name
-from toolyard.state.memory import MemoryStore
-from toolyard.testing import FakeSink
-from toolyard.testing.models import ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, Turn
+from callyard import Call, Yard, tool
+from callyard.agents import AgentManager, AgentOptions, StreamEvent
+from callyard.agents.claude import ClaudeRuntime
+from callyard.agents.events import ApprovalRequired, Question, type_of
+from callyard.agents.openai import OpenAIRuntime
+from callyard.inject.claude import claude_tool_name
+from callyard.state.memory import MemoryStore
+from callyard.testing import FakeSink
+from callyard.testing.models import ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, Turn
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from conftest import PATIENCE, Host, approve, back, children, make_runtime, of_type
 
-from toolyard.agents import AgentManager, AgentSession
-from toolyard.agents.claude import ClaudeRuntime
-from toolyard.agents.events import ApprovalRequired, Question
-from toolyard.inject.claude import claude_tool_name
-from toolyard.model.envelope import Envelope
-from toolyard.model.errors import ToolError
-from toolyard.testing.models import Fault, ScriptedAnthropic, ToolUse, Turn
+from callyard.agents import AgentManager, AgentSession
+from callyard.agents.claude import ClaudeRuntime
+from callyard.agents.events import ApprovalRequired, Question
+from callyard.inject.claude import claude_tool_name
+from callyard.model.envelope import Envelope
+from callyard.model.errors import ToolError
+from callyard.testing.models import Fault, ScriptedAnthropic, ToolUse, Turn
 
 Hosting = Callable[..., AbstractAsyncContextManager[Host]]
 WAIT, LOOK = ToolUse(claude_tool_name("wait")), ToolUse(claude_tool_name("look"))
@@ -289,7 +289,7 @@ exit 1
 async def test_a_program_that_does_not_start_or_is_too_old_is_refused(
     hosting: Hosting, tmp_path: Path, *, program: str | None, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("toolyard.agents.claude._VERSION_S", 1.0)
+    monkeypatch.setattr("callyard.agents.claude._VERSION_S", 1.0)
     path = tmp_path / "claude"
     if program is not None:
         path.write_text(program)
@@ -307,7 +307,7 @@ async def test_a_program_that_does_not_start_or_is_too_old_is_refused(
 
 
 async def test_a_program_that_is_found_to_be_too_old_only_later_is_refused(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.agents.claude._OLDEST", (999, 0, 0))
+    monkeypatch.setattr("callyard.agents.claude._OLDEST", (999, 0, 0))
     async with hosting(["Never.", "Never."]) as host:
         events = await host.send()
 
@@ -332,7 +332,7 @@ async def test_each_failure_of_the_model_has_its_own_hint(
     def body(_: str) -> dict[str, Any]:
         return {"type": "error", "error": {"type": kind, "message": message}}
 
-    monkeypatch.setattr("toolyard.testing.models._error", body)
+    monkeypatch.setattr("callyard.testing.models._error", body)
     async with hosting([Fault("status", status=status)]) as host:
         events = await host.send()
 

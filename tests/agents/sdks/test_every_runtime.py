@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from conftest import PATIENCE, Host, approve, back, deny, of_type
 
-from toolyard import Limits
-from toolyard.agents import AgentManager
-from toolyard.agents.events import ApprovalRequired, Question, ToolCallStart, type_of
-from toolyard.dispatch.call import Caller
-from toolyard.model.envelope import Envelope
-from toolyard.model.errors import ToolError
-from toolyard.model.profile import Profile, Surface
-from toolyard.state.memory import MemoryStore
-from toolyard.testing.models import Fault, ToolUse
+from callyard import Limits
+from callyard.agents import AgentManager
+from callyard.agents.events import ApprovalRequired, Question, ToolCallStart, type_of
+from callyard.dispatch.call import Caller
+from callyard.model.envelope import Envelope
+from callyard.model.errors import ToolError
+from callyard.model.profile import Profile, Surface
+from callyard.state.memory import MemoryStore
+from callyard.testing.models import Fault, ToolUse
 
 META = Profile(name="meta", surface=Surface.META)
 NameOf = Callable[[str], str]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from conftest import Host, approve, back, of_type
 
-from toolyard import tool
-from toolyard.agents.openai import OpenAIRuntime, StoredItems, explain_error
-from toolyard.model.content import Image
-from toolyard.model.envelope import Envelope
-from toolyard.model.errors import ToolError
-from toolyard.providers.functions.provider import Functions
-from toolyard.state.memory import MemoryStore
-from toolyard.testing.models import ToolUse
+from callyard import tool
+from callyard.agents.openai import OpenAIRuntime, StoredItems, explain_error
+from callyard.model.content import Image
+from callyard.model.envelope import Envelope
+from callyard.model.errors import ToolError
+from callyard.providers.functions.provider import Functions
+from callyard.state.memory import MemoryStore
+from callyard.testing.models import ToolUse
 
 Hosting = Callable[..., AbstractAsyncContextManager[Host]]
 

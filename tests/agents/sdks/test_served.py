@@ -1,4 +1,4 @@
-"""`toolyard serve --agents` with the real SDK: the way of a message over HTTP, and what ends well."""
+"""`callyard serve --agents` with the real SDK: the way of a message over HTTP, and what ends well."""
 
 import asyncio
 import json
@@ -13,14 +13,14 @@ from typing import Any
 
 from conftest import PATIENCE, children, running
 
-from toolyard.inject.claude import claude_tool_name
-from toolyard.testing.models import ScriptedAnthropic, ToolUse, Turn
+from callyard.inject.claude import claude_tool_name
+from callyard.testing.models import ScriptedAnthropic, ToolUse, Turn
 
 ROOT = Path(__file__).parents[3]
 BURN = ToolUse(claude_tool_name("burn"), {"what": "tea"})
 YARD = '''
 import asyncio
-from toolyard import Yard, tool
+from callyard import Yard, tool
 
 @tool(operation="destroy")
 def burn(what: str) -> str:
@@ -73,7 +73,7 @@ async def serving(folder: Path, script: Sequence[Turn]) -> AsyncGenerator[Server
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "XDG_STATE_HOME": str(folder / "state"),
         }
-        command = [sys.executable, "-m", "toolyard", "serve", "shop.py", "--transport", "http", "--port", "0", "--agents"]
+        command = [sys.executable, "-m", "callyard", "serve", "shop.py", "--transport", "http", "--port", "0", "--agents"]
         process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=environment, stderr=asyncio.subprocess.PIPE)
         try:
             async with asyncio.timeout(PATIENCE):
@@ -171,7 +171,7 @@ async def test_a_server_that_shuts_down_says_so_and_leaves_no_process(tmp_path: 
 
 async def test_a_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(YARD)
-    command = [sys.executable, "-m", "toolyard", "serve", "shop.py", "--transport", "http", "--agents", "--agents-roots", "none"]
+    command = [sys.executable, "-m", "callyard", "serve", "shop.py", "--transport", "http", "--agents", "--agents-roots", "none"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XDG_STATE_HOME": str(tmp_path)}
     process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stderr=asyncio.subprocess.PIPE)
 

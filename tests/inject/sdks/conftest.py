@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import pytest
 
-from toolyard import Call, Caller, Envelope, Image, Limits, ToolError, Yard, tool
-from toolyard.policy.approvals import Approval
-from toolyard.testing import FakeSink
+from callyard import Call, Caller, Envelope, Image, Limits, ToolError, Yard, tool
+from callyard.policy.approvals import Approval
+from callyard.testing import FakeSink
 
 sys.path.insert(0, str(Path(__file__).parent))
 

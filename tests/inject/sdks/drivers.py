@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from toolyard.inject import Conversation
-from toolyard.inject.claude import claude_options, claude_tool_name
-from toolyard.inject.function_calling import (
+from callyard.inject import Conversation
+from callyard.inject.claude import claude_options, claude_tool_name
+from callyard.inject.function_calling import (
     chat_results,
     chat_tools,
     messages_results,
@@ -22,11 +22,11 @@ from toolyard.inject.function_calling import (
     responses_results,
     responses_tools,
 )
-from toolyard.inject.google_adk import google_adk_toolset
-from toolyard.inject.langchain import langchain_tools
-from toolyard.inject.openai import openai_tools
-from toolyard.inject.pydantic_ai import pydantic_ai_toolset
-from toolyard.testing.models import Fault, OfferedTool, ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, ToolResult, ToolUse, Turn
+from callyard.inject.google_adk import google_adk_toolset
+from callyard.inject.langchain import langchain_tools
+from callyard.inject.openai import openai_tools
+from callyard.inject.pydantic_ai import pydantic_ai_toolset
+from callyard.testing.models import Fault, OfferedTool, ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, ToolResult, ToolUse, Turn
 
 __all__ = ["DRIVERS", "Driver", "GeminiScript", "Transcript", "claude_query", "gemini_model", "import_module", "user_prompt"]
 

@@ -12,9 +12,9 @@ import pytest
 from conftest import Shop
 from drivers import claude_query, import_module
 
-from toolyard.inject import Conversation
-from toolyard.inject.claude import SERVER_NAME, claude_options, claude_servers, claude_tool_name
-from toolyard.testing.models import ScriptedAnthropic, ToolUse, Turn
+from callyard.inject import Conversation
+from callyard.inject.claude import SERVER_NAME, claude_options, claude_servers, claude_tool_name
+from callyard.testing.models import ScriptedAnthropic, ToolUse, Turn
 
 PATIENCE = 60.0
 PING = claude_tool_name("ping", f"{SERVER_NAME}_system")

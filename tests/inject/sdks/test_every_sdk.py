@@ -10,10 +10,10 @@ import pytest
 from conftest import Shop
 from drivers import Driver
 
-from toolyard.inject import Conversation
-from toolyard.testing.models import ToolUse
-from toolyard.transports.memory import Memory
-from toolyard.yard import Yard
+from callyard.inject import Conversation
+from callyard.testing.models import ToolUse
+from callyard.transports.memory import Memory
+from callyard.yard import Yard
 
 PATIENCE = 60.0
 NameOf = Callable[[str], str]

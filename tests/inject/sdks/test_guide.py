@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from drivers import gemini_model, import_module
 
-from toolyard import Yard, tool
-from toolyard.inject.claude import claude_tool_name
-from toolyard.testing.models import ScriptedAnthropic, ScriptedOpenAI, ToolUse
+from callyard import Yard, tool
+from callyard.inject.claude import claude_tool_name
+from callyard.testing.models import ScriptedAnthropic, ScriptedOpenAI, ToolUse
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "inject.md"
 BLOCKS = re.findall(r"^```py\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from conftest import Shop
 
-from toolyard.inject import Conversation
-from toolyard.inject.langchain import langchain_tools
+from callyard.inject import Conversation
+from callyard.inject.langchain import langchain_tools
 
 
 def tool_named(shop: Shop, name: str) -> Any:

@@ -6,10 +6,10 @@ import pytest
 from conftest import Shop
 from drivers import import_module
 
-from toolyard.inject.pydantic_ai import pydantic_ai_toolset
-from toolyard.testing import FakeProvider
-from toolyard.testing.models import ScriptedOpenAI, ToolUse
-from toolyard.yard import Yard
+from callyard.inject.pydantic_ai import pydantic_ai_toolset
+from callyard.testing import FakeProvider
+from callyard.testing.models import ScriptedOpenAI, ToolUse
+from callyard.yard import Yard
 
 
 async def test_the_toolset_tells_the_model_what_the_yard_offers(shop: Shop) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Session, tool
+from callyard import Call, Session, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable

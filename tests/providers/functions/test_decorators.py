@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Envelope, EvalRule, Example, Functions, PublishError, Reason, Session, Tool, ToolError, Yard, tool
-from toolyard.model.spec import Annotations, Operation
-from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.decorators import ToolOptions
-from toolyard.providers.functions.signature import options_of
+from callyard import Call, Envelope, EvalRule, Example, Functions, PublishError, Reason, Session, Tool, ToolError, Yard, tool
+from callyard.model.spec import Annotations, Operation
+from callyard.providers.functions import tool_from
+from callyard.providers.functions.decorators import ToolOptions
+from callyard.providers.functions.signature import options_of
 
 
 class Point(BaseModel):
@@ -685,7 +685,7 @@ async def test_functions_may_come_from_several_places() -> None:
 
 def test_what_was_not_decorated_was_not_declared() -> None:
     class Marked:
-        __toolyard_tool__ = "something else"
+        __callyard_tool__ = "something else"
 
     assert options_of(ToolOptions, len) is None
     assert options_of(ToolOptions, Marked()) is None

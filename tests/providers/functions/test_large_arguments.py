@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from toolyard import Yard, tool
-from toolyard.model.schema import MAX_ISSUES
+from callyard import Yard, tool
+from callyard.model.schema import MAX_ISSUES
 
 MANY = 20_000
 

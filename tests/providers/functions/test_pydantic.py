@@ -10,12 +10,12 @@ import pytest
 from pydantic import BaseModel, Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
-from toolyard import PublishError, Tool
-from toolyard.dispatch.tool import InvalidArgumentsError
-from toolyard.model.envelope import encode
-from toolyard.model.schema import Issue
-from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.pydantic import pydantic_schema
+from callyard import PublishError, Tool
+from callyard.dispatch.tool import InvalidArgumentsError
+from callyard.model.envelope import encode
+from callyard.model.schema import Issue
+from callyard.providers.functions import tool_from
+from callyard.providers.functions.pydantic import pydantic_schema
 
 _NONE: Any = object()
 

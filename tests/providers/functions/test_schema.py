@@ -15,11 +15,11 @@ from pydantic import BaseModel, Field, TypeAdapter, computed_field
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError
 from typing_extensions import TypedDict
 
-from toolyard import Audio, Blob, Envelope, Image, PublishError, Text, Tool, Yard, tool
-from toolyard.model.simple_schema import fits_simple_schema
-from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.schema import SimpleType, output_of, simple_type
-from toolyard.providers.functions.signature import REQUIRED
+from callyard import Audio, Blob, Envelope, Image, PublishError, Text, Tool, Yard, tool
+from callyard.model.simple_schema import fits_simple_schema
+from callyard.providers.functions import tool_from
+from callyard.providers.functions.schema import SimpleType, output_of, simple_type
+from callyard.providers.functions.signature import REQUIRED
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

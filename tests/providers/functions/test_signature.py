@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 import pytest
 
-from toolyard import Call, PublishError, Session, Yard, tool
-from toolyard.providers.functions.signature import REQUIRED, Docstring, Parameter, Signature, read_docstring, read_signature
+from callyard import Call, PublishError, Session, Yard, tool
+from callyard.providers.functions.signature import REQUIRED, Docstring, Parameter, Signature, read_docstring, read_signature
 
 
 def _load() -> Any:

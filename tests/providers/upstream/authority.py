@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 from urllib.request import urlopen
 
-from toolyard.providers.upstream.oauth.metadata import StoredLogin
+from callyard.providers.upstream.oauth.metadata import StoredLogin
 
 SignIn = Callable[..., Coroutine[Any, Any, StoredLogin]]
 """How somebody signs in, who does whatever the page says."""

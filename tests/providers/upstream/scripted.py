@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from toolyard.providers.upstream.link import LinkError, Listener
-from toolyard.wire.messages import METHOD_NOT_FOUND, Fault, Id, encode_fault, encode_notification, encode_request, encode_result
+from callyard.providers.upstream.link import LinkError, Listener
+from callyard.wire.messages import METHOD_NOT_FOUND, Fault, Id, encode_fault, encode_notification, encode_request, encode_result
 
 Script = Mapping[str, Any]
 """By method: a result, a `Fault`, a `LinkError`, None for no answer, or a function from the params to one of these."""

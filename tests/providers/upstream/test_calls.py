@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard.model.content import UpstreamBlock
-from toolyard.model.errors import ToolError
-from toolyard.providers.upstream.calls import client_requests_of, decode_answer, link_failure_of, result_of
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard.model.content import UpstreamBlock
+from callyard.model.errors import ToolError
+from callyard.providers.upstream.calls import client_requests_of, decode_answer, link_failure_of, result_of
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.settings import UpstreamSettings
 
 IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png", "annotations": {"audience": ["user"]}}
 
@@ -120,10 +120,10 @@ def test_an_invalid_block_is_passed_on_and_has_no_bytes() -> None:
 @pytest.mark.parametrize(
     ("settings", "blame", "named", "actions"),
     [
-        ({}, "upstream", "'toolyard login shop'", ("toolyard login shop",)),
+        ({}, "upstream", "'callyard login shop'", ("callyard login shop",)),
         ({"headers": {"AUTHORIZATION": "Bearer x"}}, "upstream", "'Authorization' in 'headers' of the upstream 'shop'", ()),
-        ({"headers": {"X-Other": "x"}}, "upstream", "'toolyard login shop'", ("toolyard login shop",)),
-        ({"forward_headers": ("X-Key",)}, "upstream", "'X-Key' of the caller goes with calls alone", ("toolyard login shop",)),
+        ({"headers": {"X-Other": "x"}}, "upstream", "'callyard login shop'", ("callyard login shop",)),
+        ({"forward_headers": ("X-Key",)}, "upstream", "'X-Key' of the caller goes with calls alone", ("callyard login shop",)),
         ({"forward_headers": ("X-Key", "Authorization")}, "caller", "The 'Authorization' that came with the request", ()),
     ],
 )
@@ -135,4 +135,4 @@ def test_refused_credentials_say_who_can_provide_others(settings: dict[str, Any]
 
     assert (failure.code, failure.blame, tuple(failure.next_actions)) == ("unauthenticated", blame, actions)
     assert named in (failure.hint or "")
-    assert ("toolyard login" in (failure.hint or "")) is bool(actions)
+    assert ("callyard login" in (failure.hint or "")) is bool(actions)

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.catalogue import publish_uris, published_names, published_uri, upstream_uri
+from callyard.providers.upstream.catalogue import publish_uris, published_names, published_uri, upstream_uri
 
 
 def test_characters_outside_the_allowed_set_become_underscores() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.diff import Difference, FieldChange, diff_hash, differences
-from toolyard.providers.upstream.pins import Definition, Definitions, pin_of, read_accepted, store_accepted
+from callyard.providers.upstream.diff import Difference, FieldChange, diff_hash, differences
+from callyard.providers.upstream.pins import Definition, Definitions, pin_of, read_accepted, store_accepted
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from scripted import HANDSHAKE, MODERN, ScriptedLink
 
-from toolyard.providers.upstream import handshake
-from toolyard.providers.upstream.handshake import Handshake, ProbeLostError, negotiate
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import ClientSession
-from toolyard.wire.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault, Id
+from callyard.providers.upstream import handshake
+from callyard.providers.upstream.handshake import Handshake, ProbeLostError, negotiate
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.session import ClientSession
+from callyard.wire.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault, Id
 
 
 async def negotiated(link: ScriptedLink, era: Any = "auto", last_version: str | None = None) -> Handshake:

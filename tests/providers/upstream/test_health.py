@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from toolyard.providers.upstream.health import Breaker, Health
-from toolyard.providers.upstream.link import LinkError, LinkErrorKind
-from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
+from callyard.providers.upstream.health import Breaker, Health
+from callyard.providers.upstream.link import LinkError, LinkErrorKind
+from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 
 class Clock:

@@ -11,19 +11,19 @@ from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
 from test_provider import until
 from test_supervisor import TOOLS, Bench
 
-from toolyard import Yard
-from toolyard.model.content import MAX_BLOCKS
-from toolyard.model.elicitation import ClientRequest
-from toolyard.model.errors import ToolError
-from toolyard.providers.upstream import catalogue as catalogue_module
-from toolyard.providers.upstream.calls import client_requests_of, decode_answer, result_of
-from toolyard.providers.upstream.health import Status, read_status, write_status
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.provider import Upstream
-from toolyard.providers.upstream.session import CallContext, ClientSession
-from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
-from toolyard.wire.params import Client, Requests
-from toolyard.wire.versions import LATEST_HANDSHAKE
+from callyard import Yard
+from callyard.model.content import MAX_BLOCKS
+from callyard.model.elicitation import ClientRequest
+from callyard.model.errors import ToolError
+from callyard.providers.upstream import catalogue as catalogue_module
+from callyard.providers.upstream.calls import client_requests_of, decode_answer, result_of
+from callyard.providers.upstream.health import Status, read_status, write_status
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.provider import Upstream
+from callyard.providers.upstream.session import CallContext, ClientSession
+from callyard.providers.upstream.settings import Reshape, UpstreamSettings
+from callyard.wire.params import Client, Requests
+from callyard.wire.versions import LATEST_HANDSHAKE
 
 JUNK: Final[tuple[Any, ...]] = (None, True, -1, 1.5, "", "\x00\n", "x" * 5000, [], [1], [["a"]], [None], {}, {"a": {"b": []}})
 OLD: Final = Requests(LATEST_HANDSHAKE, Client("test", "1"))

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream import pins as pins_module
-from toolyard.providers.upstream.catalogue import Catalogue, Item, folder_of
-from toolyard.providers.upstream.pins import (
+from callyard.providers.upstream import pins as pins_module
+from callyard.providers.upstream.catalogue import Catalogue, Item, folder_of
+from callyard.providers.upstream.pins import (
     Definition,
     Key,
     LockError,
@@ -31,7 +31,7 @@ from toolyard.providers.upstream.pins import (
     pin_of,
     read_accepted,
 )
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.settings import UpstreamSettings
 
 TRUST = UpstreamSettings(command="shop")
 ASK = UpstreamSettings(command="shop", first="ask")
@@ -50,7 +50,7 @@ def catalogue(*tools: Item, **fields: Any) -> Catalogue:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolyard.lock"
+    return tmp_path / "callyard.lock"
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_changed_definition_is_withheld_and_the_reason_says_what_to_do(pins: P
     assert checked == PinCheck(
         withheld={
             Key("tool", "a"): "Its upstream changed it since it was accepted (description). "
-            "Look at it with 'toolyard diff shop', then 'toolyard accept shop a'."
+            "Look at it with 'callyard diff shop', then 'callyard accept shop a'."
         }
     )
 
@@ -113,7 +113,7 @@ def test_new_instructions_of_a_known_upstream_are_a_change(pins: Pins) -> None:
     checked = pins.check("shop", catalogue(instructions="Obey."), TRUST)
 
     assert list(checked.withheld) == [INSTRUCTIONS]
-    assert "'toolyard accept shop instructions'" in checked.withheld[INSTRUCTIONS]
+    assert "'callyard accept shop instructions'" in checked.withheld[INSTRUCTIONS]
 
 
 def test_a_new_tool_of_a_known_upstream_is_trusted_too(pins: Pins) -> None:
@@ -156,7 +156,7 @@ def test_upstreams_do_not_share_what_was_accepted(pins: Pins) -> None:
 def test_a_name_that_is_no_single_word_is_not_part_of_the_suggested_command(pins: Pins, name: str) -> None:
     [reason] = [reason for key, reason in pins.check("shop", catalogue(tool(name)), ASK).withheld.items() if key.name]
 
-    assert reason == "Nobody has accepted it yet. Look at it with 'toolyard diff shop', then 'toolyard accept shop'."
+    assert reason == "Nobody has accepted it yet. Look at it with 'callyard diff shop', then 'callyard accept shop'."
 
 
 def test_an_invalid_lock_withholds_everything(pins: Pins, path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -211,7 +211,7 @@ def test_of_two_processes_that_accept_different_definitions_the_first_wins(
 
 def test_pins_that_cannot_be_written_last_as_long_as_the_process(tmp_path: Path, state: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    pins = Pins(tmp_path / "missing" / ".." / "file" / "toolyard.lock", state=tmp_path / "file")
+    pins = Pins(tmp_path / "missing" / ".." / "file" / "callyard.lock", state=tmp_path / "file")
 
     assert names(pins.check("shop", catalogue(tool("a")), TRUST).accepted) == ["", "a"]
     assert names(pins.check("shop", catalogue(tool("a", "Other.")), TRUST).withheld) == ["a"]
@@ -302,7 +302,7 @@ def test_definitions_accepted_elsewhere_are_stored_when_they_are_seen_here(path:
 
 
 def test_beyond_the_limit_the_oldest_stored_definitions_are_dropped(pins: Pins, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.providers.upstream.pins._STORED_LIMIT", 2)
+    monkeypatch.setattr("callyard.providers.upstream.pins._STORED_LIMIT", 2)
     pins.check("shop", catalogue(tool("a"), tool("b")), TRUST)
 
     assert list(read_accepted(folder_of(state, "shop"))) == [
@@ -421,8 +421,8 @@ def locked(*names: str, upstream: str = "shop", description: str = "It does.") -
 
 
 def test_the_lock_is_beside_the_configuration_or_else_with_the_state(tmp_path: Path) -> None:
-    assert find_lock(tmp_path / "a" / "toolyard.toml", tmp_path) == tmp_path / "a" / "toolyard.lock"
-    assert find_lock(None, tmp_path) == tmp_path / "toolyard.lock"
+    assert find_lock(tmp_path / "a" / "callyard.toml", tmp_path) == tmp_path / "a" / "callyard.lock"
+    assert find_lock(None, tmp_path) == tmp_path / "callyard.lock"
 
 
 def test_a_written_lock_is_parsed_to_the_same_pins(path: Path) -> None:
@@ -469,7 +469,7 @@ def test_an_unchanged_lock_is_not_written(path: Path) -> None:
 
 
 def test_a_symbolic_link_to_the_lock_stays_one(path: Path, tmp_path: Path) -> None:
-    real = tmp_path / "real" / "toolyard.lock"
+    real = tmp_path / "real" / "callyard.lock"
     path.symlink_to(real)
     change_lock(path, lambda _: locked("a"))
 
@@ -548,8 +548,8 @@ def _replace(path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from toolyard.providers.upstream.pins import Definition
-from toolyard.providers.upstream.pins import change_lock, pin_of
+from callyard.providers.upstream.pins import Definition
+from callyard.providers.upstream.pins import change_lock, pin_of
 
 path, who = Path(sys.argv[1]), sys.argv[2]
 sys.stdin.readline()

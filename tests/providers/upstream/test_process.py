@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from wired import SERVER, RecordingListener, Wired, children, descriptors, is_alive, until
 
-from toolyard.providers.upstream import process, stdio
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.process import environment_of
-from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.transports import fastest_loop
+from callyard.providers.upstream import process, stdio
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.process import environment_of
+from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.transports import fastest_loop
 
 CHILD_SUBREAPER = 36
 CYCLES = 200
@@ -42,7 +42,7 @@ def test_a_program_inherits_few_variables_and_gets_all_of_its_own() -> None:
         "HOME": "/h",
         "LC_ALL": "C",
         "XDG_CACHE_HOME": "/c",
-        "TOOLYARD_API_KEYS": "secret",
+        "CALLYARD_API_KEYS": "secret",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "OPENAI_API_KEY": "secret",
         "PYTHONPATH": "/ours",
@@ -53,13 +53,13 @@ def test_a_program_inherits_few_variables_and_gets_all_of_its_own() -> None:
 
 
 async def test_a_program_does_not_inherit_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("SOME_API_KEY", "secret")
     async with Wired(tmp_path, env={"GIVEN": "1"}) as wired:
         names = (await wired.call("environment")).split()
 
     assert {"GIVEN", "PATH"} <= set(names)
-    assert not {"TOOLYARD_STATE_DIR", "SOME_API_KEY"} & set(names)
+    assert not {"CALLYARD_STATE_DIR", "SOME_API_KEY"} & set(names)
 
 
 async def test_a_program_runs_in_its_folder_and_is_found_from_there(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         pid = int(await wired.call("pid"))
 
     assert not is_alive(pid)
-    assert " toolyard 'bad' was ended by SIGKILL.\n" in wired.logged
+    assert " callyard 'bad' was ended by SIGKILL.\n" in wired.logged
 
 
 @pytest.mark.usefixtures("impatient")
@@ -125,7 +125,7 @@ async def test_a_program_gets_sigterm_before_sigkill(tmp_path: Path) -> None:
     async with Wired(tmp_path, "never_reads") as wired:
         wired.send("ping")
 
-    assert " toolyard 'bad' was ended by SIGTERM.\n" in wired.logged
+    assert " callyard 'bad' was ended by SIGTERM.\n" in wired.logged
 
 
 @pytest.mark.usefixtures("impatient", "first_process")
@@ -233,7 +233,7 @@ async def test_without_a_shell_programs_run_without_a_guard(
 
 
 def is_guard(pid: int) -> bool:
-    return b"toolyard-guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"callyard-guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.mark.usefixtures("first_process")

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.providers.upstream import process_log
-from toolyard.providers.upstream.process_log import LogReader, ProcessLog, rotated_path
+from callyard.providers.upstream import process_log
+from callyard.providers.upstream.process_log import LogReader, ProcessLog, rotated_path
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_two_processes_that_share_a_file_rotate_it_once(path: Path, monkeypatch:
 def test_output_beyond_the_rate_limit_is_counted_instead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(process_log, "_SECOND_BYTES", 1000)
-    monkeypatch.setattr("toolyard.providers.upstream.process_log.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("callyard.providers.upstream.process_log.time.monotonic", lambda: now[0])
     log = ProcessLog(path)
     log.feed(b"one\nhalf")
     log.feed(b"x" * 2000 + b"\n")
@@ -88,9 +88,9 @@ def test_output_beyond_the_rate_limit_is_counted_instead(path: Path, monkeypatch
     assert written(path) == [
         "stderr one",
         "stderr half",
-        "toolyard 4002 bytes are missing here, because too many came at a time.",
+        "callyard 4002 bytes are missing here, because too many came at a time.",
         "stderr two",
-        "toolyard 2000 bytes are missing here, because too many came at a time.",
+        "callyard 2000 bytes are missing here, because too many came at a time.",
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_line_over_the_limit_is_left_out(path: Path) -> None:
     log.add_line("stdout", b"y" * 20_000)
     log.close()
 
-    assert written(path)[:2] == ["toolyard A line of more than 16384 bytes is missing here.", "stderr short"]
+    assert written(path)[:2] == ["callyard A line of more than 16384 bytes is missing here.", "stderr short"]
     assert len(written(path)[2]) == len("stdout ") + 16_384
 
 
@@ -110,7 +110,7 @@ def test_the_tail_is_short_and_has_no_control_sequences(path: Path) -> None:
     assert log.tail == ""
     log.feed(b"\x1b[31mone\x1b[0m\r\nt\x07wo\n")
     log.add_line("stdout", b"usage: bad")
-    log.add_line("toolyard", b"not the program's")
+    log.add_line("callyard", b"not the program's")
     assert log.tail == "one\ntwo\nusage: bad"
     log.feed(b"".join(b"line %d\n" % number for number in range(100)))
     assert log.tail == "\n".join(f"line {number}" for number in range(80, 100))

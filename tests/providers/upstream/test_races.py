@@ -7,8 +7,8 @@ import pytest
 from scripted import HANDSHAKE, MODERN, ScriptedLink
 from test_supervisor import TOOLS, Bench, ask
 
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import CallContext
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.session import CallContext
 
 GONE = LinkError("lost", "It died.", sent=True)
 
@@ -178,7 +178,7 @@ async def test_a_request_that_cannot_be_encoded_releases_the_probe() -> None:
 
 
 async def test_a_restart_negotiates_the_era_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.providers.upstream.handshake.PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("callyard.providers.upstream.handshake.PROBE_SECONDS", 0.01)
     bench = Bench({**MODERN, **TOOLS, "tools/call": {}}, {**HANDSHAKE, **TOOLS, "server/discover": None, "tools/call": {}})
     async with bench.opened() as supervisor:
         await supervisor.refresh()

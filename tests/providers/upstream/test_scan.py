@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.pins import Definition
-from toolyard.providers.upstream.scan import ALL_RULES, Finding, scan, visible
+from callyard.providers.upstream.pins import Definition
+from callyard.providers.upstream.scan import ALL_RULES, Finding, scan, visible
 
 
 def found(text: str, **fields: Any) -> list[str]:

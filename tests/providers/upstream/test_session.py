@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from scripted import ScriptedLink
 
-from toolyard.dispatch.progress import Progress
-from toolyard.model.elicitation import ClientRequest
-from toolyard.model.errors import ToolError
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import NO_CALLER, CallContext, ClientSession
-from toolyard.wire.messages import Fault
-from toolyard.wire.params import Client, Requests
-from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE
+from callyard.dispatch.progress import Progress
+from callyard.model.elicitation import ClientRequest
+from callyard.model.errors import ToolError
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.session import NO_CALLER, CallContext, ClientSession
+from callyard.wire.messages import Fault
+from callyard.wire.params import Client, Requests
+from callyard.wire.versions import LATEST, LATEST_HANDSHAKE
 
 OLD = Requests(LATEST_HANDSHAKE, Client("test", "1"))
 NEW = Requests(LATEST, Client("test", "1"))

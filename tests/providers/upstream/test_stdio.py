@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from wired import RecordingListener, Wired, is_alive, until
 
-from toolyard.providers.upstream import process_log, stdio
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.process_log import ProcessLog
-from toolyard.providers.upstream.stdio import Stderr
+from callyard.providers.upstream import process_log, stdio
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.process_log import ProcessLog
+from callyard.providers.upstream.stdio import Stderr
 
 CALL = {"name": "echo", "arguments": {"text": "x"}}
 
@@ -94,7 +94,7 @@ async def test_the_end_of_a_program_is_reported_once_with_its_last_lines(tmp_pat
     assert error.private == "RuntimeError: The bad server was told to die."
     assert len(wired.listener.ends) == 1
     assert " stderr RuntimeError: The bad server was told to die.\n" in wired.logged
-    assert " toolyard 'bad' ended with exit code 3.\n" in wired.logged
+    assert " callyard 'bad' ended with exit code 3.\n" in wired.logged
 
 
 async def test_a_program_that_ends_before_its_first_message_is_unavailable(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ async def test_output_is_read_while_the_program_is_closed(tmp_path: Path) -> Non
         await until(lambda: bool(wired.listener.messages))
 
     assert " stderr bye\n" in wired.logged
-    assert " toolyard 'bad' ended with exit code 0.\n" in wired.logged
+    assert " callyard 'bad' ended with exit code 0.\n" in wired.logged
 
 
 async def test_the_last_lines_contain_no_secrets(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 from scripted import MODERN, Script, ScriptedLink
 from test_supervisor import TOOLS, Bench, ask
 
-from toolyard.providers.upstream import subscriptions
-from toolyard.providers.upstream.link import LinkError
-from toolyard.wire.messages import INVALID_PARAMS, Fault
-from toolyard.wire.params import SUBSCRIPTION
+from callyard.providers.upstream import subscriptions
+from callyard.providers.upstream.link import LinkError
+from callyard.wire.messages import INVALID_PARAMS, Fault
+from callyard.wire.params import SUBSCRIPTION
 
 LINK_LOST = LinkError("lost", "It died.", sent=True)
 CAPABILITIES: dict[str, Any] = {"tools": {}, "resources": {"subscribe": True}}

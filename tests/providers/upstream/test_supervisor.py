@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
 
-from toolyard.providers.upstream.catalogue import Catalogue
-from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError
-from toolyard.providers.upstream.session import NO_CALLER
-from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.supervisor import Observer, RefreshBackoff, Supervisor
-from toolyard.wire.messages import Fault
+from callyard.providers.upstream.catalogue import Catalogue
+from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError
+from callyard.providers.upstream.session import NO_CALLER
+from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.supervisor import Observer, RefreshBackoff, Supervisor
+from callyard.wire.messages import Fault
 
 TOOLS: Script = {"tools/list": {"tools": [{"name": "add"}]}, "resources/list": {}, "prompts/list": {"prompts": []}}
 DEAD = LinkError("lost", "It died.", sent=True)

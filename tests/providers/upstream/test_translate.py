@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from toolyard.model.profile import PINNED
-from toolyard.providers.upstream.catalogue import Catalogue
-from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
-from toolyard.providers.upstream.translate import UpstreamTool, prompts_of, resources_of, tools_of
+from callyard.model.profile import PINNED
+from callyard.providers.upstream.catalogue import Catalogue
+from callyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
+from callyard.providers.upstream.translate import UpstreamTool, prompts_of, resources_of, tools_of
 
 AT = UpstreamSettings(url="http://up.test")
 

@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import msgspec
 
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.stdio import StdioLink
-from toolyard.wire.messages import Id
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.stdio import StdioLink
+from callyard.wire.messages import Id
 
 TIMEOUT_S = 30.0
 SERVER = Path(__file__).parent / "servers" / "bad_server.py"

@@ -13,8 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from toolyard.testing import FakeClock
-from toolyard.transports.auth import Tokens
+from callyard.testing import FakeClock
+from callyard.transports.auth import Tokens
 
 NOW = 1_000_000.0
 

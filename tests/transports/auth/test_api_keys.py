@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, Refusal, digest_of, new_key
+from callyard.transports.auth import Admitted, ApiKey, ApiKeys, Refusal, digest_of, new_key
 
 
 def test_a_new_key_is_long_random_and_marked() -> None:

@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, Refusal, check_exposure, digest_of
-from toolyard.transports.auth.authenticator import bearer_of
+from callyard.transports.auth import Admitted, ApiKey, ApiKeys, Refusal, check_exposure, digest_of
+from callyard.transports.auth.authenticator import bearer_of
 
 
 def test_a_challenge_without_credentials_names_no_error() -> None:
-    assert Refusal("Come back with a key.").challenge(None) == 'Bearer realm="toolyard"'
+    assert Refusal("Come back with a key.").challenge(None) == 'Bearer realm="callyard"'
 
 
 def test_a_challenge_says_what_was_wrong_and_where_to_read_on() -> None:
     refusal = Refusal("The token has expired.", error="invalid_token", scopes=["read", "write"])
 
     assert refusal.challenge("https://yard.example/.well-known/oauth-protected-resource/mcp") == (
-        'Bearer realm="toolyard", error="invalid_token", error_description="The token has expired.", scope="read write", '
+        'Bearer realm="callyard", error="invalid_token", error_description="The token has expired.", scope="read write", '
         'resource_metadata="https://yard.example/.well-known/oauth-protected-resource/mcp"'
     )
 
@@ -70,7 +70,7 @@ def test_a_host_that_others_reach_is_not_served_without_a_guard(host: str) -> No
     with pytest.raises(ValueError, match="auth") as refused:
         check_exposure(host, None)
 
-    for word in ("[auth]", "api_keys", "toolyard key NAME", "issuer", "audience"):
+    for word in ("[auth]", "api_keys", "callyard key NAME", "issuer", "audience"):
         assert word in str(refused.value)
 
 

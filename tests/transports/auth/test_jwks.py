@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard.testing import FakeClock
-from toolyard.transports.auth import IssuerUnreachableError, Refusal, Tokens
-from toolyard.transports.auth.jwks import Issuer
+from callyard.testing import FakeClock
+from callyard.transports.auth import IssuerUnreachableError, Refusal, Tokens
+from callyard.transports.auth.jwks import Issuer
 
 if TYPE_CHECKING:
     from tests.transports.auth.conftest import FakeIssuer

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 
-from toolyard.testing import FakeClock
-from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, IssuerUnreachableError, Refusal, Tokens, digest_of, new_key
-from toolyard.transports.auth.authenticator import Admitted
-from toolyard.transports.auth.jwks import KeySet
-from toolyard.transports.auth.tokens import ClaimRules, TokenCache
+from callyard.testing import FakeClock
+from callyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, IssuerUnreachableError, Refusal, Tokens, digest_of, new_key
+from callyard.transports.auth.authenticator import Admitted
+from callyard.transports.auth.jwks import KeySet
+from callyard.transports.auth.tokens import ClaimRules, TokenCache
 
 if TYPE_CHECKING:
     from tests.transports.auth.conftest import FakeIssuer
@@ -156,7 +156,7 @@ async def test_who_brings_no_token_is_told_which_scopes_to_ask_for(make_tokens: 
     refusal = await refusal_of(make_tokens(scopes=["tools:read"]), header)
 
     assert (refusal.status, refusal.error) == (401, "")
-    assert refusal.challenge(None) == 'Bearer realm="toolyard", scope="tools:read"'
+    assert refusal.challenge(None) == 'Bearer realm="callyard", scope="tools:read"'
 
 
 @pytest.mark.parametrize("claims", [{}, {"scope": "a"}, {"scope": "ab"}, {"scp": ["a"]}, {"scope": 7}, {"scp": {"a": 1, "b": 2}}])
@@ -319,7 +319,7 @@ def test_tokens_say_which_extra_they_need_where_it_is_missing(missing: str, *, i
     code = f"""
 import sys
 sys.modules["{missing}"] = None
-from toolyard.transports.auth import Tokens
+from callyard.transports.auth import Tokens
 try:
     Tokens("https://issuer.example", "yard")
 except ImportError as error:
@@ -328,11 +328,11 @@ except ImportError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
 
     assert done.stdout
-    assert ("pip install 'toolyard[oauth]'" in done.stdout) == is_told
+    assert ("pip install 'callyard[oauth]'" in done.stdout) == is_told
 
 
 def test_a_yard_with_api_keys_alone_loads_no_packages_for_tokens() -> None:
-    code = "import sys, toolyard.transports.auth; print(*sys.modules)"
+    code = "import sys, callyard.transports.auth; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
 
     assert not {"jwt", "cryptography", "urllib.request", "http.client"} & set(done.stdout.split())

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from toolyard import Serving
-from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http import Http
-from toolyard.transports.http.admission import AccessCheck
-from toolyard.transports.http.request import RefusedError
+from callyard import Serving
+from callyard.transports.auth import ApiKey, ApiKeys, digest_of
+from callyard.transports.http import Http
+from callyard.transports.http.admission import AccessCheck
+from callyard.transports.http.request import RefusedError
 
 
 async def test_a_server_on_any_free_port_tells_which(serve: Any) -> None:

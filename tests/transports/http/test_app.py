@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Yard, resource, tool
-from toolyard.transports.http.protocol import Connection
+from callyard import Call, Yard, resource, tool
+from callyard.transports.http.protocol import Connection
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates, Reply

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
-from toolyard import Yard, asgi, tool
-from toolyard.transports.auth import Admitted, Refusal
-from toolyard.transports.http.request import TooLargeError, read_body
+from callyard import Yard, asgi, tool
+from callyard.transports.auth import Admitted, Refusal
+from callyard.transports.http.request import TooLargeError, read_body
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard.transports.http import server as server_module
-from toolyard.transports.http.protocol import Connection
+from callyard.transports.http import server as server_module
+from callyard.transports.http.protocol import Connection
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
@@ -335,7 +335,7 @@ async def test_who_sends_most_makes_room_for_the_others(serve: Any, monkeypatch:
 
 SERVER = """
 import sys
-from toolyard import Yard, serve, tool
+from callyard import Yard, serve, tool
 
 @tool(operation="query")
 async def add(a: int, b: int) -> int:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from toolyard import Yard, current_call, tool
-from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, IssuerUnreachableError, Refusal, digest_of
+from callyard import Yard, current_call, tool
+from callyard.transports.auth import Admitted, ApiKey, ApiKeys, IssuerUnreachableError, Refusal, digest_of
 
 ARGUMENTS = {"a": 1, "b": 2}
 INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
@@ -41,7 +41,7 @@ async def test_without_a_key_nothing_is_answered_but_how_to_come_in(serve: Any) 
     for headers in ({}, {"X-API-Key": "ty_wrong"}, {"Authorization": "Bearer ty_wrong"}, {"Authorization": "Basic x"}):
         reply = await server.ask("add", ARGUMENTS, headers=headers)
         assert reply.status == 401
-        assert reply.headers["www-authenticate"].startswith('Bearer realm="toolyard"')
+        assert reply.headers["www-authenticate"].startswith('Bearer realm="callyard"')
     assert not server.records
     assert (await server.request("GET", "/healthz")).status == 200
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard.config.settings import Serving
-from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http.admission import Connections, Throttle
+from callyard.config.settings import Serving
+from callyard.transports.auth import ApiKey, ApiKeys, digest_of
+from callyard.transports.http.admission import Connections, Throttle
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from pydantic import Field
 
-from toolyard import Call, Yard, current_call, tool
+from callyard import Call, Yard, current_call, tool
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

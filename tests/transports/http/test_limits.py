@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolyard import BudgetSettings, Limits, QueueSettings, RateSettings, Yard, tool
+from callyard import BudgetSettings, Limits, QueueSettings, RateSettings, Yard, tool
 
 META = "io.modelcontextprotocol/"
 
@@ -63,7 +63,7 @@ async def test_a_call_that_cannot_start_before_its_client_gives_up_says_so(serve
     held = await server.call("hang")
     await until(lambda: server.yard.calls_in_flight == 1)
 
-    late = await server.ask("add", {"a": 1, "b": 2}, meta={"toolyard/timeout_ms": 100})
+    late = await server.ask("add", {"a": 1, "b": 2}, meta={"callyard/timeout_ms": 100})
     await held.close()
 
     error = envelope(late)["error"]

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Yard, resource, tool
-from toolyard.server import notifications
+from callyard import Yard, resource, tool
+from callyard.server import notifications
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Extra

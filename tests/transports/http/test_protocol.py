@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.transports.http.head import Head, reusable_head
-from toolyard.transports.http.protocol import Connection
+from callyard.transports.http.head import Head, reusable_head
+from callyard.transports.http.protocol import Connection
 
 START = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2025-11-25\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Serving
-from toolyard._internal.timer import SharedTimers
-from toolyard.transports.http.response import AsgiWriter, Response
-from toolyard.wire.params import LEVELS
+from callyard import Serving
+from callyard._internal.timer import SharedTimers
+from callyard.transports.http.response import AsgiWriter, Response
+from callyard.wire.params import LEVELS
 
 
 class Client:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Yard, tool
-from toolyard.transports.http import sessions as http_sessions
+from callyard import Call, Yard, tool
+from callyard.transports.http import sessions as http_sessions
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Yard, asgi, tool
-from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http import sessions as http_sessions
-from toolyard.transports.http.sessions import Stream
+from callyard import Call, Yard, asgi, tool
+from callyard.transports.auth import ApiKey, ApiKeys, digest_of
+from callyard.transports.http import sessions as http_sessions
+from callyard.transports.http.sessions import Stream
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
@@ -385,7 +385,7 @@ async def test_a_batch_is_refused_where_the_version_has_none(serve: Any) -> None
 
 
 async def test_a_question_in_a_session_is_asked_on_the_stream_and_answered_by_a_post(serve: Any) -> None:
-    from toolyard import Call, Yard, tool  # noqa: PLC0415 - the only test that needs a tool of its own
+    from callyard import Call, Yard, tool  # noqa: PLC0415 - the only test that needs a tool of its own
 
     @tool
     async def greet(call: Call) -> str:

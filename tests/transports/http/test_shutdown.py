@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Limits, Serving, Yard
-from toolyard.launch.serve import make_transport
+from callyard import Limits, Serving, Yard
+from callyard.launch.serve import make_transport
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates, Stubborn
 
 SOURCE = """
 import asyncio, sys
-from toolyard import Yard, tool, serve
+from callyard import Yard, tool, serve
 
 @tool
 async def nap(seconds: float) -> str:

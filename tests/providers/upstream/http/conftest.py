@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from raw_servers import Behaviour, Connect, RawServer, RecordingListener, Serve
 
-from toolyard.providers.upstream.http import HttpLink
-from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.http import HttpLink
+from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link
+from callyard.providers.upstream.settings import UpstreamSettings
 
 
 @pytest.fixture

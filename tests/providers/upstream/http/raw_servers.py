@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from toolyard.providers.upstream.link import LinkError
-from toolyard.wire.messages import Id
+from callyard.providers.upstream.link import LinkError
+from callyard.wire.messages import Id
 
 __all__ = [
     "TIMEOUT_S",

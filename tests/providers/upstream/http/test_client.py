@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from raw_servers import Connect, Request, Serve, answers, notification, request_message, result_message, until
 
-from toolyard.providers.upstream.http import client, exchange
+from callyard.providers.upstream.http import client, exchange
 
 
 async def call(link: Any, listener: Any, *numbers: int) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from raw_servers import Connect, Request, Serve, answers, notification, request_message, result_message
 
-from toolyard.providers.upstream.http import HttpLink
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.http import HttpLink
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.settings import UpstreamSettings
 
 MODERN = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "add"}
 
@@ -26,7 +26,7 @@ async def test_a_message_is_posted_with_its_headers_and_its_answer_comes_back(se
     assert (request.method, request.target, request.body) == ("POST", "/mcp", request_message(7))
     assert dict(request.pairs) == {
         "host": server.url.split("/")[2],
-        "user-agent": "toolyard/0.1.0",
+        "user-agent": "callyard/0.1.0",
         "accept": "application/json, text/event-stream",
         "content-type": "application/json",
         "accept-encoding": "identity",
@@ -110,7 +110,7 @@ async def test_the_messages_of_a_response_stream_belong_to_the_request(serve: Se
 
 
 async def test_a_stream_that_goes_on_after_its_response_is_closed(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.providers.upstream.http.link._LINGER_SECONDS", 0.0)
+    monkeypatch.setattr("callyard.providers.upstream.http.link._LINGER_SECONDS", 0.0)
 
     async def talk(request: Request) -> None:
         await request.stream()
@@ -182,7 +182,7 @@ async def test_the_session_of_the_first_response_is_sent_from_then_on_and_delete
 
 
 async def test_an_unanswered_delete_does_not_delay_closing(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.providers.upstream.http.link._GOODBYE_SECONDS", 0.0)
+    monkeypatch.setattr("callyard.providers.upstream.http.link._GOODBYE_SECONDS", 0.0)
 
     async def greet(request: Request) -> None:
         if request.method == "POST":

@@ -8,8 +8,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.http.client import Connection
-from toolyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.http.client import Connection
+from callyard.providers.upstream.link import LinkError
 
 BODY = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Twice: a\r\nX-Twice: b\r\n"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from raw_servers import Connect, Request, Serve, answers, failed_call, request_message, result_message
 
-from toolyard.providers.upstream.http import HttpLink
-from toolyard.providers.upstream.link import NO_CREDENTIALS, LinkError
-from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.transports import fastest_loop
-from toolyard.wire.messages import Id
+from callyard.providers.upstream.http import HttpLink
+from callyard.providers.upstream.link import NO_CREDENTIALS, LinkError
+from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.transports import fastest_loop
+from callyard.wire.messages import Id
 
 
 def sends(*pieces: bytes, close: bool = False) -> Callable[[Request], Any]:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from raw_servers import Connect, RecordingListener
 
-from toolyard import Call, Serving, Yard, tool
-from toolyard.launch.serve import serve_forever
-from toolyard.providers.upstream.http import SseLink, client
-from toolyard.wire.messages import encode_notification
-from toolyard.wire.params import Client, Requests
-from toolyard.wire.versions import VERSIONS
+from callyard import Call, Serving, Yard, tool
+from callyard.launch.serve import serve_forever
+from callyard.providers.upstream.http import SseLink, client
+from callyard.wire.messages import encode_notification
+from callyard.wire.params import Client, Requests
+from callyard.wire.versions import VERSIONS
 
 TWIN = Path(__file__).parents[3] / "interop" / "sdk_twin.py"
 CLIENT = Client("t", "1")

@@ -19,7 +19,7 @@ from raw_servers import (
     until,
 )
 
-from toolyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.link import LinkError
 
 
 class FakeCredentials:
@@ -303,12 +303,12 @@ async def test_without_credentials_the_message_fails_unsent(serve: Serve, connec
 
 async def test_a_failed_renewal_reports_its_reason(serve: Serve, connect: Connect) -> None:
     server = await serve(guarded("new"))
-    credentials = FakeCredentials("old", fails=LinkError("unauthenticated", "Run 'toolyard login there'."))
+    credentials = FakeCredentials("old", fails=LinkError("unauthenticated", "Run 'callyard login there'."))
     link, listener = await connect(server.url, credentials=credentials)
 
     error = await failed_call(link, listener)
 
-    assert (error.kind, error.message) == ("unauthenticated", "Run 'toolyard login there'.")
+    assert (error.kind, error.message) == ("unauthenticated", "Run 'callyard login there'.")
     assert (error.status, error.challenge, error.text) == (401, "Bearer scope=x", "Who are you?")
 
 

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from raw_servers import Connect, Request, Serve, notification, request_message, result_message
 
-from toolyard.providers.upstream.http import SseLink
-from toolyard.providers.upstream.http.exchange import MAX_ONE_WAY
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.http import SseLink
+from callyard.providers.upstream.http.exchange import MAX_ONE_WAY
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.settings import UpstreamSettings
 
 
 def event(kind: str, data: bytes) -> bytes:

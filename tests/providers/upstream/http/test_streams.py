@@ -6,8 +6,8 @@ import json
 import pytest
 from raw_servers import Connect, Request, Serve, notification, request_message, result_message, until
 
-from toolyard.providers.upstream.http import link as http_link
-from toolyard.providers.upstream.http.link import delay_before
+from callyard.providers.upstream.http import link as http_link
+from callyard.providers.upstream.http.link import delay_before
 
 OLDER = {"MCP-Protocol-Version": "2025-11-25"}
 

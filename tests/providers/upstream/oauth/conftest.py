@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from authority import Authority, SignIn, browse, serving_authority
 
-from toolyard.providers.upstream.oauth.metadata import StoredLogin
-from toolyard.providers.upstream.oauth.signin import sign_in
-from toolyard.providers.upstream.settings import Login, UpstreamSettings
+from callyard.providers.upstream.oauth.metadata import StoredLogin
+from callyard.providers.upstream.oauth.signin import sign_in
+from callyard.providers.upstream.settings import Login, UpstreamSettings
 
 
 @pytest.fixture(autouse=True)

@@ -12,16 +12,16 @@ import pytest
 from authority import TOOL, Authority, SignIn
 from scripted import until
 
-from toolyard import Yard
-from toolyard.dispatch.call import Channel
-from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.http.link import HttpLink
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.oauth.credentials import OAuthCredentials, load_signin
-from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
-from toolyard.providers.upstream.oauth.vault import Vault
-from toolyard.providers.upstream.provider import Upstream, make_upstream
-from toolyard.providers.upstream.settings import Login, UpstreamSettings
+from callyard import Yard
+from callyard.dispatch.call import Channel
+from callyard.providers.upstream.catalogue import folder_of
+from callyard.providers.upstream.http.link import HttpLink
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.oauth.credentials import OAuthCredentials, load_signin
+from callyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
+from callyard.providers.upstream.oauth.vault import Vault
+from callyard.providers.upstream.provider import Upstream, make_upstream
+from callyard.providers.upstream.settings import Login, UpstreamSettings
 
 CHALLENGE = 'Bearer error="invalid_token"'
 MORE = 'Bearer error="insufficient_scope", scope="write"'
@@ -47,7 +47,7 @@ async def test_without_a_login_no_header_is_sent_until_somebody_signs_in(authori
     credentials = made(authority, tmp_path)
     assert credentials.ready() == {}
 
-    with pytest.raises(LinkError, match="toolyard login shop") as caught:
+    with pytest.raises(LinkError, match="callyard login shop") as caught:
         await credentials.renew(authority.challenge)
     assert caught.value.kind == "unauthenticated"
     assert credentials.ready() == {}
@@ -144,7 +144,7 @@ async def test_a_token_without_a_refresh_token_is_used_until_it_is_refused(autho
 
     assert await credentials.renew("")
     assert credentials.ready() is not None
-    with pytest.raises(LinkError, match="toolyard login shop"):
+    with pytest.raises(LinkError, match="callyard login shop"):
         await credentials.renew(CHALLENGE)
 
 
@@ -264,7 +264,7 @@ async def test_a_yard_uses_the_last_login_and_none_after_a_logout(authority: Aut
         answer = await yard.call("shop__greet")
 
     assert answer.error is not None
-    assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("toolyard login shop",))
+    assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("callyard login shop",))
     assert authority.shown[-1][1] == ""
 
 
@@ -365,7 +365,7 @@ async def test_the_missing_scope_is_stored_for_the_next_login(authority: Authori
     assert stored is not None
     await log_in(stored)
     assert authority.asked("/authorize")[-1]["scope"] == "read write"
-    with pytest.raises(LinkError, match="toolyard login shop"):
+    with pytest.raises(LinkError, match="callyard login shop"):
         await credentials.renew('Bearer error="insufficient_scope"')
 
 
@@ -383,17 +383,17 @@ async def test_a_client_gets_tokens_by_itself(authority: Authority, tmp_path: Pa
 
 
 async def test_missing_packages_are_reported(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("toolyard.providers.upstream.oauth.", "httpx2"))]:
+    for name in [name for name in sys.modules if name.startswith(("callyard.providers.upstream.oauth.", "httpx2"))]:
         if name.rpartition(".")[2] in {"signin", "http", "discovery", "httpx2"}:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "httpx2", None)
 
-    with pytest.raises(LinkError, match=r"pip install 'toolyard\[login\]'"):
+    with pytest.raises(LinkError, match=r"pip install 'callyard\[login\]'"):
         await made(authority, tmp_path, CLIENT).renew(authority.challenge)
 
 
 def test_a_defect_of_ours_is_not_taken_for_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "toolyard.providers.upstream.oauth.signin", None)
+    monkeypatch.setitem(sys.modules, "callyard.providers.upstream.oauth.signin", None)
 
     with pytest.raises(ModuleNotFoundError):
         load_signin()
@@ -428,7 +428,7 @@ async def test_a_yard_names_the_command_and_notices_the_login(authority: Authori
         authority.refresh_tokens.clear()
         answer = await yard.call("shop__greet")
         assert answer.error is not None
-        assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("toolyard login shop",))
+        assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("callyard login shop",))
         assert upstream.status().state == "auth_needed"
 
         vault.write(await log_in())
@@ -443,7 +443,7 @@ async def test_a_missing_scope_for_one_tool_does_not_affect_the_others(authority
         await upstream.wait_ready()
         answer = await yard.call("shop__greet")
         assert answer.error is not None
-        assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("toolyard login shop",))
+        assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("callyard login shop",))
         assert upstream.status().state == "ready"
 
         authority.wanted = {"read"}
@@ -467,7 +467,7 @@ async def test_a_login_is_renewed_after_a_refusal_without_a_challenge(
             answer = await yard.call("shop__greet")
 
     assert answer.error is not None
-    assert "'toolyard login shop'" in answer.error.message
+    assert "'callyard login shop'" in answer.error.message
     assert "upstream_changed upstream=shop state=auth_needed" in caplog.text
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from authority import Authority, SignIn
 
-from toolyard.providers.upstream.oauth.http import OAuthHttp, is_local, open_http
-from toolyard.providers.upstream.oauth.metadata import LoginError, challenge_parameter, needs_more_scope
+from callyard.providers.upstream.oauth.http import OAuthHttp, is_local, open_http
+from callyard.providers.upstream.oauth.metadata import LoginError, challenge_parameter, needs_more_scope
 
 RESOURCE = "/.well-known/oauth-protected-resource"
 SERVER = "/.well-known/oauth-authorization-server"

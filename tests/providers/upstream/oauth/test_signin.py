@@ -15,12 +15,12 @@ from authority import Authority, SignIn, browse, id_token, query_of
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.oauth.credentials import OAuthCredentials
-from toolyard.providers.upstream.oauth.metadata import IdentityAssertion, LoginError, StoredLogin, Token
-from toolyard.providers.upstream.oauth.signin import obtain, refresh, revoke, sign_in
-from toolyard.providers.upstream.oauth.vault import Vault
-from toolyard.providers.upstream.settings import Identity, Login, UpstreamSettings
+from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.oauth.credentials import OAuthCredentials
+from callyard.providers.upstream.oauth.metadata import IdentityAssertion, LoginError, StoredLogin, Token
+from callyard.providers.upstream.oauth.signin import obtain, refresh, revoke, sign_in
+from callyard.providers.upstream.oauth.vault import Vault
+from callyard.providers.upstream.settings import Identity, Login, UpstreamSettings
 
 
 def pem(key: Any) -> str:
@@ -504,7 +504,7 @@ async def test_only_the_first_authorization_server_gets_the_configured_secret(au
     asked = len(authority.asked("/token"))
     other = move(authority)
 
-    with pytest.raises(LoginError, match="toolyard logout shop"):
+    with pytest.raises(LoginError, match="callyard logout shop"):
         await log_in(stored, **client)
     assert len(authority.asked("/token")) == asked
 
@@ -566,7 +566,7 @@ async def test_an_identity_assertion_renews_the_login_until_it_expires(authority
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))
     credentials = credentials_of(authority, tmp_path, login)
-    with pytest.raises(LinkError, match="toolyard login shop"):
+    with pytest.raises(LinkError, match="callyard login shop"):
         await credentials.renew(REFUSED)
 
     Vault(tmp_path, authority.url).write(await log_in(**login))
@@ -575,7 +575,7 @@ async def test_an_identity_assertion_renews_the_login_until_it_expires(authority
 
     authority.id_tokens.clear()
     authority.refresh_tokens.clear()
-    with pytest.raises(LinkError, match="toolyard login shop"):
+    with pytest.raises(LinkError, match="callyard login shop"):
         await credentials.renew(REFUSED)
 
 
@@ -611,7 +611,7 @@ async def test_a_missing_scope_is_requested_once(authority: Authority, log_in: S
 
     await credentials.renew(MORE)
     assert authority.asked("/token")[-1]["scope"] == "read write"
-    with pytest.raises(LinkError, match="toolyard login shop"):
+    with pytest.raises(LinkError, match="callyard login shop"):
         await credentials.renew(MORE)
     assert len(authority.asked("/token")) == 2
 

@@ -11,9 +11,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from toolyard.providers.upstream.oauth import vault as vaults
-from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin, Token
-from toolyard.providers.upstream.oauth.vault import Vault, stored_url
+from callyard.providers.upstream.oauth import vault as vaults
+from callyard.providers.upstream.oauth.metadata import LoginError, StoredLogin, Token
+from callyard.providers.upstream.oauth.vault import Vault, stored_url
 
 KEPT = StoredLogin(url="https://shop.example/mcp", token=Token(access_token="precious"))  # noqa: S106 - the word
 
@@ -199,8 +199,8 @@ def run_with_keyring(step: str, folder: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from toolyard.providers.upstream.oauth.metadata import StoredLogin, Token
-from toolyard.providers.upstream.oauth.vault import Vault
+from callyard.providers.upstream.oauth.metadata import StoredLogin, Token
+from callyard.providers.upstream.oauth.vault import Vault
 stored = StoredLogin(url={KEPT.url!r}, token=Token(access_token="precious"))
 vault = Vault(Path(sys.argv[1]) / "shop", stored.url)
 {_STEPS[step]}
@@ -214,7 +214,7 @@ def test_a_real_keyring_shares_a_login_between_processes(tmp_path: Path) -> None
     note = (tmp_path / "shop" / "tokens.json").read_text()
     [held] = (tmp_path / "home").rglob("*.cfg")
     assert json.loads(note) == {"kept_in": "keyring", "user": str(tmp_path / "shop")}
-    assert "toolyard" in held.read_text()
+    assert "callyard" in held.read_text()
 
     run_with_keyring("read", tmp_path)
     run_with_keyring("forget", tmp_path)

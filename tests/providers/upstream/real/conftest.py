@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pinned_packages import NODE, installed, python_with
 
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.settings import UpstreamSettings
 
 HERE = Path(__file__).parent
 SDK_SERVER = HERE / "sdk_server.py"

@@ -12,11 +12,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from scripted import until
 
-from toolyard import Caller, Envelope, Yard
-from toolyard.config.settings import Serving
-from toolyard.providers.upstream.provider import Upstream, make_upstream
-from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.transports.memory import Memory
+from callyard import Caller, Envelope, Yard
+from callyard.config.settings import Serving
+from callyard.providers.upstream.provider import Upstream, make_upstream
+from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.transports.memory import Memory
 
 __all__ = ["NEW", "OLD", "in_front", "opened", "refusal", "until"]
 

@@ -13,11 +13,11 @@ from fronts import NEW, OLD
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from toolyard import Call, Serving, Yard, tool
-from toolyard.launch.serve import serve_forever
-from toolyard.providers.upstream.provider import make_upstream
-from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.state.sqlite import SqliteStore
+from callyard import Call, Serving, Yard, tool
+from callyard.launch.serve import serve_forever
+from callyard.providers.upstream.provider import make_upstream
+from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.state.sqlite import SqliteStore
 
 SENT: Final = {"Authorization": "Bearer of-the-caller", "X-API-Key": "key-of-the-caller", "Cookie": "id=of-the-caller", "X-Tenant": "tea"}
 

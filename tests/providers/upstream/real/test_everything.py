@@ -9,9 +9,9 @@ import pytest
 from fronts import NEW, OLD, in_front, opened, refusal, until
 from mcp_types import CreateMessageResult, ElicitResult, PromptReference, TextContent
 
-from toolyard.config.settings import Serving
-from toolyard.providers.upstream.provider import make_upstream
-from toolyard.yard import Yard
+from callyard.config.settings import Serving
+from callyard.providers.upstream.provider import make_upstream
+from callyard.yard import Yard
 
 every_carrier = pytest.mark.parametrize("carrier", ["stdio", "http", "sse"])
 TOOLS = {"every__echo", "every__get-sum", "every__get-structured-content", "every__trigger-elicitation-request"}

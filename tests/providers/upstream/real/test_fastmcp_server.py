@@ -16,8 +16,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import ElicitResult
 
-from toolyard import Yard
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard import Yard
+from callyard.providers.upstream.settings import UpstreamSettings
 
 every_way = pytest.mark.parametrize(("carrier", "era"), [(carrier, era) for carrier in ("stdio", "http") for era in ("2025", "2026")])
 
@@ -98,7 +98,7 @@ async def test_the_configuration_file_of_a_client_is_served_as_it_is(tmp_path: P
     servers = {"pipe": fastmcp("stdio"), "web": fastmcp("http")}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    arguments = ["-m", "toolyard", "serve", str(tmp_path / "mcp.json")]
+    arguments = ["-m", "callyard", "serve", str(tmp_path / "mcp.json")]
     program = StdioServerParameters(command=sys.executable, args=arguments, env=environment)
     changed = anyio.Event()
 

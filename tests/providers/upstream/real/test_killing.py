@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from fronts import opened, refusal, until
 
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.settings import UpstreamSettings
 
 BAD: Final = Path(__file__).parent.parent / "servers" / "bad_server.py"
 CYCLES: Final = 200

@@ -5,7 +5,7 @@ from typing import Any
 
 from fronts import NEW, OLD, in_front, opened, refusal
 
-from toolyard.model.spec import Operation
+from callyard.model.spec import Operation
 
 
 async def test_files_are_written_read_and_refused(tmp_path: Path, reference: Any) -> None:

@@ -11,9 +11,9 @@ import anyio
 from mcp import Client, StdioServerParameters
 from msgspec.structs import replace
 
-from toolyard._internal.project import find_project, project_dir
-from toolyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
-from toolyard.providers.upstream.settings import UpstreamSettings
+from callyard._internal.project import find_project, project_dir
+from callyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
+from callyard.providers.upstream.settings import UpstreamSettings
 
 BAD: Final = Path(__file__).parent.parent / "servers" / "bad_server.py"
 ECHO: Final = {"name": "echo", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
@@ -39,15 +39,15 @@ def write(folder: Path) -> None:
         lines += [f"connect_seconds = {FOR_EVER}", f"list_seconds = {FOR_EVER}", 'pin = "off"']  # what was seen is less than what is there
         there = settings if settings.url else replace(settings, cwd=str(folder))  # a command of a file runs in the file's folder
         kept = Catalogue(endpoint_hash=endpoint_hash(there), seen=time.time() - 10**6, version="2026-07-28", tools=(ECHO,))
-        save(folder_of(project_dir(folder / "state", find_project(folder / "toolyard.toml")), name), kept)
-    (folder / "toolyard.toml").write_text("\n".join(lines))
+        save(folder_of(project_dir(folder / "state", find_project(folder / "callyard.toml")), name), kept)
+    (folder / "callyard.toml").write_text("\n".join(lines))
 
 
 def served(folder: Path) -> StdioServerParameters:
     """Return the command that serves that file."""
-    environment = {**os.environ, "TOOLYARD_STATE_DIR": str(folder / "state")}
+    environment = {**os.environ, "CALLYARD_STATE_DIR": str(folder / "state")}
     return StdioServerParameters(
-        command=sys.executable, args=["-m", "toolyard", "serve", str(folder / "toolyard.toml")], env=environment, cwd=str(folder)
+        command=sys.executable, args=["-m", "callyard", "serve", str(folder / "callyard.toml")], env=environment, cwd=str(folder)
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from fronts import NEW, OLD, in_front, opened, until
 from mcp.client.subscriptions import ResourceUpdated
 
-from toolyard import Yard
+from callyard import Yard
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")  # what only the older era has
 

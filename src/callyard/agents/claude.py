@@ -1,0 +1,364 @@
+"""The runtime of the Claude Agent SDK: the only file that calls its `query`.
+
+The SDK runs Claude Code as a subprocess for each turn, which keeps the conversation in files of its own.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import subprocess
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from callyard._internal.logfmt import log_value
+from callyard._internal.mask import mask_text
+from callyard.agents.events import Source, StreamEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, ToolResult
+from callyard.agents.runtime import TurnRequest
+from callyard.inject.claude import SERVER_NAME, check_server_names, claude_instructions, claude_options
+from callyard.inject.plain import Conversation, import_sdk
+from callyard.model.errors import CodeName, ToolError, shortened
+
+__all__ = ["ASK_TOOL", "ClaudeRuntime"]
+
+ASK_TOOL: Final = "AskUserQuestion"
+"""The SDK's own tool by which the model asks the person; it is answered here, and runs nothing."""
+_MAX_MESSAGE: Final = 500
+_STDERR_LINES: Final = 20
+_LOST: Final = "No conversation found"
+_TOO_LONG: Final = "is too long"
+_FAILURES: Final[Mapping[str, tuple[CodeName, str]]] = {
+    "authentication_failed": ("unauthenticated", "Set ANTHROPIC_API_KEY in the environment of the server, or log in with 'claude'."),
+    "billing_error": ("budget_exceeded", "Look at the account of the model's provider."),
+    "rate_limit": ("rate_limited", "Send the message again later."),
+    _TOO_LONG: ("too_large", "Send a shorter message, or begin another session."),
+}
+"""The code and the hint for what the model fails with, by the SDK's word, or by a part of its text."""
+_OTHER_FAILURE: Final[tuple[CodeName, str]] = ("upstream_error", "Send the message again, or another one.")
+_OLDEST: Final = (2, 1, 248)
+"""The first version of Claude Code that takes a message as it is written; an older one would read any file that it names."""
+_VERSION_S: Final = 60.0
+_log = logging.getLogger(__name__)
+
+
+class ClaudeRuntime:
+    """Runs turns with the Claude Agent SDK."""
+
+    name = "claude"
+    has_folder = True
+
+    def __init__(self, options: Any = None) -> None:
+        """Take `ClaudeAgentOptions` as the base of every query; by default the agent has the yard's tools alone and can ask.
+
+        Raises:
+            ValueError: The options have a permission callback: the manager asks the person itself.
+        """
+        if options is not None and options.can_use_tool is not None:
+            raise ValueError("The manager asks the person itself: leave 'can_use_tool' out.")
+        self._options = options
+        self._has_checked = False
+
+    def check(self) -> None:
+        """Check that the SDK is there.
+
+        Raises:
+            ImportError: It is not installed.
+        """
+        import_sdk("claude_agent_sdk", extra="claude")
+        import_sdk("mcp.server", extra="claude")
+
+    def check_servers(self, names: Iterable[str]) -> None:
+        """Check that the host can add MCP servers of these names.
+
+        Raises:
+            ValueError: One is reserved for the yard.
+        """
+        check_server_names(names)
+
+    async def forget(self, sdk_session_id: str) -> None:
+        """Delete the files in which Claude Code keeps a conversation."""
+        sdk = import_sdk("claude_agent_sdk", extra="claude")
+        with suppress(FileNotFoundError):
+            await asyncio.to_thread(sdk.delete_session, sdk_session_id)
+
+    async def run(self, request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        """Run one turn, and yield what happens.
+
+        Raises:
+            ToolError: The turn failed.
+        """
+        sdk = import_sdk("claude_agent_sdk", extra="claude")
+        stderr: list[str] = []
+        options = self._query_options(sdk, request, stderr)
+        await self._check_version(options)
+        reader = _Messages(request.conversation)
+        has_started = False
+        try:
+            async with aclosing(sdk.query(prompt=_prompt(request.content), options=options)) as messages:
+                async for message in messages:
+                    has_started = True
+                    kind = type(message).__name__
+                    if kind == "SystemMessage" and message.subtype == "init":
+                        _check_number(message.data.get("claude_code_version"))  # it may be one that the SDK found by itself
+                        await request.remember(message.data["session_id"])
+                    elif kind == "ResultMessage":
+                        await self._end(request, message, reader.failure)
+                    for event in reader.read(kind, message):
+                        yield event
+        except Exception as error:
+            if not isinstance(error, sdk.ClaudeSDKError) and type(error) is not Exception:  # the SDK raises that one, too
+                raise
+            await self._explain(request, error, stderr, has_started=has_started)
+
+    async def _check_version(self, options: Any) -> None:
+        """Check that a program of the host takes messages as they are written; the SDK's own does.
+
+        Raises:
+            ToolError: `runtime_unavailable`: It is too old, or does not start.
+        """
+        if options.cli_path is None or self._has_checked:
+            return
+        try:
+            said = await asyncio.to_thread(_run_version, str(options.cli_path))
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.warning("claude_failed error=%s", log_value(mask_text(str(error)[:_MAX_MESSAGE])))
+            raise _not_started() from error
+        _check_number(said)
+        self._has_checked = True
+
+    def _query_options(self, sdk: Any, request: TurnRequest, stderr: list[str]) -> Any:
+        """Return the options of one query: the host's, and what belongs to this turn."""
+        base = self._options or sdk.ClaudeAgentOptions(tools=[ASK_TOOL], setting_sources=[])
+        _check_bypass(request.permission_mode, base.env)
+        own: Any = base.mcp_servers
+        if not isinstance(own, Mapping):
+            raise TypeError("Give 'mcp_servers' as a dict, so that the yard's servers can be added.")
+
+        def keep(line: str) -> None:
+            stderr.append(line)
+            del stderr[:-_STDERR_LINES]
+
+        options = replace(
+            base,
+            cwd=request.cwd or base.cwd,
+            include_partial_messages=True,
+            permission_mode=request.permission_mode,
+            model=request.model or base.model,
+            resume=request.resume or None,
+            can_use_tool=_permission_callback(sdk, request),
+            system_prompt=base.system_prompt or claude_instructions(request.conversation),
+            mcp_servers={**cast("Mapping[str, Any]", own), **request.servers},
+            stderr=base.stderr or keep,
+            verbatim_prompts=True,  # else the CLI reads each file that the person names as '@path', and obeys '/clear' and others
+        )
+        return claude_options(options, request.conversation, hold_seconds=request.hold_s)
+
+    async def _end(self, request: TurnRequest, message: Any, failure: str) -> None:
+        """Take the last message of a query; `failure` is the SDK's word for what the model failed with.
+
+        Raises:
+            ToolError: It says that the turn failed.
+        """
+        if not message.is_error:
+            await request.remember(message.session_id)
+            return
+        text = "; ".join(message.errors or ()) or message.result or message.subtype
+        await self._check_lost(request, text)
+        named = failure if failure in _FAILURES else _TOO_LONG if _TOO_LONG in text.lower() else ""
+        code, hint = _FAILURES.get(named, _OTHER_FAILURE)
+        raise ToolError(code, shortened(text), hint=hint, may_have_run=True, reason=failure or message.subtype, blame="upstream")
+
+    async def _explain(self, request: TurnRequest, error: Exception, stderr: list[str], *, has_started: bool) -> None:
+        """Raise what a person reads of a failure of the SDK; the log has what the program said."""
+        said = log_value(mask_text(str(error)[:_MAX_MESSAGE])), log_value(mask_text(" ".join(stderr)[-_MAX_MESSAGE:]))
+        _log.warning("claude_failed error=%s stderr=%s", *said)
+        await self._check_lost(request, " ".join([str(error), *stderr]))
+        if not has_started:
+            raise _not_started() from error
+        status = getattr(error, "exit_code", None)
+        ended = f" with the status {status}" if status is not None else ""
+        message = f"Claude Code ended{ended} before the answer was complete."
+        hint = "Send another message: the conversation goes on where Claude Code last saved it."
+        raise ToolError("upstream_unavailable", message, hint=hint, may_have_run=True, reason="process_ended") from error
+
+    async def _check_lost(self, request: TurnRequest, text: str) -> None:
+        """Forget a conversation that Claude Code no longer has, and say so."""
+        if request.resume and _LOST in text:
+            await request.remember("")
+            message = "Claude Code no longer has this conversation."
+            raise ToolError("state_error", message, reason="conversation_lost", hint="Send the message again, which begins a new one.")
+
+
+def _not_started() -> ToolError:
+    hint = "The log of the server says why. See 'agents.cli_path', and whether the folder of the session still exists."
+    return ToolError("runtime_unavailable", "Claude Code did not start.", hint=hint, may_have_run=False, reason="not_started")
+
+
+def _check_number(version: object) -> None:
+    """Refuse a version of Claude Code that is too old, or unknown.
+
+    Raises:
+        ToolError: `runtime_unavailable`.
+    """
+    number = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", str(version))
+    if number is None or tuple(map(int, number.groups())) < _OLDEST:
+        _log.warning("claude_too_old version=%s", log_value(str(version)[:_MAX_MESSAGE]))
+        message = f"This Claude Code is older than {'.'.join(map(str, _OLDEST))}, and would read files that a message names."
+        hint = "Update it, or leave 'agents.cli_path' out to use the one in the SDK."
+        raise ToolError("runtime_unavailable", message, hint=hint, may_have_run=False, reason="too_old")
+
+
+def _run_version(program: str) -> str:
+    """Return what a program says to '--version'; one that cannot be run, fails or hangs raises an error."""
+    ran = subprocess.run(  # noqa: S603 - the operator chose it
+        [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_VERSION_S, check=False
+    )
+    if ran.returncode:
+        lines = ran.stderr.strip().splitlines() or [""]
+        raise subprocess.SubprocessError(f"It ended with the status {ran.returncode}: {lines[-1]}")
+    return ran.stdout.strip()
+
+
+def _check_bypass(mode: str, env: Mapping[str, str]) -> None:
+    """Refuse what Claude Code refuses, in plainer words.
+
+    Raises:
+        ToolError: It is to bypass permissions as root.
+    """
+    sandbox = env.get("IS_SANDBOX", os.environ.get("IS_SANDBOX"))
+    if mode == "bypassPermissions" and os.geteuid() == 0 and sandbox != "1":
+        message = "Claude Code does not bypass permissions as root."
+        hint = "Run the server as another user, or set IS_SANDBOX=1 in its environment if it runs in a sandbox."
+        raise ToolError("not_supported", message, hint=hint, may_have_run=False)
+
+
+async def _prompt(content: str) -> AsyncGenerator[dict[str, Any]]:
+    """Yield the message as the SDK takes it beside in-process servers."""
+    yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None, "session_id": "default"}
+
+
+def _permission_callback(sdk: Any, request: TurnRequest) -> Any:
+    """Return the SDK's permission callback, which asks the person; cancelling it denies."""
+
+    async def can_use_tool(name: str, arguments: dict[str, Any], context: Any) -> Any:
+        call_id = context.tool_use_id or ""
+        if name == ASK_TOOL:
+            return await _ask_questions(sdk, request, arguments, call_id)
+        tool, source = _tool_of(name, request.conversation)
+        decision = await request.permit(tool, arguments, tool_call_id=call_id, source=source)
+        if decision.is_yes:
+            return sdk.PermissionResultAllow(updated_input=arguments)
+        return sdk.PermissionResultDeny(message=decision.sentence())
+
+    return can_use_tool
+
+
+async def _ask_questions(sdk: Any, request: TurnRequest, arguments: dict[str, Any], call_id: str) -> Any:
+    """Show the questions of the model as one form, and return them with the answers."""
+    questions = cast("list[dict[str, Any]]", arguments.get("questions") or [])
+    fields = {f"answer_{number}": _field(question) for number, question in enumerate(questions, 1)}
+    form = {"type": "object", "properties": fields, "required": list(fields)}
+    text = "\n".join(str(question.get("question", "")) for question in questions)
+    decision = await request.ask(text, form, tool=ASK_TOOL, tool_call_id=call_id)
+    if not decision.is_yes:
+        return sdk.PermissionResultDeny(message=decision.sentence())
+    given = [decision.content[name] for name in fields]
+    texts = [", ".join(cast("list[str]", answer)) if isinstance(answer, list) else str(answer) for answer in given]
+    answers = {str(question.get("question", "")): answer for question, answer in zip(questions, texts, strict=True)}
+    return sdk.PermissionResultAllow(updated_input={**arguments, "answers": answers})
+
+
+def _field(question: dict[str, Any]) -> dict[str, Any]:
+    """Return a question of the model as a field of a form."""
+    title = {"title": str(question.get("question", ""))}
+    labels = [str(option.get("label", "")) for option in cast("list[dict[str, Any]]", question.get("options") or [])]
+    if question.get("multiSelect"):
+        return {"type": "array", "items": {"type": "string", "enum": labels}, **title}
+    return {"type": "string", **({"enum": labels} if labels else {}), **title}
+
+
+def _tool_of(name: str, conversation: Conversation) -> tuple[str, Source]:
+    """Return the yard's name of a tool that the model calls, and whose tool it is."""
+    if not name.startswith((f"mcp__{SERVER_NAME}__", f"mcp__{SERVER_NAME}_")):
+        return name, "agent"
+    known = [spec.name for spec in conversation.specs() if name.endswith(f"__{spec.name}")]
+    return max(known, key=len, default=name.rpartition("__")[2]), "yard"
+
+
+class _Messages:
+    """Reads the SDK's messages as events: each text, call and result once."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._blocks: dict[tuple[str, int], str] = {}
+        """The tool call of each content block that is streamed, by its agent and place."""
+        self._streamed: set[str] = set()
+        """The ids of messages whose text came in parts."""
+        self._tools: dict[str, str] = {}
+        self.failure = ""
+        """What the model failed with, in the SDK's words."""
+        self._ended: set[str] = set()
+        self._finished: set[str] = set()
+
+    def read(self, kind: str, message: Any) -> Iterator[StreamEvent]:
+        """Yield the events of a message."""
+        if kind == "StreamEvent":
+            yield from self._read_part(message.event, message.parent_tool_use_id or "")
+        elif kind == "AssistantMessage" and message.error is not None:
+            self.failure = message.error  # the last message has the text
+        elif kind == "AssistantMessage":
+            yield from self._read_whole(message, message.parent_tool_use_id or "")
+        elif kind == "UserMessage" and isinstance(message.content, list):
+            for block in cast("list[Any]", message.content):
+                if type(block).__name__ == "ToolResultBlock":
+                    yield from self._read_result(block)
+
+    def _read_part(self, event: dict[str, Any], parent_id: str) -> Iterator[StreamEvent]:
+        kind = event["type"]
+        if kind == "message_start":
+            self._streamed.add(event["message"].get("id", ""))
+        elif kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
+            block = event["content_block"]
+            self._blocks[parent_id, event["index"]] = block["id"]
+            yield from self._start(block["id"], block["name"], parent_id)
+        elif kind == "content_block_delta":
+            delta = event["delta"]
+            if delta["type"] == "text_delta":
+                yield TextDelta(text=delta["text"], parent_id=parent_id)
+            elif delta["type"] == "input_json_delta" and delta["partial_json"] and (parent_id, event["index"]) in self._blocks:
+                yield ToolCallDelta(tool_call_id=self._blocks[parent_id, event["index"]], arguments=delta["partial_json"])
+
+    def _read_whole(self, message: Any, parent_id: str) -> Iterator[StreamEvent]:
+        """Read a message that is complete: what was not streamed, and the arguments of calls."""
+        for block in message.content:
+            kind = type(block).__name__
+            if kind == "TextBlock" and message.message_id not in self._streamed:
+                yield TextDelta(text=block.text, parent_id=parent_id)
+            elif kind == "ToolUseBlock":
+                yield from self._start(block.id, block.name, parent_id)
+                if block.id not in self._ended:
+                    self._ended.add(block.id)
+                    yield ToolCallEnd(tool_call_id=block.id, arguments=block.input)
+
+    def _start(self, call_id: str, name: str, parent_id: str) -> Iterator[StreamEvent]:
+        if call_id not in self._tools:
+            tool, source = _tool_of(name, self._conversation)
+            self._tools[call_id] = tool
+            yield ToolCallStart(tool_call_id=call_id, tool=tool, source=source, parent_id=parent_id)
+
+    def _read_result(self, block: Any) -> Iterator[StreamEvent]:
+        """Read a result; one of a call that this turn did not make is a replay of an earlier turn."""
+        call_id = block.tool_use_id
+        if call_id in self._tools and call_id not in self._finished:
+            self._finished.add(call_id)
+            yield ToolResult(tool_call_id=call_id, tool=self._tools[call_id], text=_text(block.content), is_error=block.is_error is True)
+
+
+def _text(content: object) -> str:
+    """Return the texts of a result."""
+    if isinstance(content, list):
+        blocks = cast("list[dict[str, Any]]", content)
+        return "\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in blocks)
+    return "" if content is None else str(content)

@@ -1,0 +1,365 @@
+"""`AgentManager`: the one place that runs agents with the yard's tools, and asks their people.
+
+It knows no SDK, which is the runtime's business, and no HTTP. Its turns run in tasks of their own until they end or are cancelled.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, Final, Self, TypedDict, Unpack, cast
+from weakref import ref
+
+import msgspec
+
+from callyard._internal.logfmt import log_exception, log_value
+from callyard.agents.events import Done, Error, Status, StreamEvent
+from callyard.agents.interactions import MODES, Interactions
+from callyard.agents.person import ELICITATION, Person
+from callyard.agents.runtime import AgentRuntime, TurnRequest
+from callyard.agents.sessions import AgentSession, AgentSessions
+from callyard.agents.turn import Turn
+from callyard.dispatch.call import ANYONE, Caller
+from callyard.dispatch.outcome import store_unavailable
+from callyard.inject.plain import Conversation
+from callyard.model.envelope import Envelope
+from callyard.model.errors import ToolError
+from callyard.state.store import StoreUnavailableError
+from callyard.yard import Yard
+
+__all__ = ["AgentManager", "AgentOptions", "MessageOptions", "Servers"]
+
+Servers = Mapping[str, Any] | Callable[[AgentSession], Mapping[str, Any]]
+"""MCP servers of the host, or a function that makes those of a session for each query."""
+_MAX_FINISHED: Final = 100
+_KEPT_S: Final = 600.0
+"""How long the events of a finished turn can be read."""
+_SHARE: Final = 4
+"""One identity runs at most this part of the turns, so that others find a place."""
+_MAX_CHARACTERS: Final = 1_000_000
+_log = logging.getLogger(__name__)
+
+
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How agents are run."""
+
+    permission_mode: str = "default"
+    model: str | None = None
+    countdown_s: float = 600.0
+    """How long a person has at first; an unattended turn is refused then."""
+    park_s: float = 14_400.0
+    """How long an interaction waits in all before it is refused."""
+    turn_s: float = 3600.0
+    """How long a turn may take, apart from the time that a person is asked; 0 is for ever."""
+    turns: int = 8
+    """How many turns run at one time; an identity that signed in runs at most a quarter of them, and at least one."""
+    ask_before_destroy: bool = True
+
+
+class MessageOptions(TypedDict, total=False):
+    """The options of one message."""
+
+    caller: Caller
+    """Whose session it is."""
+    cwd: str | None
+    """The folder that the agent works in; only a session's first message can choose it."""
+    permission_mode: str | None
+    model: str | None
+    create: bool
+    """Whether an unknown session is created, which is the default; otherwise it is `not_found`."""
+    attended: bool
+    """Whether a person is at hand; without one, what needs a person is refused when the countdown ends."""
+
+
+class AgentManager:
+    """Runs agents with the tools of an open yard; use it as a context manager inside the yard's."""
+
+    def __init__(self, yard: Yard, runtime: AgentRuntime, options: AgentOptions | None = None) -> None:
+        self.yard = yard
+        self.runtime = runtime
+        self.options = options or AgentOptions()
+        self.interactions = Interactions(countdown_s=self.options.countdown_s, park_s=self.options.park_s)
+        self._sessions: AgentSessions | None = None
+        self._servers: Servers = {}
+        self._turns: dict[tuple[str, str], Turn] = {}
+        self._is_closing = False
+
+    async def __aenter__(self) -> Self:
+        self._is_closing = False
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.cancel_all()
+        for turn in list(self._turns.values()):
+            await turn.wait()
+
+    @property
+    def sessions(self) -> AgentSessions:
+        """Return the sessions in the store of the open yard."""
+        if self._sessions is None:
+            self._sessions = AgentSessions(self.yard.store)
+        return self._sessions
+
+    def set_mcp_servers(self, servers: Servers) -> None:
+        """Add MCP servers of the host to every later query, or a function that makes them; the yard's own come last.
+
+        Raises:
+            ValueError: A name is reserved for the yard, or the runtime takes no servers.
+        """
+        if not callable(servers):  # those of a function are checked for each query
+            self.runtime.check_servers(servers)
+        self._servers = servers
+
+    async def send_message(self, session_id: str, content: str, **options: Unpack[MessageOptions]) -> AsyncGenerator[StreamEvent]:
+        """Send a message to an agent and yield what happens, up to `done`; an unknown session is a new one.
+
+        Closing the iterator before its end cancels the turn.
+
+        Raises:
+            ToolError: The message is refused: `state_error` while another one runs, here or in another server, `overloaded`,
+                `not_found` or `invalid_input`.
+        """
+        turn = await self.start_turn(session_id, content, **options)
+        try:
+            async with aclosing(turn.events()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            turn.cancel("client")
+            await turn.wait()
+
+    async def start_turn(self, session_id: str, content: str, **options: Unpack[MessageOptions]) -> Turn:
+        """Start the turn of a message; it goes on even if nobody reads its events.
+
+        Raises:
+            ToolError: As `send_message`.
+        """
+        self._check(content, options)
+        caller = options.get("caller", ANYONE)
+        key = (caller.identity, session_id)
+        self._check_room(key)
+        turn = self._reserve(key)
+        try:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(self.sessions.locked(*key, on_lost=lambda: turn.cancel("lost")))
+                session = await self._find(caller, session_id, options)
+                self._check_session(session, options)
+                changes = {"turns": session.turns + 1, "title": session.titled(content).title}
+                turn.session = session = await self.sessions.save(session, **changes)
+                self._check_open()
+                mode = options.get("permission_mode") or session.permission_mode or self.options.permission_mode
+                person = Person(self.yard, self.interactions, turn, session=session, mode=mode, attended=options.get("attended", True))
+                turn.start(self._run(person, caller, content, options, held=stack.pop_all()))
+        except BaseException:
+            self._drop(key, turn)
+            raise
+        return turn
+
+    def turn_of(self, session: AgentSession) -> Turn | None:
+        """Return the turn of a session that runs, or its last one, if it is still kept."""
+        return self._turns.get(session.key)
+
+    def is_running(self, session: AgentSession) -> bool:
+        """Return whether a turn of a session runs."""
+        turn = self._turns.get(session.key)
+        return turn is not None and not turn.is_over
+
+    async def cancel(self, session: AgentSession, why: str = "client") -> bool:
+        """Cancel the running turn of a session, wait until it has ended, and return whether there was one."""
+        turn = self._turns.get(session.key)
+        if turn is None or turn.is_over:
+            return False
+        turn.cancel(why)
+        await turn.wait()
+        return True
+
+    async def delete(self, session: AgentSession) -> None:
+        """Cancel what runs in a session, and delete it.
+
+        Raises:
+            ToolError: `state_error` while another server works in it.
+        """
+        while await self.cancel(session, "deleted"):  # another message may have come meanwhile
+            pass
+        turn = self._reserve(session.key)
+        try:
+            async with self.sessions.locked(*session.key):
+                current = await self.sessions.find(*session.key)
+                await self.sessions.delete(session)
+                for sdk_session_id in () if current is None else current.sdk_session_ids or (current.sdk_session_id,):
+                    await self.runtime.forget(sdk_session_id)
+        finally:
+            self._drop(session.key, turn)
+
+    def cancel_all(self) -> None:
+        """Cancel every turn and take no more, because the server shuts down.
+
+        The streams end at once, because an SDK may take longer to end its process than the server waits for a response.
+        """
+        self._is_closing = True
+        for turn in self._turns.values():
+            turn.cancel("shutdown")
+            if turn.session is not None and not turn.is_over:
+                self._end(turn, turn.session, "cancelled")
+
+    def _check(self, content: str, options: MessageOptions) -> None:
+        mode = options.get("permission_mode")
+        if not content.strip():
+            raise ToolError("invalid_input", "The message is empty.", may_have_run=False)
+        if len(content) > _MAX_CHARACTERS:
+            raise ToolError("too_large", f"A message has at most {_MAX_CHARACTERS} characters.", may_have_run=False)
+        if mode is not None and mode not in MODES:
+            message = f"There is no permission mode '{mode}'."
+            raise ToolError("invalid_input", message, hint=f"Known: {', '.join(MODES)}.", may_have_run=False)
+        if options.get("cwd") is not None and not self.runtime.has_folder:
+            message = f"An agent of the runtime '{self.runtime.name}' works in no folder."
+            raise ToolError("not_supported", message, hint="Leave 'cwd' out.", may_have_run=False)
+
+    def _check_session(self, session: AgentSession, options: MessageOptions) -> None:
+        cwd = options.get("cwd")
+        if session.runtime != self.runtime.name:
+            message = f"The session belongs to the runtime '{session.runtime}', and this is '{self.runtime.name}'."
+            raise ToolError("state_error", message, reason="other_runtime", may_have_run=False)
+        if cwd is not None and cwd != session.cwd:
+            message = "A session stays in the folder that it began in."
+            raise ToolError("state_error", message, reason="other_folder", hint="Start another session.", may_have_run=False)
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise ToolError("overloaded", "The server shuts down.", hint="Send it again later.", may_have_run=False)
+
+    def _check_room(self, key: tuple[str, str]) -> None:
+        """Refuse a message while its session, its identity or the server has no room for a turn."""
+        running = [other for other, turn in self._turns.items() if not turn.is_over]
+        if key in running:
+            message = "The agent still works on another message."
+            hint = "Wait for its end, or cancel it."
+            raise ToolError("state_error", message, reason="turn_running", hint=hint, may_have_run=False)
+        self._check_open()
+        most = self.options.turns
+        if len(running) >= most:
+            raise ToolError("overloaded", f"{most} turns run already.", reason="turns_full", hint=_LATER, may_have_run=False)
+        share = most if key[0] == ANYONE.identity else max(most // _SHARE, 1)  # without credentials all have one identity
+        if sum(identity == key[0] for identity, _ in running) >= share:
+            message = f"{share} of your turns run already."
+            raise ToolError("overloaded", message, reason="turns_full", hint=_LATER, may_have_run=False)
+
+    def _reserve(self, key: tuple[str, str]) -> Turn:
+        """Take the place of a turn, before anything is awaited, lest two messages run at once."""
+        over = [other for other, turn in self._turns.items() if turn.is_over]
+        for other in over[: len(over) - _MAX_FINISHED + 1] if len(over) >= _MAX_FINISHED else ():
+            del self._turns[other]
+        self._turns.pop(key, None)
+        turn = self._turns[key] = Turn(seconds=self.options.turn_s)
+        return turn
+
+    def _drop(self, key: tuple[str, str], turn: Turn) -> None:
+        """Give the place of a turn that did not start to the next one."""
+        turn.end()
+        if self._turns.get(key) is turn:
+            del self._turns[key]
+
+    def _drop_kept(self, key: tuple[str, str], kept: "ref[Turn]") -> None:
+        """Drop a turn that is over for long; the timer must not keep its events if another turn took its place."""
+        turn = kept()
+        if turn is not None:
+            self._drop(key, turn)
+
+    async def _find(self, caller: Caller, session_id: str, options: MessageOptions) -> AgentSession:
+        """Return the session of a message; an unknown one is created, unless the message says otherwise."""
+        found = await self.sessions.find(caller.identity, session_id)
+        if found is None and options.get("create", True):
+            return await self.sessions.create(caller, runtime=self.runtime.name, session_id=session_id, cwd=options.get("cwd"))
+        return found or await self.sessions.get(caller.identity, session_id)
+
+    async def _run(self, person: Person, caller: Caller, content: str, options: MessageOptions, *, held: AsyncExitStack) -> None:
+        """Run the turn of a person to its last event, whatever happens, and release the session."""
+        turn, session, status = person.turn, person.session, cast("Status", "failed")
+        timeout = asyncio.timeout(self.options.turn_s or None)
+        try:
+            turn.check_cancelled()
+            request = self._request(person, caller, content, options)
+            async with timeout, aclosing(self.runtime.run(request)) as events:
+                with turn.limited(timeout):
+                    async for event in events:
+                        turn.emit(event)
+            status = "completed"
+        except asyncio.CancelledError:
+            status = "cancelled"
+        except Exception as error:  # noqa: BLE001 - a defect must not leave a stream without an end
+            turn.emit(self._explain(error, session, is_late=timeout.expired()))
+        finally:
+            async with held:
+                await person.close()
+            self._end(turn, session, status)
+            asyncio.get_running_loop().call_later(_KEPT_S, self._drop_kept, session.key, ref(turn))
+
+    def _end(self, turn: Turn, session: AgentSession, status: Status) -> None:
+        """Emit the last events of a turn."""
+        self.interactions.cancel(identity=session.identity, session_id=session.id)
+        if status == "cancelled":
+            turn.emit(_stopped(turn.stopped_by))
+        turn.emit(Done(status=status, elapsed_ms=turn.elapsed_ms))
+
+    def _explain(self, error: Exception, session: AgentSession, *, is_late: bool) -> Error:
+        """Return the event of a turn that failed."""
+        if is_late:
+            message = f"The turn took longer than {self.options.turn_s:g} seconds."
+            return Error(code="timeout", message=message, hint="Send a smaller task, or raise 'agents.turn_seconds'.")
+        if isinstance(error, StoreUnavailableError):
+            error = store_unavailable(may_have_run=True)
+        if isinstance(error, ToolError):
+            return _error_of(error)
+        log_exception(_log, "turn_failed session=%s runtime=%s", log_value(session.id), self.runtime.name, error=error)
+        return Error(code="internal_error", message="The turn failed because of a defect.", hint="The log of the server says more.")
+
+    def _request(self, person: Person, caller: Caller, content: str, options: MessageOptions) -> TurnRequest:
+        turn, session = person.turn, person.session
+        client = f"agent-{self.runtime.name}"
+        asks = self.options.ask_before_destroy
+        conversation = Conversation(self.yard, caller=caller, scope=session.scope, ask_before_destroy=asks, client=client)
+        conversation.channel = msgspec.structs.replace(
+            conversation.channel, ask=person.ask_client, capabilities=ELICITATION, has_permitted=person.has_permitted
+        )
+        servers = self._servers(session) if callable(self._servers) else self._servers
+        self.runtime.check_servers(servers)
+
+        async def remember(sdk_session_id: str) -> None:
+            current = turn.session or session
+            if current.sdk_session_id != sdk_session_id:
+                known = dict.fromkeys([*current.sdk_session_ids, *filter(None, [sdk_session_id])])
+                turn.session = await self.sessions.save(current, sdk_session_id=sdk_session_id, sdk_session_ids=tuple(known))
+
+        return TurnRequest(
+            content=content,
+            conversation=conversation,
+            permit=person.permit,
+            ask=person.ask,
+            remember=remember,
+            store=self.yard.store,
+            store_key=self.sessions.items_key(session),
+            resume=session.sdk_session_id,
+            permission_mode=person.mode,
+            model=options.get("model") or session.model or self.options.model,
+            cwd=session.cwd,
+            servers=servers,
+            hold_s=self.interactions.hold_s,
+        )
+
+
+_LATER: Final = "Send it again later."
+
+
+def _stopped(why: str) -> Error:
+    """Return the event of a cancelled turn."""
+    if why == "lost":
+        return Error(code="cancelled", message="The store was away, and another server took the session over.")
+    if why == "shutdown":
+        return Error(code="cancelled", message="The server shuts down.", hint="Send the message again later.", retryable=True)
+    return Error(code="cancelled", message="The turn was cancelled.")
+
+
+def _error_of(error: ToolError) -> Error:
+    details = Envelope.fail(error).error
+    assert details is not None  # noqa: S101 - a failure has one
+    return Error(code=error.code, message=error.message, hint=details.hint or "", retryable=details.retryable)

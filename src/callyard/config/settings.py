@@ -1,0 +1,406 @@
+"""All settings of 'callyard.toml' as one struct whose sections are structs.
+
+Keys, environment variables, checks and the reference pages are derived from the fields; their docstrings are the descriptions.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, Literal
+
+import msgspec
+
+from callyard.model.limits import Limits
+from callyard.model.profile import Shape
+from callyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
+from callyard.runtimes.settings import RuntimeSettings
+from callyard.search.settings import SearchSettings
+
+__all__ = [
+    "PACKS",
+    "PREFIX",
+    "AgentSettings",
+    "ApprovalSettings",
+    "Authentication",
+    "Key",
+    "MonitorSettings",
+    "PermissionMode",
+    "PolicySettings",
+    "Serving",
+    "Setting",
+    "Settings",
+    "known_settings",
+    "meanings",
+]
+
+
+PACKS: Final = ("system",)
+"""The first-party packs."""
+_TRANSPORT_NAMES: Final = {"streamable": "http", "streamable-http": "http"}
+"""Other names of transports, as other servers call them."""
+_MAX_PORT: Final = 65535
+_LISTS: Final = ("allowed_hosts", "allowed_origins", "request_headers")
+_AT_LEAST_ONE: Final = ("workers", "in_flight", "page_size", "requests", "requests_per_identity", "connections", "connections_per_identity")
+_CHECKED_TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
+    int: ("a whole number", int),
+    float: ("a number", int | float),
+    bool: ("true or false", bool),
+}
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a yard is served."""
+
+    transport: str = "stdio"
+    """The transport: 'stdio', 'http' (also 'streamable'), 'sse', or one of an installed package."""
+    host: str = "127.0.0.1"
+    """The address to listen on; any but a loopback address needs authentication."""
+    port: int = 8321
+    """The port to listen on; 0 is any free port."""
+    socket: str | None = None
+    """The path of a Unix socket to listen on instead of host and port."""
+    stateless: bool = False
+    """Whether clients of the handshake era get no HTTP session, so that any worker can answer each request."""
+    json_response: bool = False
+    """Whether every response is one JSON document, without progress notifications before it."""
+    session_timeout: float = 1800.0
+    """Seconds after which an idle HTTP session ends; 0 is never."""
+    sessions: int = 10_000
+    """Maximum number of HTTP sessions at one time."""
+    sessions_per_identity: int = 1000
+    """Maximum number of HTTP sessions of one identity, where callers have credentials."""
+    requests: int = 2000
+    """HTTP requests in work at one time; further ones are answered with 503."""
+    requests_per_identity: int = 500
+    """HTTP requests in work at one time of one identity, where callers have credentials."""
+    connections: int = 4000
+    """HTTP connections at one time; one that never had an admitted request makes room for a new one."""
+    connections_per_identity: int = 1000
+    """HTTP connections at one time of one identity, where callers have credentials."""
+    tls: bool | None = None
+    """Whether HTTPS is served; by default it is if there is a certificate."""
+    tls_cert: str | None = None
+    """The file with the certificate, which switches HTTPS on."""
+    tls_key: str | None = None
+    """The file with the private key of the certificate."""
+    workers: int = 1
+    """Number of processes that serve; more than one needs 'stateless'."""
+    reload: bool = False
+    """Whether the server restarts when a file of the yard changes."""
+    public_url: str | None = None
+    """The URL of the server for clients, such as 'https://tools.example.com', if it is behind a proxy."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Accepted values of the 'Host' header, besides the address that is listened on; '*' is any."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call the server, such as 'https://example.com'; '*' is any."""
+    request_headers: tuple[str, ...] = ()
+    """Request headers that handlers can read."""
+    message_bytes: int = 4 * 1024 * 1024
+    """Maximum size of one message in bytes."""
+    message_depth: int = 128
+    """Maximum nesting depth of a message."""
+    in_flight: int = 1000
+    """Requests of one connection that run at one time; further ones wait."""
+    page_size: int = 1000
+    """Items on one page of a list."""
+    list_seconds: float = 60.0
+    """Seconds for which clients may cache a list."""
+    output_schemas: bool = False
+    """Whether lists of tools include output schemas, which cost an agent tokens."""
+    notify_changes: bool = True
+    """Whether clients are notified when their lists change."""
+    console: bool = True
+    """Whether '/console' shows the yard in a browser, over 'http' with one worker."""
+    ask_before_destroy: bool = True
+    """Whether a person must approve calls of tools that destroy something, unless a rule decides about them."""
+    ask_seconds: float = 600.0
+    """Seconds that a call waits for the answer to an elicitation."""
+    event_count: int = 256
+    """Messages of each request that are kept for a client that lost its connection."""
+    event_seconds: float = 300.0
+    """Seconds for which these messages are kept."""
+    keep_alive: float = 15.0
+    """Seconds of silence after which an open stream gets a keep-alive comment."""
+    hold_back: float = 2.0
+    """Seconds that a response is held back for the result before it becomes a stream."""
+    header_seconds: float = 10.0
+    """Seconds within which a connection must send the headers of a request."""
+    shutdown_seconds: float = 5.0
+    """Seconds that running calls have to finish when the server stops."""
+
+    def __post_init__(self) -> None:
+        for name in _LISTS:
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"The setting '{name}' must be a list of texts, not one text.")  # noqa: TRY004 - every wrong setting is a ValueError
+            msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
+        if self.host.startswith("[") and self.host.endswith("]"):  # an IPv6 address as in a URL
+            msgspec.structs.force_setattr(self, "host", self.host[1:-1])
+        msgspec.structs.force_setattr(self, "transport", _TRANSPORT_NAMES.get(self.transport, self.transport))
+        self._check_types()
+        for name, value in self.as_dict().items():
+            if isinstance(value, int | float) and not value >= 0:
+                raise ValueError(f"The setting '{name}' must not be negative.")
+        if self.port > _MAX_PORT:
+            raise ValueError(f"The setting 'port' must be at most {_MAX_PORT}.")
+        if any(getattr(self, name) < 1 for name in _AT_LEAST_ONE):
+            raise ValueError(f"The settings {', '.join(map(repr, _AT_LEAST_ONE))} must be at least 1.")
+        if self.workers > 1 and not self.stateless:
+            raise ValueError("More than one worker needs 'stateless', because each keeps its own sessions.")
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if self.tls is False:
+            for name in ("tls_cert", "tls_key"):
+                msgspec.structs.force_setattr(self, name, None)
+        if (self.tls_cert is None) is not (self.tls_key is None) or (self.tls and self.tls_cert is None):
+            raise ValueError("HTTPS, which 'tls' switches on, needs both 'tls_cert' and 'tls_key'.")
+
+    def _check_types(self) -> None:
+        for setting in msgspec.structs.fields(self):
+            if setting.type in _CHECKED_TYPES:
+                kind, types = _CHECKED_TYPES[setting.type]
+                value = getattr(self, setting.name)
+                if not isinstance(value, types) or isinstance(value, bool) is not (setting.type is bool):
+                    raise ValueError(f"The setting '{setting.name}' must be {kind}.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every setting by name."""
+        return msgspec.structs.asdict(self)
+
+
+PREFIX: Final = "CALLYARD_"
+"""The prefix of every environment variable."""
+_SECTION_PREFIXES: Final = {"serve": "", "limits": "LIMIT_"}
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An API key that is accepted."""
+
+    name: str
+    """The name of its owner, one word."""
+    digest: str
+    """The digest of the key, printed by 'callyard key'."""
+    profile: str | None = None
+    """The profile of its owner; without one, the yard's own."""
+    profiles: tuple[str, ...] = ()
+    """The other profiles that its owner may choose by the path '/mcp/PROFILE'."""
+    operator: bool = False
+    """Whether its owner may decide about approvals, apart from those for calls of their own."""
+
+
+class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Authentication over HTTP."""
+
+    api_keys: tuple[Key, ...] = ()
+    """The API keys that are accepted."""
+    issuer: str | None = None
+    """The URL of an OAuth issuer whose tokens are accepted."""
+    audience: str | tuple[str, ...] = ()
+    """Accepted audiences of tokens; required with 'issuer'."""
+    jwks: str | None = None
+    """The URL of the issuer's public keys, if its metadata has none."""
+    scopes: tuple[str, ...] = ()
+    """Scopes that every token must have."""
+    identity_claim: str = "sub"
+    """The claim with the caller's identity."""
+    profile_claim: str | None = None
+    """The claim that selects the profile; without it the scopes do."""
+    profiles: dict[str, str] = {}
+    """The profile for each scope or value of the claim; '*' is for every caller."""
+
+
+class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who decides about approvals, and the URL that new ones are sent to."""
+
+    operators: tuple[str, ...] = ()
+    """Identities that may decide, or 'claim:NAME=VALUE' for every caller whose token has that claim."""
+    webhook: str | None = None
+    """The URL that is sent each new approval; its answer may be the decision."""
+    webhook_secret: str | None = None
+    """The secret that signs what is sent, or a reference to it, such as 'secretref:env:NAME'; required with 'webhook'."""
+
+
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A service that decides about calls."""
+
+    url: str | None = None
+    """The URL that decides about each call that no rule decides about."""
+    seconds: float = 2.0
+    """Seconds that the decision may take; after that the call is denied."""
+
+
+class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Metrics and log files of a server."""
+
+    metrics: bool | None = None
+    """Whether '/metrics' shows counters for Prometheus (default: over 'http' with one worker)."""
+    metrics_keys: tuple[Key, ...] = ()
+    """The API keys that may read '/metrics'; required for that if there is an '[auth]' section."""
+    audit_log: str | None = None
+    """The file that gets a line for each call."""
+    access_log: str | None = None
+    """The file that gets a line for each HTTP request."""
+    log_bytes: int = 64 * 1024 * 1024
+    """Size in bytes at which one of these files is renamed and a new one begins."""
+    log_backups: int = 5
+    """Number of renamed files that are kept."""
+
+    def __post_init__(self) -> None:
+        if self.log_bytes < 1 or self.log_backups < 0:
+            raise ValueError("The setting 'log_bytes' must be at least 1, and 'log_backups' must not be negative.")
+        if any(key.profile is not None for key in self.metrics_keys):
+            raise ValueError("The keys in 'metrics_keys' have no 'profile': all of them see every tool.")
+
+
+PermissionMode = Literal["default", "plan", "dontAsk", "acceptEdits", "auto", "bypassPermissions"]
+"""When an agent SDK asks its person; the yard's own rules hold in every mode."""
+
+
+_SETTING_SOURCES: Final = ("user", "project", "local")
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Agents that the server runs with its tools."""
+
+    enabled: bool = False
+    """Whether the server runs agents, at '/api/sessions'."""
+    runtime: Literal["claude", "openai"] = "claude"
+    """The agent SDK: 'claude' (Claude Agent SDK) or 'openai' (OpenAI Agents SDK)."""
+    model: str | None = None
+    """The model of messages that name none (default: that of the SDK)."""
+    permission_mode: PermissionMode = "default"
+    """When a person is asked about a tool call; callers may choose this mode or a stricter one."""
+    roots: tuple[str, ...] = ()
+    """Folders that agents may work in; the first one is the default (default: the folder that the server starts in)."""
+    tools: tuple[str, ...] = ("AskUserQuestion",)
+    """Tools of the SDK itself that agents have besides the yard's, such as 'Read'; only 'claude' has any."""
+    setting_sources: tuple[str, ...] = ()
+    """Files of Claude Code that are read: 'user', 'project' and 'local'; they may allow tools without asking."""
+    cli_path: str | None = None
+    """The program of Claude Code, 2.1.248 or later (default: the one in the SDK)."""
+    countdown_seconds: float = 600.0
+    """Seconds that a person has at first; in an unattended turn a call is refused then."""
+    park_seconds: float = 14_400.0
+    """Seconds after which a call that waits for a person is refused; an approval of the yard ends after 'approval_ttl_s' at the latest."""
+    turn_seconds: float = 3600.0
+    """Seconds that a turn may take, apart from the time that a person is asked; 0 is for ever."""
+    turns: int = 8
+    """Turns that run at one time; further messages are refused. An identity with credentials has a quarter of them, at least one."""
+
+    def __post_init__(self) -> None:
+        if self.countdown_seconds <= 0 or self.park_seconds < self.countdown_seconds:
+            raise ValueError("The setting 'countdown_seconds' must be more than 0, and 'park_seconds' at least as much.")
+        unknown = [source for source in self.setting_sources if source not in _SETTING_SOURCES]
+        if unknown:
+            raise ValueError(f"The setting 'setting_sources' knows {', '.join(_SETTING_SOURCES)}, not '{unknown[0]}'.")
+        if self.turn_seconds < 0 or self.turns < 1:
+            raise ValueError("The setting 'turn_seconds' must not be negative, and 'turns' must be at least 1.")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of 'callyard.toml'."""
+
+    target: str | None = None
+    """The yard to serve: 'module:attr', 'file.py' or 'file.py:attr', an MCP client's JSON file, or the URL of a server."""
+    profile: str | None = None
+    """The profile of callers without one of their own."""
+    allow_eval: bool = False
+    """Whether tools that run code are published."""
+    shape: Shape = "envelope"
+    """How successes are sent to MCP clients: 'envelope', or 'plain' for the result alone with its output schema listed."""
+    packs: tuple[str, ...] = ()
+    """Packs whose tools are published, such as 'system'."""
+    metatools: bool | tuple[str, ...] = True
+    """The metatools: true for all, false for none, or their names; 'learning' can be one of the names."""
+    state_dir: str | None = None
+    """The directory for persistent state (default: 'callyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
+    store: str | None = None
+    """The store: 'memory', 'sqlite' or 'sqlite:PATH' (default: for 'callyard serve' an SQLite file of the project, else 'memory')."""
+    serve: Serving = msgspec.field(default_factory=Serving)
+    """How the yard is served."""
+    limits: Limits = msgspec.field(default_factory=Limits)
+    """The limits of calls."""
+    search: SearchSettings = msgspec.field(default_factory=SearchSettings)
+    """How tools are found."""
+    runtime: RuntimeSettings = msgspec.field(default_factory=RuntimeSettings)
+    """Where programs of agents run."""
+    queue: QueueSettings = msgspec.field(default_factory=QueueSettings)
+    """How many calls run at one time, and how many wait."""
+    rates: RateSettings = msgspec.field(default_factory=RateSettings)
+    """How often calls may come."""
+    budgets: BudgetSettings = msgspec.field(default_factory=BudgetSettings)
+    """How many calls and tokens sessions and callers have."""
+    auth: Authentication = msgspec.field(default_factory=Authentication)
+    """Authentication over HTTP."""
+    approvals: ApprovalSettings = msgspec.field(default_factory=ApprovalSettings)
+    """Who decides about approvals, and the URL that new ones are sent to."""
+    policy: PolicySettings = msgspec.field(default_factory=PolicySettings)
+    """A service that decides about calls."""
+    monitor: MonitorSettings = msgspec.field(default_factory=MonitorSettings)
+    """Metrics and log files of a server."""
+    agents: AgentSettings = msgspec.field(default_factory=AgentSettings)
+    """Agents that the server runs with its tools."""
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting: its key, type and default, and the names derived from the key."""
+
+    key: str
+    type: Any
+    default: Any
+
+    @property
+    def section(self) -> str:
+        """Return its section, empty at the top level."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Return its key within its section."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def flag(self) -> str:
+        """Return the flag of `callyard serve` for it, which not every setting has."""
+        if self.key == "agents.enabled":
+            return "--agents"
+        prefix = f"{self.section}-" if self.section in {"runtime", "agents"} else ""
+        return f"--{prefix}{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """Return the environment variable that sets it."""
+        section = self.section
+        prefix = _SECTION_PREFIXES.get(section, f"{section.upper()}_") if section else ""
+        return f"{PREFIX}{prefix}{self.name.upper()}"
+
+
+def meanings(struct: type) -> dict[str, str]:
+    """Return the docstring of each field of a struct, from its source."""
+    import ast  # noqa: PLC0415 - only for people who read about settings
+    import inspect  # noqa: PLC0415 - the same
+    from itertools import pairwise  # noqa: PLC0415 - the same
+
+    body = next(node.body for node in ast.walk(ast.parse(inspect.getsource(struct))) if isinstance(node, ast.ClassDef))
+    found: dict[str, str] = {}
+    for field, text in pairwise(body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                found[name] = meaning
+            case _:
+                continue
+    return found
+
+
+@cache
+def known_settings() -> dict[str, Setting]:
+    """Return every setting by its key, such as 'serve.port'."""
+    found: dict[str, Setting] = {}
+    defaults = Settings()
+    for field in msgspec.structs.fields(Settings):
+        default = getattr(defaults, field.name)
+        if isinstance(default, msgspec.Struct):
+            inner = [(f"{field.name}.{part.name}", part.type, getattr(default, part.name)) for part in msgspec.structs.fields(default)]
+        else:
+            inner = [(field.name, field.type, default)]
+        found |= {key: Setting(key, kind, value) for key, kind, value in inner}
+    return found

@@ -1,0 +1,308 @@
+"""The page 'Upstreams': the state of each in words, what to do about a failure, and definitions that wait for a review."""
+
+import asyncio
+from contextlib import suppress
+from itertools import zip_longest
+from typing import Any, ClassVar, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from callyard.console.access import is_local
+from callyard.console.page import Done, Page, View, url
+from callyard.dispatch.table import Unavailable
+from callyard.model.errors import ToolError
+from callyard.model.profile import Profile
+from callyard.model.spec import ToolSpec
+from callyard.monitor.metrics import CallStats
+from callyard.providers.upstream.diff import Comparison, Difference
+from callyard.providers.upstream.health import State, Status, more_command
+from callyard.providers.upstream.oauth.metadata import LoginError
+from callyard.providers.upstream.pins import Key, LockError
+from callyard.providers.upstream.provider import Upstream
+from callyard.providers.upstream.scan import visible
+
+__all__ = ["UpstreamsPage", "side_by_side"]
+
+Kind = Literal["ok", "warn", "bad", "accent", ""]
+_WORDS: Final[dict[State, tuple[Kind, str]]] = {
+    "ready": ("ok", "Ready"),
+    "starting": ("accent", "Starting"),
+    "cold": ("", "Not connected"),
+    "degraded": ("bad", "Failing"),
+    "backing_off": ("bad", "Failing, and not tried for now"),
+    "auth_needed": ("bad", "Needs a login"),
+    "stopped": ("", "Stopped"),
+}
+_BROKEN: Final = frozenset({"degraded", "backing_off", "auth_needed"})
+_UNUSABLE: Final = "Cannot be used"
+_LOG_LINES: Final = 200
+_TOOLS: Final = 100
+_RESTART_S: Final = 3.0
+_ADDRESS_S: Final = 15.0
+"""How long an upstream may take to say where people log in."""
+_LOGIN_S: Final = 600.0
+_NO_CALLS: Final = CallStats()
+
+
+class Advice(NamedTuple):
+    """What to do about an upstream: a sentence, and the command."""
+
+    text: str
+    command: str = ""
+
+
+class Row(NamedTuple):
+    """A line of a text before and after; a side is None where there is none."""
+
+    before: str | None
+    after: str | None
+    is_same: bool
+
+
+class UpstreamRow(NamedTuple):
+    """An upstream in the list."""
+
+    name: str
+    kind: Kind
+    state: str
+    carrier: str
+    is_off: bool = False
+    status: Status | None = None
+    advice: Advice | None = None
+
+    @property
+    def shows_reason(self) -> bool:
+        """Return whether the state has a reason that the advice does not say already."""
+        return self.status is not None and bool(self.status.reason) and self.state != _UNUSABLE
+
+    @property
+    def is_broken(self) -> bool:
+        """Return whether it needs a person."""
+        return self.kind == "bad"
+
+
+class LoginFlow:
+    """A login at an upstream that a person has begun."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.address = ""
+        """Where the person logs in; empty until the upstream says it."""
+        self.problem = ""
+        self._shown = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run(upstream))
+
+    @property
+    def host(self) -> str:
+        """Return the host that the person is sent to."""
+        return urlsplit(self.address).netloc
+
+    async def wait_shown(self) -> None:
+        """Wait until there is an address, or the login has failed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ADDRESS_S):
+                await self._shown.wait()
+
+    async def _run(self, upstream: Upstream) -> None:
+        try:
+            await upstream.sign_in(self._show, seconds=_LOGIN_S)
+        except LoginError as error:
+            self.problem = error.message
+        finally:
+            self.address = ""
+            self._shown.set()
+
+    def _show(self, address: str) -> None:
+        if address.startswith(("https://", "http://")):  # it becomes a link
+            self.address = address
+        self._shown.set()
+
+
+class UpstreamsPage(Page):
+    """Other MCP servers, as this yard sees them."""
+
+    name: ClassVar[str] = "upstreams"
+    title: ClassVar[str] = "Upstreams"
+    template: ClassVar[str] = "upstreams"
+
+    def __init__(self, parts: Any) -> None:
+        super().__init__(parts)
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._logins: dict[str, LoginFlow] = {}
+        self._is_local = is_local(parts.config.settings.serve)
+
+    async def context(self, view: View) -> dict[str, Any]:
+        """Return every upstream, those that need a person first, and the one that is open."""
+        open_ones = self._open()
+        rows = [_row(upstream) for upstream in open_ones.values()]
+        entries = self.parts.config.upstreams
+        rows += [_switched_off(name) for name, entry in entries.items() if name not in open_ones and not entry.settings.enabled]
+        rows.sort(key=lambda row: (not row.is_broken, row.kind != "warn", row.is_off, row.name))
+        opened = view.query.get("open", "")
+        facts: dict[str, Any] = {"upstreams": rows, "open": next((row for row in rows if row.name == opened), None), "upstream": None}
+        sources = self.parts.metrics.sources()
+        facts["stats"] = {row.name: sources.get(row.name, _NO_CALLS) for row in rows}
+        if opened in open_ones:
+            facts |= await self._details(open_ones[opened], view)
+        elif opened and facts["open"] is None:
+            raise LookupError
+        return facts
+
+    async def count(self) -> int:
+        """Return how many upstreams need a person."""
+        return sum(row.kind in {"bad", "warn"} for row in map(_row, self._open().values()))
+
+    async def act(self, view: View) -> Done:
+        """Restart an upstream, begin a login, or accept definitions."""
+        action, name = view.path if len(view.path) == 2 else ("", "")  # noqa: PLR2004 - the action and the name
+        upstream = self._open().get(name)
+        if upstream is None:
+            raise LookupError
+        match action:
+            case "restart":
+                return await self._restart(upstream)
+            case "login" if self._can_log_in(upstream):
+                return await self._log_in(upstream)
+            case "accept":
+                kind, item = view.form.get("kind", ""), view.form.get("name", "")
+                keys = [Key(kind, item)] if kind else []  # pyright: ignore[reportArgumentType] - an unknown kind is in no comparison
+                accepted = await upstream.accept(keys, seen=view.form.get("seen", ""))
+                if not accepted:
+                    raise ToolError("not_found", "There is nothing of that name to accept.", may_have_run=False)
+                what = f"The {accepted[0]} is" if len(accepted) == 1 else f"{len(accepted)} definitions are"
+                return Done(to=url(self.name, open=name), notice=f"{what} accepted, and published.")
+            case _:
+                raise LookupError
+
+    async def _restart(self, upstream: Upstream) -> Done:
+        """Restart an upstream; one that hangs is restarted in the background."""
+        task = asyncio.get_running_loop().create_task(upstream.restart())
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+        await asyncio.wait([task], timeout=_RESTART_S)
+        row = _row(upstream)
+        notice = f"'{upstream.name}' was restarted." if task.done() else f"'{upstream.name}' is being restarted."
+        if task.done() and row.is_broken:
+            notice = f"'{upstream.name}' was restarted, and fails again."
+        return Done(to=url(self.name, open=upstream.name), notice=notice, is_bad=task.done() and row.is_broken)
+
+    def _can_log_in(self, upstream: Upstream) -> bool:
+        """Return whether a login can be begun here: the browser is sent back to a port of this machine."""
+        return self._is_local and upstream.can_sign_in
+
+    async def _log_in(self, upstream: Upstream) -> Done:
+        """Begin a login; the page then links to where the person goes on."""
+        flow = self._logins.get(upstream.name)
+        if flow is None or flow.task.done():
+            flow = self._logins[upstream.name] = LoginFlow(upstream)
+        await flow.wait_shown()
+        to = url(self.name, open=upstream.name)
+        return Done(to=to, notice=flow.problem, is_bad=bool(flow.problem)) if flow.problem else Done(to=to)
+
+    def _open(self) -> dict[str, Upstream]:
+        return {provider.name: provider for provider in self.yard.providers if isinstance(provider, Upstream)}
+
+    async def _details(self, upstream: Upstream, view: View) -> dict[str, Any]:
+        comparison, problem = None, ""
+        try:
+            comparison = await asyncio.to_thread(upstream.compare)
+        except LockError as error:
+            problem = str(error)
+        tools, withheld = self._tools(upstream.name, self.profile_of(view))
+        return {
+            "upstream": upstream,
+            "can_log_in": self._can_log_in(upstream),
+            "login": self._logins.get(upstream.name),
+            "tools": tools[:_TOOLS],
+            "more_tools": max(len(tools) - _TOOLS, 0),
+            "withheld": withheld,
+            "comparison": comparison,
+            "changes": _changes(comparison),
+            "lock_problem": problem,
+            "log": await asyncio.to_thread(upstream.last_log_lines, _LOG_LINES) if view.person.can_act else [],
+            "has_log": upstream.settings.carrier == "stdio",
+            "address": self.parts.config.tables.get(f"upstreams.{upstream.name}.url", ""),
+        }
+
+    def _tools(self, name: str, profile: Profile) -> tuple[list[ToolSpec], list[Unavailable]]:
+        registry = self.yard.registry
+        tools = [spec for spec in registry.visible(profile) if spec.source == name]
+        return tools, [one for one in registry.unavailable(profile) if one.spec.source == name]
+
+
+class Change(NamedTuple):
+    """A definition that differs from the accepted one, as a table."""
+
+    difference: Difference
+    title: str
+    what: str
+    fields: list[tuple[str, list[Row]]]
+
+
+def _row(upstream: Upstream) -> UpstreamRow:
+    status, settings = upstream.status(), upstream.settings
+    kind, words = _WORDS[status.state]
+    if upstream.problem:
+        kind, words = "bad", _UNUSABLE
+    elif status.withheld and kind != "bad":
+        kind, words = "warn", f"{words}, {status.withheld} withheld"
+    return UpstreamRow(upstream.name, kind, words, settings.carrier, status=status, advice=_advice(upstream, status))
+
+
+def _switched_off(name: str) -> UpstreamRow:
+    advice = Advice(f"It is switched off. Set 'enabled' to true in the section '[upstreams.{name}]' of the settings to use it.")
+    return UpstreamRow(name, "", "Switched off", "", is_off=True, advice=advice)
+
+
+def _advice(upstream: Upstream, status: Status) -> Advice | None:
+    """Return what to do about an upstream, or None if there is nothing to do."""
+    name, settings = upstream.name, upstream.settings
+    if upstream.problem:
+        return Advice(f"{upstream.problem} Then restart the server.")
+    if status.state == "auth_needed" and settings.url is not None and not settings.authorizes:
+        return Advice(
+            "It refuses calls without a login. Log in with this command; the server uses the login at once.", f"callyard login {name}"
+        )
+    if status.state == "auth_needed":
+        return Advice(f"It refuses the credentials. Correct the headers in the section '[upstreams.{name}]' of the settings.")
+    if status.state in _BROKEN:
+        text = "Read its log, correct what it says, and restart it." if settings.carrier == "stdio" else "See whether its address answers."
+        return Advice(text, more_command(name, settings.carrier))
+    if status.withheld:
+        return Advice("Review what changed. Agents cannot use it until somebody accepts it.", f"callyard diff {name}")
+    return None
+
+
+def _changes(comparison: Comparison | None) -> list[Change]:
+    """Return the differences as tables."""
+    if comparison is None:
+        return []
+    words = {"changed": "changed", "new": "new", "vanished": "no longer offered"}
+    return [
+        Change(one, visible(str(one.key)), words[one.what], [(change.field, side_by_side(change.lines)) for change in one.changes])
+        for one in comparison.differences
+    ]
+
+
+def side_by_side(lines: tuple[str, ...]) -> list[Row]:
+    """Return the lines of a unified difference as rows, with removed lines beside the added ones that follow them."""
+    rows: list[Row] = []
+    removed: list[str] = []
+    added: list[str] = []
+
+    def flush() -> None:
+        rows.extend(Row(before, after, is_same=False) for before, after in zip_longest(removed, added))
+        removed.clear()
+        added.clear()
+
+    for line in lines:
+        sign, text = line[:1], line[1:]
+        if sign == "-":
+            if added:
+                flush()
+            removed.append(text)
+        elif sign == "+":
+            added.append(text)
+        else:
+            flush()
+            rows.append(Row(text, text, is_same=True))
+    flush()
+    return rows

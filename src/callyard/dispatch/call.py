@@ -1,0 +1,483 @@
+"""A call and what surrounds it: who calls, by which channel, as which request.
+
+It does not know how calls are admitted, run or answered: what it needs of the dispatcher is the `Funnel` protocol.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
+
+import msgspec
+
+from callyard._internal.logfmt import is_tool_name, log_fields, log_value
+from callyard._internal.mask import mask_text, mask_values
+from callyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
+from callyard.dispatch.sessions import Session, Sessions
+from callyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
+from callyard.model.envelope import Envelope, encode_sorted
+from callyard.model.errors import Blame, CodeName, ToolError
+from callyard.model.profile import Profile
+from callyard.model.spec import UNKNOWN_TOOL, Kind, ToolSpec
+
+__all__ = [
+    "ANYONE",
+    "CLIENT_SHARE",
+    "DEFAULT_OPTIONS",
+    "LIBRARY",
+    "REFS_RESOLVED",
+    "SHARED",
+    "TIMEOUT_MS",
+    "Arguments",
+    "AskClient",
+    "Call",
+    "CallRequest",
+    "Caller",
+    "Channel",
+    "EnvelopeCoroutine",
+    "Funnel",
+    "Handler",
+    "InvokeOptions",
+    "JobRun",
+    "Limiter",
+    "Middleware",
+    "Policy",
+    "Release",
+    "StartJob",
+    "ambient",
+    "current_call",
+    "names_around",
+    "stated_options",
+]
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is calling. The scope is one conversation of the identity; without a profile the yard's own applies."""
+
+    identity: str = "local"
+    scope: str = ""
+    claims: dict[str, Any] = {}
+    profile: Profile | None = None
+    client: str = ""
+
+    def __post_init__(self) -> None:
+        if self.profile is not None and not isinstance(cast("object", self.profile), Profile):
+            raise TypeError("The profile of a caller must be a 'Profile'.")
+
+    def __repr__(self) -> str:
+        """Return identity and scope, without the claims."""
+        return f"<Caller '{self.identity}' '{self.scope}'>"
+
+    @property
+    def owner(self) -> str:
+        """Return the key of the caller's sessions and stored results."""
+        return f"{len(self.identity)}:{self.identity}:{self.scope}"
+
+
+ANYONE: Final = Caller()
+SHARED: Final = Caller(scope="*")
+"""Callers that nothing tells apart: they have no credentials, no session and no connection of their own."""
+
+AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
+"""Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
+
+
+class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
+    """How a call came in, and what can be sent back while it runs."""
+
+    name: str = "library"
+    connection_id: str = ""
+    """The connection, where several clients share one identity and name."""
+    server: int = 0
+    """The number of the server context that the call belongs to; 0 is none."""
+    progress: SendProgress | None = None
+    log: Callable[[str, str, Mapping[str, object]], None] | None = None
+    ask: AskClient | None = None
+    capabilities: frozenset[str] = frozenset()
+    """The client requests that the client supports."""
+    has_permitted: Callable[["Call"], bool] | None = None
+    """Returns whether the person permitted this very call before it was made; for a host that asks first."""
+    stateless: bool = False
+    """Whether the server keeps no session for a handshake-era client, so that it cannot be asked."""
+    hang_up: Callable[[], None] | None = None
+    """Closes the connection before the answer, which the client then polls for."""
+    headers: Mapping[str, str] = {}
+    """The request headers that handlers may see."""
+    forwarded: Mapping[str, str] = {}
+    """The request headers that upstreams have forwarded; they may be credentials."""
+    meta: Mapping[str, Any] = {}
+    """The request's `_meta`, without the keys that MCP reserves."""
+    trace: Mapping[str, str] = {}
+    """`traceparent`, `tracestate` and `baggage`, as they came."""
+    trace_id: str | None = None
+    job_id: str = ""
+    """The job that the call runs in; its request is over, and the credentials of its request are gone."""
+    result_characters: int | None = None
+    """The longest answer that the client accepts, where it states one."""
+
+    def __repr__(self) -> str:
+        """Return the name, without headers and metadata."""
+        return f"<Channel '{self.name}'>"
+
+    def inside(self, progress: SendProgress | None = None) -> "Channel":
+        """Return the channel of nested calls, whose progress goes to `progress` alone."""
+        return self if self.progress is progress else msgspec.structs.replace(self, progress=progress)
+
+
+LIBRARY: Final = Channel()
+
+
+_EMPTY: Final[Any] = MappingProxyType[str, Any]({})
+"""Shared, because a default of `{}` would be made anew for each call."""
+
+
+class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a request refers to it, so no cycle needs the collector
+    """A call as data, before it runs. It can be stored, sent elsewhere and run again."""
+
+    name: str
+    """The tool, the prompt, or the URI of the resource."""
+    arguments: Any = None
+    """JSON: as data, or as text in a `msgspec.Raw`."""
+    caller: Caller = ANYONE
+    kind: Kind = "tool"
+
+    def fingerprint(self) -> str:
+        """Return a hash of what is called, with which arguments and for whom; the order of arguments does not matter."""
+        arguments = self.arguments
+        try:
+            data = encode_sorted(msgspec.json.decode(arguments) if isinstance(arguments, msgspec.Raw) else arguments)
+        except msgspec.DecodeError:  # the call itself refuses what is no JSON
+            data = bytes(arguments)
+        return sha256(b"\0".join([self.kind.encode(), self.name.encode(), data, self.caller.owner.encode()])).hexdigest()[:24]
+
+
+class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a nested call differs from one that comes from outside."""
+
+    seconds: float = 0.0
+    """Timeout in seconds set by the caller; 0 uses the tool's own."""
+    refs_resolved: bool = False
+    """Whether references to stored results are resolved already: what looks like one is data, and its size is not the caller's."""
+    checked: dict[str, Any] | None = None
+    """The arguments after a check, so that they are not checked again."""
+    checked_by: object = None
+    """The tool whose check that was: by the time of the call the name may belong to another tool."""
+    coerced: tuple[str, ...] = ()
+    """The arguments that were repaired."""
+    background: bool = False
+    """Whether the call becomes a job, whatever its tool says."""
+    job: "JobRun | None" = None
+    """The job that runs the call."""
+    priority: Literal["", "interactive", "background"] = ""
+    """The priority in the queue; by default what the request or the tool says."""
+
+    @property
+    def need_admission(self) -> bool:
+        """Return whether a call with these is always admitted: its caller set a timeout, or it is or becomes a job."""
+        return self.seconds > 0 or self.background or self.job is not None
+
+
+class JobRun(Protocol):
+    """What the funnel needs of the job that runs a call."""
+
+    @property
+    def is_admitted(self) -> bool:
+        """Return whether the policies have decided already, for the call that started the job."""
+        ...
+
+    @property
+    def is_attached(self) -> bool:
+        """Return whether it runs in place of a call that passed everything already."""
+        ...
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Return the tools whose calls started it."""
+        ...
+
+    @property
+    def confirmation(self) -> "Mapping[str, Any] | None":
+        """Return what a person answered to the declared confirmation, if it was asked already."""
+        ...
+
+    async def claim(self) -> None:
+        """Note that the handler starts now, before it does."""
+        ...
+
+    def keep_partial(self, partial: Callable[[], bytes]) -> None:
+        """Take a function that returns the results so far as JSON, for the case that the process ends."""
+        ...
+
+    async def park(self, approval_id: str) -> None:
+        """Let the caller be answered, if it still waits, because the job has to wait for an approval."""
+        ...
+
+
+DEFAULT_OPTIONS: Final = InvokeOptions()
+REFS_RESOLVED: Final = InvokeOptions(refs_resolved=True)
+TIMEOUT_MS: Final = "callyard/timeout_ms"
+"""The key of `_meta` with the milliseconds that the client of a call waits for its answer."""
+CLIENT_SHARE: Final = 0.9
+"""The share of a client's time limit that a call may take; the rest is for the way there and back."""
+_LONGEST_MS: Final = 7 * 86_400_000
+
+
+def stated_options(meta: Mapping[str, Any]) -> InvokeOptions:
+    """Return the options that a request states in its `_meta`."""
+    milliseconds: object = meta.get(TIMEOUT_MS)
+    if isinstance(milliseconds, int | float) and milliseconds is not True and 0 < milliseconds < _LONGEST_MS:
+        return InvokeOptions(seconds=milliseconds / 1000 * CLIENT_SHARE)
+    return DEFAULT_OPTIONS
+
+
+T = TypeVar("T")
+EnvelopeCoroutine = Coroutine[Any, Any, Envelope]
+Arguments = dict[str, Any]
+Handler = Callable[["Call"], Awaitable[object]]
+Middleware = Callable[[Handler], Handler]
+Policy = Callable[["Call"], Awaitable[Envelope | None]]
+"""Returns `None` to allow, an envelope to answer in place of the tool, or raises to deny."""
+StartJob = Callable[["Call"], Awaitable[Envelope | None]]
+"""Starts a job in place of a call and returns the answer, or returns `None` if the call runs at once."""
+Release = Callable[[], None]
+Limiter = Callable[["Call"], Awaitable[Release]]
+"""Waits until the call may run, and returns what to call when it has ended.
+
+A call that waits for a person releases meanwhile. It then comes again: to the method `resume` of a limiter that has one.
+"""
+_log = logging.getLogger("callyard.tool")
+ambient: Final[ContextVar["Call"]] = ContextVar("callyard.call")
+"""Set by the dispatcher; everything else reads it with `current_call`."""
+
+
+class Funnel(Protocol):
+    """What a call needs of the dispatcher that runs it."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Return the live sessions."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """Return what the yard's lifespan yielded."""
+        ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop that calls run on."""
+        ...
+
+    def extra_thread(self) -> AbstractContextManager[None]:
+        """Allow one more worker thread while this one waits."""
+        ...
+
+    def dispatch(self, request: CallRequest, *, channel: Channel, parent: "Call", options: InvokeOptions) -> EnvelopeCoroutine:
+        """Answer one call from inside another."""
+        ...
+
+    def wait_outside(self, call: "Call", answer: Awaitable[T]) -> Awaitable[T]:
+        """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
+        ...
+
+    def watch_pauses(self, call: "Call", pause: Callable[[], Callable[[], None]]) -> AbstractContextManager[None]:
+        """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""
+        ...
+
+    def send_progress(self, call: "Call", progress: Progress, *, own: bool) -> None:
+        """Send progress of a call to its client, throttled."""
+        ...
+
+    def in_thread(self, call: "Call", function: Callable[[], object]) -> Awaitable[object]:
+        """Run a blocking function in a worker thread."""
+        ...
+
+
+class Call(msgspec.Struct, eq=False):
+    """One admitted run of one request, as its handler sees it. Its run state is in `run`."""
+
+    id: str
+    request: CallRequest
+    profile: Profile
+    channel: Channel
+    funnel: Funnel
+    parent: "Call | None" = None
+    options: InvokeOptions = DEFAULT_OPTIONS
+    spec: ToolSpec = UNKNOWN_TOOL
+    arguments: Arguments = _EMPTY
+    """The arguments after check and repair."""
+    confirmation: Mapping[str, Any] = _EMPTY
+    """What a person answered to the confirmation that the tool declares."""
+    session: Session | None = None
+    coerced: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    may_have_run: bool = False
+    """Whether a side effect is possible. Set before the handler runs; a handler that knows better may reset it."""
+    is_proxy: bool = False
+    """Whether the handler only makes one other call, so that both can start again together."""
+    memo: Any = None
+    """State of a handler that must not do its work twice when a middleware calls it again."""
+    at_fault: Blame = "yard"
+    """Who is to blame for an unexpected exception at this point."""
+    stopped: CodeName | None = None
+    """The code that the call was stopped with, if it was."""
+    finished: bool = False
+    paused_s: float = 0.0
+    """How long the deadline stood still because a person or client was asked."""
+
+    def __repr__(self) -> str:
+        """Return the id and the tool, never the arguments."""
+        return f"<Call {self.id} of '{self.tool}'>"
+
+    @property
+    def name(self) -> str:
+        """Return the name that was called: of a tool or prompt, or a URI."""
+        return self.request.name
+
+    @property
+    def caller(self) -> Caller:
+        """Return who is calling."""
+        return self.request.caller
+
+    @property
+    def seconds(self) -> float:
+        """Return the timeout set by the caller of a nested call; 0 uses the tool's own."""
+        return self.options.seconds
+
+    @property
+    def depth(self) -> int:
+        """Return how many calls this one is nested in."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def tool(self) -> str:
+        """Return the tool's name, or '?' for a name that is not safe to log."""
+        if self.spec is not UNKNOWN_TOOL:
+            return self.spec.name
+        return str(self.name) if is_tool_name(str(self.name)) else "?"
+
+    @property
+    def cancelled(self) -> bool:
+        """Return whether the call was stopped; for handlers in threads, which cannot be cancelled."""
+        return self.stopped is not None
+
+    @property
+    def state(self) -> Any:
+        """Return what the yard's lifespan yielded."""
+        return self.funnel.state
+
+    def invoke(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        progress: SendProgress | None = None,
+        options: InvokeOptions = DEFAULT_OPTIONS,
+    ) -> EnvelopeCoroutine:
+        """Call another tool from inside this one, through the whole funnel; its progress goes to `progress` alone."""
+        request = CallRequest(name, arguments, self.request.caller)
+        return self.funnel.dispatch(request, channel=self.channel.inside(progress), parent=self, options=options)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine, such as `invoke` or `ask`, from a handler that runs in a thread.
+
+        Raises:
+            RuntimeError: The handler is async, so it must await instead.
+        """
+        if on_loop(self.funnel.loop):
+            work.close()
+            raise RuntimeError("An async handler must await instead of calling 'wait'.")
+        with self.funnel.extra_thread():
+            return asyncio.run_coroutine_threadsafe(work, self.funnel.loop).result()
+
+    def start_session(self, *, kind: str = "", session_id: str | None = None) -> Session:
+        """Start a session of this caller and make it the session of this call."""
+        if self.finished:
+            raise ToolError("state_error", "The call is over, so it can start no session.")
+        sessions = self.funnel.sessions
+        session = sessions.start(self.caller.owner, kind=kind, session_id=session_id)
+        if self.session is not None:
+            sessions.leave(self.session, None)
+        self.session = session
+        sessions.enter(session)
+        return session
+
+    async def end_session(self, session_id: str | None = None) -> bool:
+        """End a session of this caller, by default the one of this call."""
+        mine = self.session.id if self.session is not None and session_id is None else session_id
+        return self.funnel.sessions.has(str(mine), self.caller.owner) and await self.funnel.sessions.end(str(mine))
+
+    def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
+        """Send progress to the client. Thread-safe; may be awaited. `own` marks progress that the yard reports itself."""
+        if self.channel.progress is not None:
+            self._on_loop(lambda: self.funnel.send_progress(self, Progress(done, total, text), own=own))
+        return NOOP
+
+    def log(self, level: str, text: str, **facts: object) -> Noop:
+        """Send a log line to the client, or to the log where the client takes none. Thread-safe; may be awaited."""
+        send = self.channel.log
+        if send is None:
+            number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+            shown = log_fields(mask_values({name: str(fact) for name, fact in facts.items()}))
+            _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, log_value(mask_text(text)), shown)
+        else:
+            self._on_loop(lambda: send(level, text, facts))
+        return NOOP
+
+    async def ask(self, schema: Mapping[str, Any], text: str, *, key: str = "answer") -> dict[str, Any]:
+        """Ask the person behind the client to fill in a form; meanwhile the deadline stands still.
+
+        Raises:
+            ToolError: `not_supported` if nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
+        """
+        ask = ClientRequest.person(text, schema)
+        with set_may_have_run(running=self.may_have_run):
+            return form_content(ask, (await self.ask_all({key: ask}))[key])
+
+    async def ask_all(self, asks: Mapping[str, ClientRequest], *, declared: bool = False) -> Mapping[str, Any]:
+        """Send several requests to the client at once and return its raw results, under the same keys.
+
+        Raises:
+            ToolError: `not_supported` if the client lacks the capability.
+        """
+        if self.channel.ask is None:
+            raise unsupported_by_client(asks, self.channel.capabilities, stateless=self.channel.stateless)
+        with set_may_have_run(running=self.may_have_run):
+            return await self.funnel.wait_outside(self, self.channel.ask(asks, declared))
+
+    def can_ask(self, capability: str = "elicitation") -> bool:
+        """Return whether the client has a capability: `elicitation`, `sampling` or `roots`."""
+        return self.channel.ask is not None and capability in self.channel.capabilities
+
+    def hang_up(self) -> None:
+        """Close the client's connection before a long wait, where the client can poll for the answer."""
+        if self.channel.hang_up is not None:
+            self.channel.hang_up()
+
+    def _on_loop(self, send: Callable[[], None]) -> None:
+        if on_loop(self.funnel.loop):
+            call_safely(send)
+        else:
+            self.funnel.loop.call_soon_threadsafe(call_safely, send)
+
+
+def names_around(call: Call) -> tuple[str, ...]:
+    """Return the tools whose calls a call is nested in, also by way of jobs."""
+    names: list[str] = []
+    while call.parent is not None:
+        call = call.parent
+        names.append(call.spec.name)
+    return (*names, *(() if call.options.job is None else call.options.job.inside))
+
+
+def current_call() -> Call:
+    """Return the call that the current code runs in.
+
+    Raises:
+        LookupError: It runs in none.
+    """
+    return ambient.get()

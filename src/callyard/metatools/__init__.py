@@ -1,0 +1,89 @@
+"""Metatools: tools that find, describe, run and chain the other tools.
+
+They are ordinary tools that call the dispatcher again; it does not know them.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from callyard.dispatch.registry import Suggestions
+from callyard.model.names import did_you_mean
+
+__all__ = ["LEARNING", "METATOOL_NAMES", "SUGGESTIONS", "metatool_instructions", "metatools_setting", "select_metatools"]
+
+
+METATOOL_NAMES: Final = (
+    "search_tools",
+    "describe_tool",
+    "run_tool",
+    "run_chain",
+    "read_result",
+    "list_tools",
+    "list_namespaces",
+    "list_tool_examples",
+    "list_toolsets",
+    "describe_toolset",
+    "get_job",
+    "wait_job",
+    "cancel_job",
+    "list_jobs",
+)
+"""Every metatool; the listed ones come first."""
+SUGGESTIONS: Final = Suggestions(search="search_tools(query=…)", describe="describe_tool(tool_id={!r})", read="read_result(handle={!r})")
+"""The actions that the core suggests to callers whose profile has the metatool."""
+LEARNING: Final = "learning"
+"""Switched like a metatool, though it is none: whether output schemas are learned from results."""
+
+
+def metatool_instructions(listed: Collection[str]) -> str:
+    """Return the instructions for a client that sees these metatools, or nothing if it sees none."""
+    if not listed:
+        return ""
+    reading = "read parts of it with read_result, or " if "read_result" in listed else ""
+    parts = [
+        "Most tools here are not listed.",
+        "Find one with search_tools(query): say what you want to do." if "search_tools" in listed else "",
+        _how_to_describe(listed),
+        _how_to_call(listed),
+        f'A long result is answered as a handle such as \'r_1\': {reading}pass it on as an argument, {{"$ref": "r_1"}}.',
+        "A failure says in 'hint' and 'next_actions' what to do.",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _how_to_describe(listed: Collection[str]) -> str:
+    if "describe_tool" not in listed:
+        return ""
+    if "search_tools" not in listed:
+        return "describe_tool(tool_id) shows the schema of one."
+    return "Its signature is often all you need; otherwise describe_tool(tool_id) shows the schema."
+
+
+def _how_to_call(listed: Collection[str]) -> str:
+    it = "it" if "search_tools" in listed else "one"
+    several = "run_chain(steps), where later steps take earlier results."
+    if "run_tool" not in listed:
+        return f"Call {it} as a step of {several}" if "run_chain" in listed else f"Call {it} by its name."
+    return f"Call {it} with run_tool(tool_id, args)" + (f", or several in one go with {several}" if "run_chain" in listed else ".")
+
+
+def select_metatools(selection: bool | Iterable[str]) -> tuple[str, ...]:  # noqa: FBT001 - all, none, or their names
+    """Return the names of the selected metatools.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    known = (*METATOOL_NAMES, LEARNING)
+    if isinstance(selection, bool):
+        return known if selection else ()
+    names = [selection] if isinstance(selection, str) else list(selection)
+    for name in names:
+        if name not in known:
+            suggestion = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+            raise ValueError(f"There is no metatool '{name}'.{suggestion}")
+    return tuple(dict.fromkeys(names))
+
+
+def metatools_setting(names: Sequence[str]) -> bool | list[str]:
+    """Return the setting that selects these metatools: all, none, or their names."""
+    return list(names) if 0 < len(names) <= len(METATOOL_NAMES) else bool(names)

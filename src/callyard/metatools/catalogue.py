@@ -1,0 +1,232 @@
+"""The catalogue: the tools of a yard as metatools search and page through them.
+
+The index is built by the first search, because most yards are never searched.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from callyard._internal.signed_tokens import Cursors, SignatureError, Signer
+from callyard.dispatch.registry import Change, Registry
+from callyard.model.envelope import encode_sorted, fingerprint
+from callyard.model.errors import ToolError, shortened
+from callyard.model.names import closest_name
+from callyard.model.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
+from callyard.model.spec import Operation, ToolSpec
+from callyard.search.settings import SearchSettings, read_environment
+
+if TYPE_CHECKING:
+    from callyard.search import Found, Index
+
+__all__ = ["OTHER_NAME", "Catalogue", "PageCursors"]
+
+OTHER_NAME: Final = "other_name"
+"""The tag of a metatool that is an alias of another one."""
+_PROFILES: Final = 256
+_DIGITS: Final = 24
+_AT_ONCE: Final = 16
+"""Tools indexed before other tasks run: about 2 ms of work."""
+_DIGESTS_AT_ONCE: Final = 256
+_NAMESPACES_SHOWN: Final = 8
+_PURPOSE: Final = "page of a metatool"
+
+
+class Catalogue:
+    """The tools of one yard, to be searched and paged through."""
+
+    def __init__(self, registry: Registry, settings: SearchSettings) -> None:
+        self.registry = registry
+        self.settings = settings
+        self._digests: dict[str, tuple[ToolSpec, bytes]] = {}
+        self._fingerprints: dict[Profile, tuple[int, str]] = {}
+        self._stop: Callable[[], None] = _noop
+        self._building: asyncio.Task[Index] | None = None
+
+    def open(self) -> None:
+        """Apply the settings of the environment, and check that the strategy can be loaded.
+
+        Raises:
+            ValueError: A setting is invalid, or the strategy is not installed.
+        """
+        self.settings = read_environment(os.environ, self.settings)
+        if self.settings.strategy != SearchSettings().strategy:  # the default is always installed: loading it would slow the start
+            _empty_index(self.settings)
+
+    def close(self) -> None:
+        """Stop watching the registry, and drop the index."""
+        self._stop()
+        self._stop = _noop
+        if self._building is not None:
+            self._building.cancel()
+            self._building = None
+
+    async def search(
+        self, query: str, profile: Profile, *, namespace: str | None, operation: Operation | None, offset: int, limit: int
+    ) -> "Found":
+        """Return the tools that fit best, of those that exist for the profile."""
+        index = await self._index()
+        return index.search(query, allows=profile.allows, namespace=namespace, operation=operation, offset=offset, limit=limit)
+
+    async def _index(self) -> "Index":
+        """Return the index; concurrent searches wait for the same build, and a failed one is tried again."""
+        if self._building is None or (self._building.done() and self._building.exception() is not None):
+            self._building = asyncio.create_task(self._build())
+        return await asyncio.shield(self._building)
+
+    async def _build(self) -> "Index":
+        """Build the index a few tools at a time, so that other calls run in between."""
+        index = await asyncio.to_thread(_empty_index, self.settings)
+        self._stop()
+        self._stop = self.registry.watch(lambda change: self._apply(change, index))
+        specs = self.registry.visible(EVERYTHING)
+        for start in range(0, len(specs), _AT_ONCE):
+            for spec in specs[start : start + _AT_ONCE]:
+                tool = self.registry.get(spec.name)
+                if tool is not None and tool.spec is spec and _is_searchable(spec):  # else it changed, and '_apply' saw it
+                    index.add(spec)
+            index.prepare()
+            await asyncio.sleep(0)
+        return index
+
+    def _apply(self, change: Change, index: "Index") -> None:
+        if change.what != "tool":
+            return
+        tool = None if change.kind == "withdrawn" else self.registry.get(change.name)
+        if tool is not None and _is_searchable(tool.spec):
+            index.add(tool.spec)
+        else:
+            index.remove(change.name)
+
+    def tools(self, profile: Profile, *, namespace: str | None = None, operation: Operation | None = None) -> Sequence[ToolSpec]:
+        """Return the tools of the profile by name; metatools only if their namespace is asked for."""
+        return [
+            spec
+            for spec in self.registry.visible(profile)
+            if (OTHER_NAME not in spec.tags if namespace == METATOOLS else spec.source != METATOOLS)
+            and (namespace is None or spec.source == namespace)
+            and (operation is None or spec.operation == operation)
+        ]
+
+    def check_namespace(self, namespace: str | None, profile: Profile) -> None:
+        """Check that the profile has tools of a namespace, if there is one to check.
+
+        Raises:
+            ToolError: `invalid_input` if it has none.
+        """
+        if namespace is None or namespace == METATOOLS:
+            return
+        namespaces = self.namespaces(profile)
+        if namespace in namespaces:
+            return
+        meant = closest_name(namespace, namespaces)
+        message = f"There is no namespace '{shortened(namespace)}'." + (f" Did you mean '{meant}'?" if meant else _known(list(namespaces)))
+        issue = {"field": "namespace", "code": "unknown_namespace", "message": message, "did_you_mean": meant}
+        raise ToolError(
+            "invalid_input", message, next_actions=self.registry.available_actions(profile, "list_namespaces()"), issues=[issue]
+        )
+
+    def namespaces(self, profile: Profile) -> dict[str, int]:
+        """Return the number of tools in each namespace of the profile, sorted, without the metatools."""
+        counts: dict[str, int] = {}
+        for spec in self.tools(profile):
+            counts[spec.source] = counts.get(spec.source, 0) + 1
+        return dict(sorted(counts.items()))
+
+    def ranking_fingerprint(self) -> str:
+        """Return a hash that changes when the search settings do."""
+        return fingerprint(self.settings)[:_DIGITS]
+
+    async def fingerprint(self, profile: Profile) -> str:
+        """Return a hash that changes when the tools of the profile do; every process computes the same."""
+        version = self.registry.versions["tool"]
+        cached = self._fingerprints.get(profile)
+        if cached is None or cached[0] != version:
+            digest = sha256()  # not 'fingerprint': the hash of each tool is cached, and other tasks run in between
+            for number, spec in enumerate(self.registry.visible(profile), start=1):
+                digest.update(self._digest(spec))
+                if number % _DIGESTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            if len(self._fingerprints) >= _PROFILES:
+                self._fingerprints.clear()
+            cached = self._fingerprints[profile] = (version, digest.hexdigest()[:_DIGITS])
+        return cached[1]
+
+    def _digest(self, spec: ToolSpec) -> bytes:
+        cached = self._digests.get(spec.name)
+        if cached is None or cached[0] is not spec:
+            if len(self._digests) > 2 * len(self.registry):
+                self._digests.clear()
+            cached = self._digests[spec.name] = (spec, sha256(encode_sorted(spec)).digest())
+        return cached[1]
+
+
+class PageCursors:
+    """Signs the cursors of metatools; a cursor is valid for one question only."""
+
+    def __init__(self, signer: Signer) -> None:
+        self._cursors = Cursors(signer, _PURPOSE)
+
+    def sign(self, question: list[Any], offset: int) -> str:
+        """Return the cursor of the page that begins at an offset; the question holds everything that decides its content."""
+        return self._cursors.sign(_bound_to(question), offset)
+
+    def verify(self, question: list[Any], cursor: str | None, *, suggestion: str) -> int:
+        """Return the offset of a cursor's page; 0 without a cursor.
+
+        Raises:
+            ToolError: `invalid_input` if the cursor is not ours, of another question, or outdated; `suggestion` is what to do next.
+        """
+        if cursor is None:
+            return 0
+        try:
+            offset = self._cursors.verify(_bound_to(question), cursor)
+        except SignatureError:
+            raise _refusal("unknown_cursor", "The cursor is none that was given out here.", suggestion) from None
+        if offset is None:
+            message = "The cursor is of another question, or the tools or how they are ranked have changed since."
+            raise _refusal("stale_cursor", message, suggestion)
+        return offset
+
+
+def _bound_to(question: list[Any]) -> str:
+    return fingerprint(question)[:_DIGITS]
+
+
+def _refusal(code: str, message: str, suggestion: str) -> ToolError:
+    return ToolError(
+        "invalid_input",
+        message,
+        hint="Start from the first page: call again without 'cursor', and with the same arguments for every page.",
+        next_actions=[suggestion],
+        issues=[{"field": "cursor", "code": code, "message": message}],
+    )
+
+
+def _empty_index(settings: SearchSettings) -> "Index":
+    """Return an empty index, with everything loaded that its first tool needs."""
+    from callyard.search import make_index  # noqa: PLC0415 - most yards are never searched, and it takes a while to load
+
+    index = make_index(settings)
+    index.prepare()
+    return index
+
+
+def _known(namespaces: Sequence[str]) -> str:
+    """Return a sentence with the first of the namespaces, if there are any."""
+    if not namespaces:
+        return ""
+    more = len(namespaces) - _NAMESPACES_SHOWN
+    shown = ", ".join(f"'{name}'" for name in namespaces[:_NAMESPACES_SHOWN])
+    return f" Known: {shown} and {more} more." if more > 0 else f" Known: {shown}."
+
+
+def _noop() -> None:
+    """Do nothing: there is no watch to stop."""
+
+
+def _is_searchable(spec: ToolSpec) -> bool:
+    """Return whether search may find it: metatools only if no list shows them and they are no alias."""
+    return spec.source != METATOOLS or (UNLISTED in spec.tags and OTHER_NAME not in spec.tags)

@@ -1,0 +1,200 @@
+"""Requests to the client while a call runs: elicitation, sampling and roots.
+
+They are data in MCP's own format. How they reach the client, and in which protocol version, is up to the channel.
+"""
+
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from callyard.model.errors import ToolError
+from callyard.model.limits import Limits
+from callyard.model.schema import SchemaError, SchemaValidator, check_schema
+
+__all__ = [
+    "APPROVAL_REQUIRED",
+    "CLIENT_METHODS",
+    "OWN_REASONS",
+    "STORE_UNAVAILABLE",
+    "ClientMethod",
+    "ClientRequest",
+    "Confirmation",
+    "check_form",
+    "form_content",
+    "set_may_have_run",
+    "unsupported_by_client",
+]
+
+ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
+
+APPROVAL_REQUIRED: Final = "approval_required"
+"""The status of a call that waits for the decision of a person."""
+STORE_UNAVAILABLE: Final = "store_unavailable"
+"""The reason of `overloaded` while the store cannot be used."""
+_OF_APPROVALS: Final = ("already_used", "arguments_changed")
+_OF_LIMITS: Final = ("queue_full", "not_started", "rate_of_all", "rate_of_caller", "rate_of_tool")
+_OF_BUDGETS: Final = ("session_calls", "session_tokens", "caller_calls", "caller_tokens")
+OWN_REASONS: Final = frozenset({"declined", "dismissed", "session_changed", STORE_UNAVAILABLE, *_OF_APPROVALS, *_OF_LIMITS, *_OF_BUDGETS})
+"""Reasons that a tool need not declare, because the yard sets them."""
+
+_CAPABILITIES: Final[dict[str, str]] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
+CLIENT_METHODS: Final = frozenset(_CAPABILITIES)
+"""Every method that a client can be asked."""
+
+_MODES: Final = ("form", "url")
+_FORMATS: Final = ("date", "date-time", "email", "uri")
+_DEFAULT_LIMITS: Final = Limits()
+
+
+class ClientRequest(msgspec.Struct, frozen=True):
+    """One request to the client."""
+
+    method: ClientMethod
+    params: dict[str, Any] = {}
+    approval_id: str = ""
+    """The approval that the yard's gate asks about. Only the gate sets it, and clients do not get it."""
+
+    @classmethod
+    def person(cls, text: str, schema: Mapping[str, Any]) -> "ClientRequest":
+        """Return an elicitation: a text for the person, and the schema of the form to fill in.
+
+        Raises:
+            ToolError: `internal_error`: the schema cannot be shown as a form.
+        """
+        try:
+            check_form(schema)
+        except SchemaError as error:
+            raise ToolError("internal_error", f"The tool has a question that cannot be asked: {error}.", blame="tool") from error
+        return cls("elicitation/create", {"mode": "form", "message": text, "requestedSchema": dict(schema)})
+
+    @classmethod
+    def model(cls, text: str, *, max_tokens: int, system: str | None = None) -> "ClientRequest":
+        """Return a sampling request: a prompt for the client's model."""
+        messages = [{"role": "user", "content": {"type": "text", "text": text}}]
+        extra = {} if system is None else {"systemPrompt": system}
+        return cls("sampling/createMessage", {"messages": messages, "maxTokens": max_tokens, **extra})
+
+    @classmethod
+    def roots(cls) -> "ClientRequest":
+        """Return the request for the folders that the client works in."""
+        return cls("roots/list")
+
+    @property
+    def capability(self) -> str:
+        """Return the capability that a client must declare to be asked this."""
+        return _CAPABILITIES[self.method]
+
+    def missing_capability(self, capabilities: Mapping[str, Any] | Collection[str]) -> str | None:
+        """Return the capability, or the mode of one such as `elicitation.form`, that the client lacks, if any.
+
+        A client that declares elicitation without a mode supports forms, the only mode of older versions.
+        """
+        name = self.capability
+        if name not in capabilities:
+            return name
+        if name != "elicitation":
+            return None
+        declared = cast("object", capabilities[name]) if isinstance(capabilities, Mapping) else None
+        modes = [mode for mode in _MODES if isinstance(declared, dict) and mode in declared]
+        mode = self.params.get("mode", "form")
+        return None if mode in (modes or ("form",)) else f"{name}.{mode}"
+
+
+class Confirmation(msgspec.Struct, frozen=True):
+    """A question that a tool always asks before it runs; asking it twice does no harm."""
+
+    text: str
+    schema: dict[str, Any]
+    key: str = "answer"
+
+
+def check_form(schema: object, limits: Limits = _DEFAULT_LIMITS) -> None:
+    """Check that MCP can show a schema as a form: an object of strings, numbers, booleans and choices.
+
+    Raises:
+        SchemaError: It cannot.
+    """
+    form = _mapping(schema)
+    fields = form.get("properties")
+    if form.get("type") != "object" or not isinstance(fields, Mapping):
+        raise SchemaError("the schema must be of type 'object' and have 'properties'")
+    for name, field in cast("Mapping[object, object]", fields).items():
+        fault = _field_fault(_mapping(field))
+        if fault:
+            raise SchemaError(f"the field '{name}' {fault}")
+    check_schema(dict(form), max_bytes=limits.schema_bytes, max_depth=limits.schema_depth)
+
+
+def _field_fault(field: Mapping[str, Any]) -> str:
+    """Return why a form cannot have such a field; empty if it can."""
+    kind = field.get("type")
+    if kind == "array":
+        items = _mapping(field.get("items"))
+        is_choice = _are_texts(items.get("enum")) or _are_titled(items.get("anyOf"))
+        return "" if is_choice else "is a list of something else than a choice of texts"
+    if kind not in ("boolean", "integer", "number", "string"):
+        return "is no text, number, boolean or choice of texts"
+    if kind == "string" and field.get("format", "uri") not in _FORMATS:
+        return f"has a format that is none of {', '.join(map(repr, _FORMATS))}"
+    if kind == "string" and not (_are_texts(field.get("enum", [])) and _are_titled(field.get("oneOf", []))):
+        return "has choices that are no texts"
+    return ""
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _are_texts(choices: object) -> bool:
+    return isinstance(choices, list | tuple) and all(isinstance(choice, str) for choice in cast("list[object]", choices))
+
+
+def _are_titled(choices: object) -> bool:
+    return isinstance(choices, list | tuple) and _are_texts([_mapping(choice).get("const") for choice in cast("list[object]", choices)])
+
+
+def unsupported_by_client(
+    asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any] | Collection[str] = (), *, stateless: bool = False
+) -> ToolError:
+    """Return the failure `not_supported`: the client lacks a capability, or its request leaves no way to ask it."""
+    if stateless:
+        message = "The tool has a question, and a stateless server cannot ask a client that starts with a handshake."
+        return ToolError("not_supported", message, hint="Use a client of MCP 2026-07-28, or serve without 'stateless'.")
+    lacks = sorted({missing for ask in asks.values() if (missing := ask.missing_capability(capabilities)) is not None})
+    if not lacks:
+        message = "The tool has a question, and the response to this request must be one JSON object, so the question cannot be sent."
+        return ToolError("not_supported", message, hint="Accept 'text/event-stream', and serve without 'json_response'.")
+    names = " and ".join(f"'{name}'" for name in lacks)
+    return ToolError("not_supported", f"The tool has a question, and this client does not declare {names}.", capabilities=lacks)
+
+
+def form_content(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the form that a person filled in.
+
+    Raises:
+        ToolError: `approval_denied` if declined, `cancelled` if dismissed, `invalid_input` if the content does not fit.
+    """
+    action = result.get("action")
+    if action == "decline":
+        raise ToolError("approval_denied", "The person declined to answer.", reason="declined")
+    if action != "accept":
+        raise ToolError("cancelled", "The question was dismissed without an answer.", reason="dismissed")
+    content = result.get("content")
+    filled = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    issues = SchemaValidator(ask.params["requestedSchema"]).issues(filled)
+    if issues:
+        raise ToolError("invalid_input", f"The answer to the question does not fit: {issues[0].message}", issues=issues)
+    return filled
+
+
+@contextmanager
+def set_may_have_run(*, running: bool) -> Generator[None]:
+    """Set `may_have_run` on a failure raised inside, unless it is set already."""
+    try:
+        yield
+    except ToolError as error:
+        if error.may_have_run is None:
+            error.may_have_run = running
+        raise

@@ -1,0 +1,412 @@
+"""Specs: tools, resources and prompts as data, and the checks that a spec must pass to be published.
+
+It must not know handlers; those are in `dispatch/tool` and `dispatch/resource`.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from callyard._internal.logfmt import is_tool_name
+from callyard.model.elicitation import Confirmation, check_form
+from callyard.model.envelope import encode
+from callyard.model.errors import CODES, CodeName
+from callyard.model.limits import Limits
+from callyard.model.schema import SchemaError, check_schema
+from callyard.model.uri_template import check_uri
+
+__all__ = [
+    "UNKNOWN_TOOL",
+    "Annotations",
+    "AnySpec",
+    "EvalRule",
+    "Example",
+    "Kind",
+    "Metatool",
+    "Operation",
+    "PromptArgument",
+    "PromptSpec",
+    "PublishError",
+    "Reason",
+    "ResourceSpec",
+    "ToolSpec",
+    "check_prompt_spec",
+    "check_resource_spec",
+    "check_spec",
+    "make_tuples",
+    "unknown_spec",
+    "with_codes",
+]
+
+
+Kind = Literal["tool", "resource", "prompt"]
+"""Kinds of things that a provider publishes."""
+
+
+class PublishError(ValueError):
+    """A tool, resource or prompt cannot be published; the message names it and the fault."""
+
+
+class Operation(StrEnum):
+    """What kind of effect a tool has."""
+
+    QUERY = "query"
+    COMMAND = "command"
+    DESTROY = "destroy"
+    EVAL = "eval"
+
+
+_OPERATIONS: Final = frozenset(Operation)
+
+
+class Example(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One example of a valid call."""
+
+    arguments: dict[str, Any]
+    title: str = ""
+    result: Any = None
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """A tool's own reason for failures: the code, and the keys of its details."""
+
+    code: CodeName = "state_error"
+    details: tuple[str, ...] = ()
+
+
+_SPELLINGS: Final = {
+    "python": "py python3 python2 cpython ipython",
+    "javascript": "js ecmascript node nodejs node.js es6 mjs cjs jsx typescript ts",
+    "sql": "postgres postgresql psql pgsql plpgsql mysql mariadb sqlite sqlite3 tsql t-sql mssql oracle plsql duckdb bigquery snowflake",
+}
+_LANGUAGES: Final = {spelling: language for language, others in _SPELLINGS.items() for spelling in (language, *others.split())}
+"""The languages that code is checked in, by each of their usual spellings."""
+
+
+class EvalRule(msgspec.Struct, frozen=True):
+    """Which argument of an eval tool is the payload, its language, and which rules apply.
+
+    `host` is for code that runs in this process or in an application; `sandbox` for a runtime with rules of its own.
+    """
+
+    argument: str
+    language: str = "python"
+    """`python`, `javascript` or `sql`, or a usual spelling of one, such as `py`, `js` or `postgres`; a sandbox may have others."""
+    rules: Literal["host", "sandbox"] = "host"
+    imports: tuple[str, ...] = ()
+    """Modules of the application that Python code may import besides the allowed ones of the standard library."""
+
+    def __post_init__(self) -> None:
+        make_tuples(self, "imports")
+        written = str(self.language).strip().lower()
+        msgspec.structs.force_setattr(self, "language", _LANGUAGES.get(written, written))
+
+
+class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Hints for clients about a tool's effects; always explicit."""
+
+    read_only_hint: bool
+    destructive_hint: bool
+    idempotent_hint: bool
+    open_world_hint: bool
+
+
+class Metatool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a profile must know of a metatool to list and to deny it; profiles know no metatool by its name."""
+
+    use: Literal["find", "call", "other"] = "other"
+    """What it does with tools that are not listed; a short list needs one that finds them and one that calls them."""
+    alias_of: str = ""
+    """Metatool that it is an alias of; a rule that denies that one denies the alias."""
+    alias: str = ""
+    """Its own alias; a rule that denies exactly this name denies the metatool."""
+
+
+def make_tuples(struct: msgspec.Struct, *fields: str) -> None:
+    """Convert a sequence, or a single text or struct, to a tuple; for use in `__post_init__` only.
+
+    A text alone would otherwise be read letter by letter. msgspec has no other way to convert fields of a frozen struct.
+    """
+    for field in fields:
+        value = getattr(struct, field)
+        if not isinstance(value, tuple):
+            items: Iterable[object] = [value] if isinstance(value, str | msgspec.Struct) else value
+            msgspec.structs.force_setattr(struct, field, tuple(items))
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool as data."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    operation: Operation
+    title: str | None = None
+    output_schema: dict[str, Any] | None = None
+    operation_assumed: bool = False
+    eval: EvalRule | None = None
+    requires_eval: bool = False
+    session: Literal["none", "optional", "required"] = "none"
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+    reasons: dict[str, Reason] = {}
+    confirmation: Confirmation | None = None
+    timeout: float | None = None
+    timeout_hint: str | None = None
+    serial: bool = False
+    priority: Literal["interactive", "background"] = "interactive"
+    idempotent: bool = False
+    job: Literal["optional", "always", "required"] | None = None
+    """Whether calls become jobs: for clients with MCP's tasks, always, or only for such clients."""
+    aliases: tuple[str, ...] = ()
+    deprecated: str | None = None
+    shape: Literal["envelope", "plain"] = "envelope"
+    annotations: Annotations | None = None
+    extra: dict[str, Any] = {}
+    """Further fields for lists in MCP's format, such as icons."""
+    metatool: Metatool = Metatool()
+    """Set by the provider of metatools, ignored for other tools."""
+    kind: Kind = "tool"
+    """What the call is for: reading a resource or making a prompt has a spec, too, which is never listed as a tool."""
+
+    def __post_init__(self) -> None:
+        if type(self.operation) is str and self.operation in _OPERATIONS:  # only decoding converts it
+            msgspec.structs.force_setattr(self, "operation", Operation(self.operation))
+        make_tuples(self, "tags", "aliases")
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return the names that the rules of a profile match."""
+        return (self.name, *self.aliases)
+
+    @property
+    def summary(self) -> str:
+        """Return the first line of the description."""
+        return self.description.split("\n", 1)[0]
+
+    @property
+    def safe(self) -> bool:
+        """Return whether running the tool twice does no harm."""
+        return self.idempotent or self.operation is Operation.QUERY
+
+    def codes(self) -> list[CodeName]:
+        """Return the codes that the tool declares for its failures."""
+        codes = {reason.code for reason in self.reasons.values()}
+        if self.session != "none":
+            codes.add("not_running")
+        if self.operation is Operation.EVAL:
+            codes.add("eval_blocked")
+        return [code for code in CODES if code in codes]
+
+    def hints(self) -> Annotations:
+        """Return the annotations, by default those that follow from the operation."""
+        if self.annotations is not None:
+            return self.annotations
+        query = self.operation is Operation.QUERY
+        return Annotations(
+            read_only_hint=query,
+            destructive_hint=self.operation in {Operation.DESTROY, Operation.EVAL},
+            idempotent_hint=self.safe,
+            open_world_hint=False,
+        )
+
+
+class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A resource as data; with variables in its URI it is a resource template."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    description: str = ""
+    mime_type: str | None = None
+    size: int | None = None
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    annotations: dict[str, Any] | None = None
+    """Audience and priority, in MCP's format."""
+    extra: dict[str, Any] = {}
+    """Further fields for lists, in MCP's format."""
+
+    def __post_init__(self) -> None:
+        make_tuples(self, "tags")
+
+    @property
+    def is_template(self) -> bool:
+        """Return whether its URI has variables."""
+        return "{" in self.uri
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return the names that the rules of a profile match."""
+        return (self.name, self.uri)
+
+
+class PromptArgument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One argument of a prompt; on the wire its value is a text."""
+
+    name: str
+    description: str = ""
+    required: bool = False
+    title: str | None = None
+
+
+class PromptSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A prompt as data."""
+
+    name: str
+    title: str | None = None
+    description: str = ""
+    arguments: tuple[PromptArgument, ...] = ()
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    extra: dict[str, Any] = {}
+    """Further fields for lists, in MCP's format."""
+
+    def __post_init__(self) -> None:
+        make_tuples(self, "tags")
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return the names that the rules of a profile match."""
+        return (self.name,)
+
+
+AnySpec = ToolSpec | ResourceSpec | PromptSpec
+UNKNOWN_TOOL: Final = ToolSpec(name="?", description="?", input_schema={}, operation=Operation.QUERY)
+"""Spec of a call until its tool is found."""
+
+
+def unknown_spec(kind: Kind, name: str) -> ToolSpec:
+    """Return the spec of a call to an unknown name; a name that is unsafe in logs becomes '?'."""
+    return msgspec.structs.replace(UNKNOWN_TOOL, kind=kind, name=name if is_tool_name(str(name)) else "?")
+
+
+def with_codes(spec: ToolSpec) -> ToolSpec:
+    """Return the spec with its less common codes appended to the description."""
+    codes = [code for code in spec.codes() if not CODES[code].common]
+    return msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.") if codes else spec
+
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
+_UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+_MAX_EXAMPLES: Final = 5
+
+
+def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None:
+    """Check everything about a tool that can be checked before its first call.
+
+    Raises:
+        PublishError: A check failed.
+    """
+    if spec.operation not in _OPERATIONS:
+        operations = ", ".join(f"'{operation}'" for operation in Operation)
+        raise PublishError(f"Tool '{spec.name}' has the operation '{spec.operation}', which is none of {operations}.")
+    _check_schemas(spec, limits, foreign=foreign)
+    _check_types(spec, "tool")
+    if spec.kind != "tool":
+        raise PublishError(f"Tool '{spec.name}' says that it is a {spec.kind}.")
+    for name in spec.known_as:
+        _check_name("tool", name, limits, foreign=foreign)
+    if not spec.description.strip():
+        raise PublishError(f"Tool '{spec.name}' has no description.")
+    _check_eval(spec)
+    _check_question(spec, limits)
+    if len(spec.examples) > _MAX_EXAMPLES:
+        raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_MAX_EXAMPLES} are shown.")
+    if spec.timeout is not None and not 0 <= spec.timeout < float("inf"):
+        raise PublishError(f"Tool '{spec.name}' has the timeout {spec.timeout}, which is no number of seconds.")
+
+
+def check_resource_spec(spec: ResourceSpec, limits: Limits, *, foreign: bool = False) -> None:
+    """Check everything about a resource or template that can be checked before it is read.
+
+    Raises:
+        PublishError: A check failed.
+    """
+    _check_types(spec, "resource")
+    try:
+        check_uri(spec.uri)
+    except ValueError as error:
+        raise PublishError(f"Resource '{spec.name}' has the URI '{spec.uri}', which cannot be served: {error}.") from error
+    if not spec.name.strip():
+        raise PublishError(f"The resource '{spec.uri}' has no name.")
+    if not foreign:  # resources of an upstream are found by URI, so any name will do
+        _check_name("resource", spec.name, limits, foreign=False)
+
+
+def check_prompt_spec(spec: PromptSpec, limits: Limits, *, foreign: bool = False) -> None:
+    """Check everything about a prompt that can be checked before it is used.
+
+    Raises:
+        PublishError: A check failed.
+    """
+    _check_types(spec, "prompt")
+    _check_name("prompt", spec.name, limits, foreign=foreign)
+    names = [argument.name for argument in spec.arguments]
+    if len(set(names)) < len(names):
+        raise PublishError(f"Prompt '{spec.name}' has two arguments with the same name.")
+
+
+def _check_types(spec: ToolSpec | ResourceSpec | PromptSpec, kind: Kind) -> None:
+    """Check every field against its type; msgspec does that only for decoded structs."""
+    try:
+        text = encode(spec)
+    except TypeError as error:
+        raise PublishError(f"{kind.capitalize()} '{spec.name}' cannot be written as JSON: {error}") from error
+    try:
+        msgspec.json.decode(text, type=type(spec))
+    except msgspec.ValidationError as error:
+        raise PublishError(f"{kind.capitalize()} '{spec.name}' has a wrong spec: {str(error).rstrip('.')}.") from error
+
+
+def _check_name(kind: Kind, name: str, limits: Limits, *, foreign: bool) -> None:
+    if not (_UPSTREAM_NAME if foreign else _NAME).match(name):
+        raise PublishError(f"{kind.capitalize()} '{name}' must be named with small letters, digits and '_', a letter first.")
+    if len(name) > limits.name_characters:
+        message = f"{kind.capitalize()} '{name}' has a name of {len(name)} characters; at most {limits.name_characters} are published."
+        raise PublishError(message)
+
+
+def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
+    if not isinstance(cast("object", spec.input_schema), dict):
+        raise PublishError(f"Tool '{spec.name}' has an input schema that is no object.")
+    for which, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
+        if schema is None:
+            continue
+        try:
+            check_schema(schema, max_bytes=limits.schema_bytes, max_depth=limits.schema_depth)
+        except SchemaError as error:
+            raise PublishError(f"Tool '{spec.name}' has a wrong {which} schema: {error}.") from error
+    if spec.input_schema.get("type") != "object":
+        raise PublishError(f"Tool '{spec.name}' has an input schema that is not of type 'object'.")
+    if not foreign and spec.input_schema.get("additionalProperties") is not False:
+        raise PublishError(f"Tool '{spec.name}' has an input schema without 'additionalProperties: false'.")
+
+
+def _check_question(spec: ToolSpec, limits: Limits) -> None:
+    try:
+        if spec.confirmation is not None:
+            check_form(spec.confirmation.schema, limits)
+    except SchemaError as error:
+        raise PublishError(f"Tool '{spec.name}' has a question that cannot be asked: {error}.") from error
+
+
+def _check_eval(spec: ToolSpec) -> None:
+    if spec.operation is not Operation.EVAL:
+        if spec.eval is not None:
+            raise PublishError(f"Tool '{spec.name}' has an eval rule, so its operation must be 'eval'.")
+        return
+    if spec.eval is None:
+        raise PublishError(f"Tool '{spec.name}' has the operation 'eval' and must name the argument that holds the code.")
+    if spec.eval.rules != "sandbox" and spec.eval.language not in _SPELLINGS:
+        known = ", ".join(f"'{language}'" for language in _SPELLINGS)
+        raise PublishError(f"Tool '{spec.name}' has the language '{spec.eval.language}', which cannot be checked. Known: {known}.")
+    if not spec.requires_eval and spec.eval.rules != "sandbox":  # a sandbox protects the host in another way
+        raise PublishError(f"Tool '{spec.name}' has the operation 'eval', so it must require the flag for it.")
+    guarded = spec.input_schema.get("properties", {}).get(spec.eval.argument)
+    if guarded is None or guarded.get("type") != "string":
+        raise PublishError(f"Tool '{spec.name}' has no argument '{spec.eval.argument}' of type 'string' to guard.")

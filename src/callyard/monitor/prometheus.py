@@ -1,0 +1,117 @@
+"""Metrics in the text formats of Prometheus.
+
+prometheus-client writes the text. It is imported when the first page is written, because most yards never need it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from callyard.dispatch.call import Call
+from callyard.monitor.metrics import BOUNDS_MS, CallerStats, CallStats, Label, Metrics
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+__all__ = ["Snapshot", "UpstreamState", "render", "snapshot_of"]
+
+_TOOL: Final = ("source", "tool")
+_SUMS: Final[tuple[tuple[str, str, Callable[[CallStats], float]], ...]] = (
+    ("callyard_calls", "Finished calls.", lambda stats: stats.calls),
+    ("callyard_call_wait_seconds", "Time that calls waited for policies, limiters and people.", lambda stats: stats.waited_ms / 1000),
+    ("callyard_result_bytes", "Size of results as JSON.", lambda stats: stats.bytes),
+    ("callyard_result_estimated_tokens", "Estimated tokens of answers.", lambda stats: stats.estimated_tokens),
+    ("callyard_repaired_arguments", "Arguments that were repaired.", lambda stats: stats.coerced),
+    ("callyard_held_calls", "Calls that a policy answered, such as those that wait for approval.", lambda stats: stats.held),
+)
+"""The counters: name, help and value."""
+_SHOWN: Final = 2
+"""Every second bound is shown: a page about a thousand tools is long enough."""
+_BOUNDS: Final = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS[::_SHOWN]), "+Inf")
+
+
+class UpstreamState(msgspec.Struct, frozen=True):
+    """The state of one upstream."""
+
+    name: str
+    state: str
+    is_open: bool
+    """Whether its circuit breaker is open, so that it is not called."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All metrics at one moment; another thread may read it."""
+
+    tools: Mapping[Label, CallStats]
+    callers: Mapping[str, CallerStats]
+    running: Mapping[Label, int]
+    queued: Mapping[Label, int]
+    upstreams: tuple[UpstreamState, ...]
+
+
+def snapshot_of(metrics: Metrics, calls: Iterable[Call] = (), upstreams: Iterable[UpstreamState] = ()) -> Snapshot:
+    """Return the metrics as they are now, with the calls in flight and the upstreams."""
+    running, queued = metrics.count_running(calls)
+    return Snapshot(
+        tools={label: stats.copy() for label, stats in metrics.tools.items()},
+        callers={name: replace(stats) for name, stats in metrics.callers.items()},
+        running=running,
+        queued=queued,
+        upstreams=tuple(upstreams),
+    )
+
+
+def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
+    """Return a page for Prometheus and its media type, which the header `Accept` chooses."""
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
+    from prometheus_client.registry import Collector  # noqa: PLC0415 - see above
+
+    class Source(Collector):
+        def collect(self) -> Iterator["Metric"]:
+            yield from _families(snapshot)
+
+    encode, media_type = choose_encoder(accept)
+    return encode(Source()), media_type
+
+
+def _families(snapshot: Snapshot) -> Iterator["Metric"]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - see above
+
+    for name, text, value in _SUMS:
+        yield _family(CounterMetricFamily, name, text, _TOOL, {label: value(stats) for label, stats in snapshot.tools.items()})
+    yield _durations(snapshot)
+    errors = {(*label, code, blame): count for label, stats in snapshot.tools.items() for (code, blame), count in stats.errors.items()}
+    yield _family(CounterMetricFamily, "callyard_errors", "Failed calls by code and blame.", (*_TOOL, "code", "blame"), errors)
+    approvals = {(*label, event): count for label, stats in snapshot.tools.items() for event, count in stats.approvals.items()}
+    yield _family(CounterMetricFamily, "callyard_approvals", "Approvals by what happened to them.", (*_TOOL, "event"), approvals)
+    yield _family(GaugeMetricFamily, "callyard_calls_in_flight", "Calls that run or wait.", _TOOL, snapshot.running)
+    yield _family(GaugeMetricFamily, "callyard_calls_queued", "Calls that wait for policies and limiters.", _TOOL, snapshot.queued)
+    callers = {(name,): stats.calls for name, stats in snapshot.callers.items()}
+    failed = {(name,): stats.errors for name, stats in snapshot.callers.items()}
+    yield _family(CounterMetricFamily, "callyard_caller_calls", "Calls by caller.", ("caller",), callers)
+    yield _family(CounterMetricFamily, "callyard_caller_errors", "Failed calls by caller.", ("caller",), failed)
+    states = {(upstream.name, upstream.state): 1 for upstream in snapshot.upstreams}
+    breakers = {(upstream.name,): int(upstream.is_open) for upstream in snapshot.upstreams}
+    yield _family(GaugeMetricFamily, "callyard_upstream_state", "1 for the state of each upstream.", ("upstream", "state"), states)
+    yield _family(GaugeMetricFamily, "callyard_upstream_breaker_open", "1 if the circuit breaker is open.", ("upstream",), breakers)
+
+
+def _family(make: Any, name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> "Metric":
+    family = make(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _durations(snapshot: Snapshot) -> "Metric":
+    from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415 - see above
+
+    family = HistogramMetricFamily("callyard_call_seconds", "Duration of calls, without their waits.", labels=_TOOL)
+    for label, stats in snapshot.tools.items():
+        sums = [*accumulate(stats.buckets)]
+        buckets = [*zip(_BOUNDS, (*sums[:-1:_SHOWN], sums[-1]), strict=True)]
+        family.add_metric(label, buckets, sum_value=stats.run_ms / 1000)
+    return family

@@ -1,0 +1,199 @@
+"""The system pack: tools that describe the yard to an agent.
+
+They show the caller's own sessions only, and never the arguments or results of calls.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, NotRequired, Protocol
+from urllib.parse import urlsplit
+
+from typing_extensions import TypedDict
+
+from callyard.dispatch.call import Call, current_call
+from callyard.dispatch.outcome import Record, Sink
+from callyard.dispatch.sessions import Session, Sessions
+from callyard.providers import Publish
+from callyard.providers.functions import Functions, tool
+
+__all__ = ["System", "YardView"]
+
+_MAX_LAST_ERRORS: Final = 1000
+
+
+class YardView(Protocol):
+    """The part of a yard that the pack uses."""
+
+    @property
+    def name(self) -> str:
+        """Return the yard's name."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Return the version of what the yard serves."""
+        ...
+
+    @property
+    def address(self) -> str | None:
+        """Return where clients reach the yard, while it is served."""
+        ...
+
+    @property
+    def sessions(self) -> Sessions:
+        """Return the live sessions."""
+        ...
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Return how many threads still run after their deadlines."""
+        ...
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Return how many calls are running."""
+        ...
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return every setting with its value and where it came from."""
+        ...
+
+    def add_sink(self, sink: Sink) -> Callable[[], None]:
+        """Send records to one more sink; return a function that stops that."""
+        ...
+
+
+class Pong(TypedDict):
+    """The answer of `ping`."""
+
+    status: str
+    timestamp: str
+    server: str
+
+
+class ServerInfo(TypedDict):
+    """The answer of `get_server_info`."""
+
+    name: str
+    version: str
+    transport: str
+    """The name of the channel that the call came in by."""
+    address: str | None
+    port: int | None
+    uptime_s: NotRequired[float]
+
+
+class SessionFacts(TypedDict):
+    """One session, as its owner sees it."""
+
+    session_id: str
+    kind: str
+    age_s: float
+    idle_s: float
+    busy: int
+    last_error: str | None
+
+
+class System:
+    """Publishes the tools about the yard itself."""
+
+    name = "system"
+
+    def __init__(self, yard: YardView) -> None:
+        self._yard = yard
+        self._started = datetime.now(UTC)
+        self._started_at = time.monotonic()
+        self._last_errors: dict[tuple[str, str], dict[str, str]] = {}
+
+    @asynccontextmanager
+    async def open(self, publish: Publish) -> AsyncGenerator[None]:
+        """Publish the tools, and record last errors while open."""
+        stop = self._yard.add_sink(self._record_error)
+        try:
+            publish(Functions(self.name, [self]).tools())
+            yield
+        finally:
+            stop()
+
+    @tool(operation="query", tags=("system",))
+    async def ping(self) -> Pong:
+        """Check that the yard answers."""
+        return {"status": "pong", "timestamp": _format(datetime.now(UTC)), "server": self._yard.name}
+
+    @tool(operation="query", tags=("system",))
+    async def get_server_info(self, *, include_uptime: bool = False) -> ServerInfo:
+        """Show the name and version of the yard, the transport of this call, and the address and port that it is served at.
+
+        Args:
+            include_uptime: Whether to show how long it has been running.
+        """
+        address = self._yard.address
+        port = urlsplit(address).port if address is not None and "://" in address else None
+        info = ServerInfo(
+            name=self._yard.name, version=self._yard.version, transport=current_call().channel.name, address=address, port=port
+        )
+        return {**info, "uptime_s": self._uptime()} if include_uptime else info
+
+    @tool(operation="query", tags=("system",))
+    async def get_session_count(self, call: Call) -> int:
+        """Count your live sessions in this process. Stateless clients without credentials see none."""
+        return len(self._yard.sessions.ids(call.caller.owner))
+
+    @tool(operation="query", tags=("system",))
+    async def list_sessions(self, call: Call) -> list[SessionFacts]:
+        """List your live sessions in this process, oldest first. Stateless clients without credentials see none."""
+        return [self._facts(session) for session in self._yard.sessions.of(call.caller.owner)]
+
+    @tool(operation="query", tags=("system",), session="required")
+    async def describe_session(self, session: Session) -> SessionFacts:
+        """Describe one of your live sessions."""
+        return self._facts(session)
+
+    @tool(operation="query", tags=("system",))
+    async def get_settings(self) -> dict[str, dict[str, Any]]:
+        """Show the settings in effect and where each came from; secrets are never shown.
+
+        'code' is a value that the program passed to the yard; one that equals the default counts as 'default'.
+        """
+        return self._yard.settings()
+
+    @tool(operation="query", tags=("system",))
+    async def status(self, call: Call) -> dict[str, Any]:
+        """Show since when the yard runs, how busy it is, and your last error, overall and in each session."""
+        return {
+            "started": _format(self._started),
+            "uptime_s": self._uptime(),
+            "calls_in_flight": self._yard.calls_in_flight,
+            "abandoned_threads": self._yard.abandoned_threads,
+            "last_error": self._last_errors.get((call.caller.identity, call.caller.scope)),
+            "sessions": {session.id: session.last_code for session in self._yard.sessions.of(call.caller.owner)},
+        }
+
+    def _record_error(self, record: Record) -> None:
+        if record.code is None:
+            return
+        caller = (record.identity, record.scope)
+        self._last_errors.pop(caller, None)  # so that it becomes the newest, and the oldest goes first
+        self._last_errors[caller] = {"code": record.code, "at": _format(datetime.now(UTC))}
+        if len(self._last_errors) > _MAX_LAST_ERRORS:
+            del self._last_errors[next(iter(self._last_errors))]
+
+    def _uptime(self) -> float:
+        return round(time.monotonic() - self._started_at, 3)
+
+    def _facts(self, session: Session) -> SessionFacts:
+        now = self._yard.sessions.now()
+        return {
+            "session_id": session.id,
+            "kind": session.kind,
+            "age_s": round(now - session.started, 3),
+            "idle_s": round(now - session.last_used, 3),
+            "busy": session.busy,
+            "last_error": session.last_code,
+        }
+
+
+def _format(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")

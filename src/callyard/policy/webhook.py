@@ -1,0 +1,106 @@
+"""Services that take part in decisions: a webhook that receives approvals, and a decision point that judges calls.
+
+What is sent is signed with HMAC-SHA256 over the time and the body. Neither can be called from outside. The HTTP client is passed in.
+"""
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from callyard.dispatch.call import Call
+from callyard.model.envelope import encode
+from callyard.policy.approvals import Approval, make_card
+from callyard.policy.rules import Verdict
+
+__all__ = ["HttpDecisionPoint", "HttpWebhook", "Post", "signature"]
+
+Post = Callable[[str, bytes, Mapping[str, str]], Awaitable[tuple[int, bytes]]]
+"""Posts JSON to a URL with further headers; returns status and body, and raises `OSError` if there is no answer."""
+_ATTEMPTS: Final = 5
+_WAITS_S: Final = (1.0, 5.0, 25.0, 125.0)
+_SECONDS: Final = 30.0
+_OK: Final = range(200, 300)
+_CLIENT_ERROR: Final = range(400, 500)
+_DECISIONS: Final[Mapping[object, Literal["approve", "deny"]]] = {"approve": "approve", "deny": "deny"}
+_log = logging.getLogger(__name__)
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Return the value of 'Callyard-Signature' for a body that is sent at a time."""
+    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, sha256).hexdigest()
+
+
+class HttpWebhook:
+    """Sends each new approval to a URL, up to five times until it is taken."""
+
+    def __init__(self, url: str, secret: str, post: Post, *, waits: tuple[float, ...] = _WAITS_S) -> None:
+        self._url = url
+        self._secret = secret
+        self._post = post
+        self._waits = waits
+
+    async def __call__(self, approval: Approval) -> tuple[Literal["approve", "deny"], str] | None:
+        """Return the decision and its reason, if the answer has one."""
+        body = encode({"type": "approval", **approval.view()})
+        for attempt in range(_ATTEMPTS):
+            status, text = await self._send(body)
+            if status in _OK:
+                return _decision(text)
+            _log.warning("webhook_refused id=%s status=%d attempt=%d", approval.id, status, attempt + 1)
+            if status in _CLIENT_ERROR or attempt >= len(self._waits):
+                return None
+            await asyncio.sleep(self._waits[attempt])
+        return None
+
+    async def _send(self, body: bytes) -> tuple[int, bytes]:
+        timestamp = str(int(time.time()))
+        headers = {"Callyard-Timestamp": timestamp, "Callyard-Signature": signature(self._secret, timestamp, body)}
+        try:
+            async with asyncio.timeout(_SECONDS):
+                return await self._post(self._url, body, headers)
+        except (OSError, TimeoutError):
+            return 0, b""
+
+
+def _decision(text: bytes) -> tuple[Literal["approve", "deny"], str] | None:
+    answer = _object(text)
+    decision = _DECISIONS.get(cast("object", answer.get("decision"))) if isinstance(answer.get("decision"), str) else None
+    return None if decision is None else (decision, str(answer.get("reason") or "")[:500])
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        answer: object = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+
+
+class HttpDecisionPoint:
+    """Asks a URL about calls: it answers `{"decision": "allow" | "ask" | "deny", "reason": …}`. Anything else denies."""
+
+    def __init__(self, url: str, post: Post, *, seconds: float) -> None:
+        self._url = url
+        self._post = post
+        self._seconds = seconds
+
+    async def __call__(self, call: Call) -> Verdict:
+        """Return the verdict about a call."""
+        card = make_card(call, spec=call.spec, arguments=call.arguments, why="No rule decides about it.", by="anyone")
+        try:
+            async with asyncio.timeout(self._seconds):
+                status, text = await self._post(self._url, encode({"type": "call", **msgspec.to_builtins(card)}), {})
+        except (OSError, TimeoutError):
+            status, text = 0, b""
+        answer = _object(text) if status in _OK else {}
+        decision, reason = answer.get("decision"), str(answer.get("reason") or "")[:500]
+        if decision in ("allow", "ask", "deny"):
+            return Verdict(decision, None, reason or f"The decision point says '{decision}'.")
+        _log.warning("decision_point_failed tool=%s status=%d id=%s", call.spec.name, status, call.id)
+        return Verdict("deny", None, "The decision point does not answer.")

@@ -1,0 +1,173 @@
+"""Storage of a login: the system's keyring, or else a file that only its owner can read.
+
+There is a file in both cases, so that other processes notice a change.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from callyard._internal.files import make_private, read_private, write_atomically
+from callyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
+
+__all__ = ["Vault", "is_known", "stored_url"]
+
+_FILE: Final = "tokens.json"
+_LOCK: Final = "tokens.lock"
+_SERVICE: Final = "callyard"
+_POLL_S: Final = 0.05
+_LOCK_TIMEOUT_S: Final = 60.0
+
+
+class _InKeyring(msgspec.Struct, frozen=True, tag_field="kept_in", tag="keyring"):
+    """The content of the file if the login is in the keyring."""
+
+    user: str
+
+
+class _InFile(msgspec.Struct, frozen=True, tag_field="kept_in", tag="file"):
+    """The content of the file if the login is in it."""
+
+    login: StoredLogin
+
+
+def is_known(folder: Path) -> bool:
+    """Return whether a folder has a stored login or refusal."""
+    return (folder / _FILE).exists()
+
+
+def stored_url(folder: Path) -> str | None:
+    """Return the URL of the upstream whose login or refusal is stored in a folder.
+
+    Raises:
+        LoginError: The keyring cannot be read.
+    """
+    stored = _read(folder / _FILE)
+    return None if stored is None else stored.url
+
+
+class Vault:
+    """The stored login of one upstream; its methods block while the keyring does."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._path = folder / _FILE
+        self._url = url
+
+    @property
+    def stamp(self) -> tuple[int, int] | None:
+        """Return a value that changes with every write, or None if nothing is stored."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino
+
+    def read(self) -> StoredLogin | None:
+        """Return the stored login, unless it belongs to another URL.
+
+        Raises:
+            LoginError: The keyring cannot be read.
+        """
+        stored = _read(self._path)
+        return stored if stored is not None and stored.url == self._url else None
+
+    def write(self, login: StoredLogin) -> None:
+        """Store a login.
+
+        Raises:
+            LoginError: It cannot be written.
+        """
+        user = str(self._path.parent)
+        content: _InKeyring | _InFile = _InKeyring(user) if _write_to_keyring(user, login) else _InFile(login)
+        try:
+            write_atomically(self._path, msgspec.json.encode(content))
+        except OSError as error:
+            raise LoginError(f"The login cannot be stored: {error.strerror}.") from error
+
+    def forget(self) -> None:
+        """Remove the stored login.
+
+        Raises:
+            LoginError: The file cannot be removed.
+        """
+        keyring = _keyring()
+        if keyring is not None:
+            with suppress(Exception):  # each backend raises its own error for a missing entry
+                keyring.delete_password(_SERVICE, str(self._path.parent))
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise LoginError(f"The login cannot be removed: {error.strerror}.") from error
+
+    @asynccontextmanager
+    async def locked(self) -> AsyncGenerator[None]:
+        """Lock out other processes: many servers accept a refresh token only once.
+
+        Raises:
+            LoginError: Another process keeps the lock, or the lock file cannot be made.
+        """
+        try:
+            make_private(self._path.parent)
+            descriptor = os.open(self._path.with_name(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LoginError(f"The login cannot be stored: {error.strerror}.") from error
+        try:
+            await _lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _read(path: Path) -> StoredLogin | None:
+    with suppress(OSError, msgspec.DecodeError):
+        content = msgspec.json.decode(read_private(path), type=_InKeyring | _InFile)
+        return content.login if isinstance(content, _InFile) else _read_from_keyring(content.user)
+    return None
+
+
+async def _lock(descriptor: int) -> None:
+    try:
+        async with asyncio.timeout(_LOCK_TIMEOUT_S):
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                await asyncio.sleep(_POLL_S)  # the release of a file lock has no event
+    except TimeoutError:
+        raise LoginError("Another process keeps the login locked.", is_transient=True) from None
+
+
+def _keyring() -> Any:
+    """Return the keyring module if it has a usable backend."""
+    try:
+        keyring: Any = import_module("keyring")  # optional, and slow to import
+        return keyring if keyring.get_keyring().priority > 0 else None
+    except Exception:  # noqa: BLE001 - it is not installed, or a backend raises an error of its own
+        return None
+
+
+def _read_from_keyring(user: str) -> StoredLogin | None:
+    keyring = _keyring()
+    if keyring is None:
+        raise LoginError("The login is stored in the keyring, which is not available now.")
+    try:
+        text = keyring.get_password(_SERVICE, user)
+    except Exception as error:
+        raise LoginError(f"The keyring does not open: {type(error).__name__}.") from error
+    return None if text is None else msgspec.json.decode(text, type=StoredLogin)
+
+
+def _write_to_keyring(user: str, login: StoredLogin) -> bool:
+    keyring = _keyring()
+    if keyring is not None:
+        with suppress(Exception):  # backends raise errors of their own; the file always works
+            keyring.set_password(_SERVICE, user, msgspec.json.encode(login).decode())
+            return True
+    return False

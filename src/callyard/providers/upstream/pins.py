@@ -1,0 +1,479 @@
+"""Pins: hashes of the accepted definitions of upstreams, in the file `callyard.lock`.
+
+A definition that is seen for the first time is accepted, unless the upstream's settings say 'ask' or the scan has a high finding. One
+that changes afterwards is withheld until somebody accepts it, so that a description cannot become a prompt injection unnoticed.
+"""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from callyard._internal.files import write_atomically
+from callyard._internal.logfmt import is_identifier, log_fields
+from callyard.model.envelope import encode, fingerprint
+from callyard.providers.upstream import LOCK_FILE
+from callyard.providers.upstream.catalogue import Catalogue, Item, folder_of
+from callyard.providers.upstream.settings import UpstreamSettings
+
+__all__ = [
+    "Definition",
+    "Definitions",
+    "Key",
+    "LockError",
+    "Pin",
+    "PinCheck",
+    "PinnedKind",
+    "Pins",
+    "PinsByUpstream",
+    "StoredDefinitions",
+    "accept",
+    "accepted_definition",
+    "change_lock",
+    "changed_fields",
+    "definitions_of",
+    "find_lock",
+    "parse_lock",
+    "pin_of",
+    "read_accepted",
+    "store_accepted",
+]
+
+PinnedKind = Literal["instructions", "prompt", "resource", "template", "tool"]
+"""What can be pinned; the instructions have no name."""
+_RESOURCE_FIELDS: Final = ("name", "title", "description", "mimeType", "annotations")
+_PINNED: Final[Mapping[PinnedKind, tuple[str, tuple[str, ...]]]] = {
+    "prompt": ("name", ("title", "description", "arguments")),
+    "resource": ("uri", _RESOURCE_FIELDS),
+    "template": ("uriTemplate", _RESOURCE_FIELDS),
+    "tool": ("name", ("title", "description", "inputSchema", "outputSchema", "annotations")),
+}
+"""For each kind the field that names an item, and the fields that are pinned."""
+_VOLATILE: Final = "lastModified"
+_FIELD_HASH_CHARACTERS: Final = 8
+_STORED_FILE: Final = "accepted.json"
+_STORED_LIMIT: Final = 5000
+_LOCK_HEAD: Final = (
+    "# What upstreams were accepted to offer, by hash. Written by Callyard; review it like code.\n"
+    "# 'callyard diff' tells what an upstream changed since, and 'callyard accept' puts it here.\n"
+)
+_LOCK_MODE: Final = 0o644
+_LOCK_ATTEMPTS: Final = 100
+_LOCK_PAUSE_SECONDS: Final = 0.02
+_UNREADABLE: Final = f"'{LOCK_FILE}' cannot be read, so nothing can be compared with it; 'callyard diff {{}}' tells what is wrong."
+_log = logging.getLogger(__name__)
+
+
+class Key(NamedTuple):
+    """The kind and name of a definition; the name is the upstream's own, or a URI."""
+
+    kind: PinnedKind
+    name: str
+
+    def __str__(self) -> str:
+        """Return the key as part of a sentence."""
+        return f"{self.kind} '{self.name}'" if self.name else self.kind
+
+
+class Definition(msgspec.Struct, frozen=True, dict=True):
+    """The definition of one item of an upstream."""
+
+    kind: PinnedKind
+    name: str
+    fields: dict[str, Any]
+    """The pinned fields that are present, by their names in MCP."""
+
+    @property
+    def key(self) -> Key:
+        """Return its kind and name."""
+        return Key(self.kind, self.name)
+
+    @cached_property
+    def hash(self) -> str:
+        """Return the hash of the whole definition."""
+        return fingerprint(self)
+
+    def field_hashes(self) -> dict[str, str]:
+        """Return a hash for each field, to name the changed ones; they are short, because nothing is decided by them."""
+        return {name: fingerprint(value)[:_FIELD_HASH_CHARACTERS] for name, value in sorted(self.fields.items())}
+
+
+Definitions = Mapping[Key, Definition]
+
+
+def definitions_of(catalogue: Catalogue) -> Definitions:
+    """Return everything in a catalogue that can be pinned."""
+    definitions = {Key("instructions", ""): Definition("instructions", "", {"text": catalogue.instructions})}
+    for kind, (name_field, fields) in _PINNED.items():
+        items: tuple[Item, ...] = getattr(catalogue, f"{kind}s")
+        for item in items:
+            name = item.get(name_field)
+            if isinstance(name, str) and name:  # anything else cannot be published
+                key = Key(kind, name)
+                pinned = _pinned_fields(kind, item, fields)
+                if key in definitions:  # which duplicate is published depends on their validity, so all of them are pinned
+                    first = definitions[key].fields
+                    pinned = {**first, "duplicates": [*first.get("duplicates", []), pinned]}
+                definitions[key] = Definition(kind, name, pinned)
+    return definitions
+
+
+def _pinned_fields(kind: PinnedKind, item: Item, names: tuple[str, ...]) -> dict[str, Any]:
+    fields = {name: item[name] for name in names if item.get(name) is not None}
+    annotations = fields.get("annotations")
+    if kind in {"resource", "template"} and isinstance(annotations, dict) and _VOLATILE in annotations:
+        fields["annotations"] = {name: value for name, value in annotations.items() if name != _VOLATILE}  # pyright: ignore[reportUnknownVariableType] - it is any JSON
+    return fields
+
+
+StoredDefinitions = dict[str, msgspec.Raw]
+"""Accepted definitions as JSON, by hash; they are stored so that a diff can show the old text."""
+_decode_stored: Final = msgspec.json.Decoder(StoredDefinitions).decode
+_decode_definition: Final = msgspec.json.Decoder(Definition).decode
+
+
+def read_accepted(folder: Path) -> StoredDefinitions:
+    """Return the definitions that are stored in an upstream's folder; none if they cannot be read."""
+    try:
+        return _decode_stored((folder / _STORED_FILE).read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def accepted_definition(stored: StoredDefinitions, digest: str) -> Definition | None:
+    """Return the stored definition with this hash, or None if it is missing or was altered."""
+    try:
+        definition = _decode_definition(stored[digest])
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return definition if definition.hash == digest else None
+
+
+def store_accepted(folder: Path, definitions: Iterable[Definition]) -> None:
+    """Store definitions in an upstream's folder; beyond a limit the oldest are dropped.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    stored = read_accepted(folder)
+    missing = {definition.hash: msgspec.Raw(encode(definition)) for definition in definitions if definition.hash not in stored}
+    if missing:
+        newest = list({**stored, **missing}.items())[-_STORED_LIMIT:]
+        write_atomically(folder / _STORED_FILE, encode(dict(newest)))
+
+
+class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the lock: the hash of an accepted definition, and short hashes of its fields."""
+
+    upstream: str
+    kind: PinnedKind
+    name: str
+    hash: str
+    fields: dict[str, str]
+
+    @property
+    def key(self) -> Key:
+        """Return the kind and name of its definition."""
+        return Key(self.kind, self.name)
+
+
+PinsByUpstream = Mapping[str, Mapping[Key, Pin]]
+"""The lines of a lock, by upstream."""
+_decode_pin: Final = msgspec.json.Decoder(Pin).decode
+
+
+class LockError(Exception):
+    """The lock is invalid; the message names the file and the line."""
+
+
+def find_lock(config: Path | None, state: Path) -> Path:
+    """Return the path of the lock: beside the configuration file if there is one, else in the state directory."""
+    return (state if config is None else config.absolute().parent) / LOCK_FILE
+
+
+def pin_of(upstream: str, definition: Definition) -> Pin:
+    """Return the line that accepts a definition."""
+    return Pin(upstream, definition.kind, definition.name, definition.hash, definition.field_hashes())
+
+
+def parse_lock(path: Path, content: bytes) -> PinsByUpstream:
+    """Parse the content of a lock.
+
+    Raises:
+        LockError: It is invalid.
+    """
+    pins: dict[str, dict[Key, Pin]] = {}
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line.strip() or line.startswith(b"#"):
+            continue
+        try:
+            pin = _decode_pin(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise LockError(f"Line {number} of '{path}' cannot be read. If it is left from a merge, put the file in order.") from error
+        if pins.setdefault(pin.upstream, {}).setdefault(pin.key, pin) != pin:
+            raise LockError(f"Line {number} of '{path}' contradicts another about the {pin.key} of '{pin.upstream}'. Remove one of them.")
+    return pins
+
+
+def change_lock(path: Path, change: Callable[[PinsByUpstream], PinsByUpstream]) -> PinsByUpstream:
+    """Change a lock, exclusively among processes, and return its new content.
+
+    Raises:
+        LockError: The lock is invalid, and was not changed.
+        OSError: It cannot be written, or another process holds it too long.
+    """
+    with _exclusive(path) as (real_path, content):
+        before = parse_lock(path, content)
+        after = change(before)
+        if after != before:
+            write_atomically(real_path, _encode_lock(after), mode=_LOCK_MODE)
+    return after
+
+
+def _encode_lock(locked: PinsByUpstream) -> bytes:
+    import json  # noqa: PLC0415 - most starts only read
+
+    pins = sorted((pin for pins in locked.values() for pin in pins.values()), key=lambda pin: (pin.upstream, pin.kind, pin.name))
+    return (_LOCK_HEAD + "".join(f"{json.dumps(msgspec.to_builtins(pin))}\n" for pin in pins)).encode()
+
+
+@contextmanager
+def _exclusive(path: Path) -> Generator[tuple[Path, bytes]]:
+    """Lock a file, which is created if it is missing, and yield its real path and its content."""
+    real_path = path.resolve()
+    real_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for _ in range(_LOCK_ATTEMPTS):
+        with os.fdopen(os.open(real_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _LOCK_MODE), "rb") as file:
+            if _try_lock(file.fileno(), real_path):
+                yield real_path, file.read()
+                return
+        time.sleep(_LOCK_PAUSE_SECONDS)  # a poll: a blocking flock has no timeout
+    raise TimeoutError(f"Another process holds '{path}'. Try again when it has finished.")
+
+
+def _try_lock(descriptor: int, path: Path) -> bool:
+    """Lock an open file; return False if another process holds it, or has replaced it meanwhile."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+class PinCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of comparing a catalogue with the lock."""
+
+    withheld: Mapping[Key, str] = {}
+    """What must not be published, with the reason as a sentence."""
+    warned: Mapping[Key, str] = {}
+    """What would be withheld if the upstream's settings did not say 'warn', with the same sentence."""
+    accepted: tuple[Key, ...] = ()
+    """What was seen for the first time, and accepted."""
+    vanished: tuple[Key, ...] = ()
+    """What was accepted once and is no longer listed; should it come back, it must be unchanged."""
+
+
+class Pins:
+    """Compares the catalogues of all upstreams with one lock."""
+
+    def __init__(self, path: Path, *, state: Path) -> None:
+        self.path: Final = path
+        self._state = state
+        self._file_version: object = None
+        self._locked: PinsByUpstream | LockError = {}
+        self._checked: dict[str, object] = {}
+        """For each upstream the content of the lock at its last check."""
+        self._unwritten: dict[str, dict[Key, Pin]] = {}
+        self._logged: set[tuple[str, str]] = set()
+        self._scanned: dict[tuple[str, str], str] = {}
+        """The rule of a high finding, or nothing, by upstream and hash of a definition."""
+        self._definitions: dict[str, tuple[Catalogue, Definitions]] = {}
+
+    def check(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> PinCheck:
+        """Compare a catalogue with the lock, and accept new definitions if the settings trust them."""
+        if settings.pin == "off":
+            return PinCheck()
+        definitions = self.definitions_of(name, catalogue)
+        new: tuple[Key, ...] = ()
+        self._read()
+        if not isinstance(self._locked, LockError) and settings.first == "trust":
+            known = self._pins(name)
+            self.scan(name, [definition for key, definition in definitions.items() if key not in known])
+            new = tuple(key for key, definition in definitions.items() if key not in known and not self._finding(name, definition))
+            if new:
+                self._accept_new(name, [definitions[key] for key in new])
+        self._checked[name] = self._content_for(name)
+        if isinstance(self._locked, LockError):
+            if self._is_first("", str(self._locked)):
+                _log.warning("lock_unreadable%s", log_fields({"path": self.path, "error": self._locked}))
+            return _pin_check(dict.fromkeys(definitions, _UNREADABLE.format(name)), settings)
+        pins = self._pins(name)
+        reasons = {
+            key: reason
+            for key, definition in definitions.items()
+            if (reason := _reason(name, definition, pins.get(key), self._finding(name, definition)))
+        }
+        self._store(name, [definition for key, definition in definitions.items() if key not in reasons])
+        for key in reasons:
+            if self._is_first(name, definitions[key].hash):
+                facts = {"upstream": name, "kind": key.kind, "name": key.name or "-", "pin": settings.pin}
+                _log.warning("definition_not_accepted%s", log_fields(facts))
+        self.scan(name, [definitions[key] for key in reasons])
+        vanished = tuple(key for key in pins if key not in definitions)
+        return _pin_check(reasons, settings, accepted=tuple(key for key in new if key not in reasons), vanished=vanished)
+
+    def unscanned(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> list[Definition]:
+        """Return what is neither accepted nor scanned; `scan` it in a thread before `check`, because many definitions take a while."""
+        if settings.pin == "off":
+            return []
+        self._read()
+        pins = self._pins(name)
+        not_accepted = [one for key, one in self.definitions_of(name, catalogue).items() if key not in pins or pins[key].hash != one.hash]
+        return [definition for definition in not_accepted if (name, definition.hash) not in self._scanned]
+
+    def changed(self, name: str) -> bool:
+        """Return whether the lock changed for an upstream since its last check; cheap if the file did not change."""
+        if name not in self._checked:  # it is not pinned
+            return False
+        self._read()
+        now, then = self._content_for(name), self._checked[name]
+        return now is not then and now != then
+
+    def accepted(self, name: str) -> Mapping[Key, Pin]:
+        """Return what was accepted of an upstream.
+
+        Raises:
+            LockError: The lock is invalid.
+        """
+        self._read()
+        if isinstance(self._locked, LockError):
+            raise self._locked
+        return self._pins(name)
+
+    def _content_for(self, name: str) -> object:
+        return str(self._locked) if isinstance(self._locked, LockError) else self._locked.get(name)
+
+    def _pins(self, name: str) -> Mapping[Key, Pin]:
+        pins = self._unwritten.get(name, {})
+        return pins if isinstance(self._locked, LockError) else {**pins, **self._locked.get(name, {})}
+
+    def _read(self) -> None:
+        """Read the lock, unless the file is the same as before."""
+        file_version = None
+        try:
+            status = self.path.stat()
+            file_version = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if file_version != self._file_version:
+                self._locked = parse_lock(self.path, self.path.read_bytes())
+                self._file_version = file_version
+        except LockError as error:
+            self._file_version, self._locked = file_version, error
+        except FileNotFoundError:
+            self._file_version, self._locked = None, {}
+        except OSError as error:
+            self._file_version, self._locked = None, LockError(f"'{self.path}' cannot be read: {error.strerror}.")
+
+    def _accept_new(self, name: str, definitions: Iterable[Definition]) -> None:
+        """Accept definitions; if the lock cannot be written they are accepted in this process only."""
+        pins = {definition.key: pin_of(name, definition) for definition in definitions}
+        try:
+            self._locked = change_lock(self.path, lambda locked: {**locked, name: {**pins, **locked.get(name, {})}})
+            self._file_version = None
+        except LockError as error:
+            self._file_version, self._locked = None, error
+        except OSError as error:
+            self._unwritten.setdefault(name, {}).update(pins)
+            _log.warning("pins_unwritten%s", log_fields({"upstream": name, "path": self.path, "error": error}))
+
+    def _store(self, name: str, definitions: Iterable[Definition]) -> None:
+        try:
+            store_accepted(folder_of(self._state, name), definitions)
+        except OSError as error:  # a diff will show less, and nothing else is lost
+            _log.debug("definitions_unkept%s", log_fields({"upstream": name, "error": error}))
+
+    def _is_first(self, name: str, problem: str) -> bool:
+        """Return whether a problem is new, so that it is logged once."""
+        is_first = (name, problem) not in self._logged
+        self._logged.add((name, problem))
+        return is_first
+
+    def _finding(self, name: str, definition: Definition) -> str:
+        return self._scanned.get((name, definition.hash), "")
+
+    def definitions_of(self, name: str, catalogue: Catalogue) -> Definitions:
+        """Return the definitions of a catalogue; those of the last one are kept, because their hashes take a while."""
+        known = self._definitions.get(name)
+        if known is None or known[0] is not catalogue:
+            known = self._definitions[name] = (catalogue, definitions_of(catalogue))
+        return known[1]
+
+    def scan(self, name: str, definitions: Iterable[Definition]) -> None:
+        """Scan definitions that were not scanned before, and log the findings."""
+        unseen = [definition for definition in definitions if (name, definition.hash) not in self._scanned]
+        found = _high_findings(name, unseen) if unseen else {}
+        self._scanned.update({(name, definition.hash): found.get(definition.key, "") for definition in unseen})
+
+
+def accept(path: Path, name: str, *, definitions: Definitions, keys: Iterable[Key]) -> None:
+    """Pin the current definitions of these keys; the pin of a key without a definition is removed.
+
+    Raises:
+        LockError: The lock is invalid.
+        OSError: The lock cannot be written.
+    """
+    chosen = frozenset(keys)
+    accepted = {key: pin_of(name, definitions[key]) for key in chosen if key in definitions}
+
+    def put(locked: PinsByUpstream) -> PinsByUpstream:
+        others = {key: pin for key, pin in locked.get(name, {}).items() if key not in chosen}
+        return {**locked, name: {**others, **accepted}}
+
+    change_lock(path, put)
+
+
+def changed_fields(definition: Definition, pin: Pin) -> list[str]:
+    """Return the fields in which a definition differs from the accepted one."""
+    fields = definition.field_hashes()
+    return sorted(name for name in {*fields, *pin.fields} if fields.get(name) != pin.fields.get(name))
+
+
+def _high_findings(name: str, definitions: Iterable[Definition]) -> dict[Key, str]:
+    """Log the findings of a scan, and return the rules of the high ones."""
+    from callyard.providers.upstream.scan import scan  # noqa: PLC0415 - most starts see nothing new
+
+    high: dict[Key, str] = {}
+    for finding in scan(name, definitions):
+        facts = {field: getattr(finding, field) or "-" for field in ("upstream", "kind", "name", "field", "rule", "severity")}
+        _log.log(logging.WARNING if finding.severity == "high" else logging.INFO, "suspicious_definition%s", log_fields(facts))
+        if finding.severity == "high":
+            high.setdefault(Key(finding.kind, finding.name), finding.rule)
+    return high
+
+
+def _reason(name: str, definition: Definition, pin: Pin | None, finding: str) -> str | None:
+    """Return why a definition is not accepted, or None if it is."""
+    if pin is not None and pin.hash == definition.hash:
+        return None
+    item = definition.name or definition.kind
+    # Agents read this and shells may run it: a name that is more than one word, or an option, must not become part of the command.
+    argument = f" {item}" if is_identifier(item) and not item.startswith("-") else ""
+    advice = f"Look at it with 'callyard diff {name}', then 'callyard accept {name}{argument}'."
+    if pin is None and finding:
+        return f"The scan found '{finding}' in it, and nobody has accepted it yet. {advice}"
+    if pin is None:
+        return f"Nobody has accepted it yet. {advice}"
+    return f"Its upstream changed it since it was accepted ({', '.join(changed_fields(definition, pin))}). {advice}"
+
+
+def _pin_check(
+    reasons: Mapping[Key, str], settings: UpstreamSettings, *, accepted: tuple[Key, ...] = (), vanished: tuple[Key, ...] = ()
+) -> PinCheck:
+    blocks = settings.pin == "block"
+    return PinCheck(withheld=reasons if blocks else {}, warned={} if blocks else reasons, accepted=accepted, vanished=vanished)

@@ -1,0 +1,100 @@
+"""MCP's extension for tasks: jobs in the words of the protocol.
+
+A job's id is its `taskId`. The experimental tasks of 2025-11-25 are not offered.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from callyard.jobs.job import POLL_MS, Job, JobStatus
+from callyard.model.envelope import Envelope, encode
+from callyard.model.errors import ToolError
+from callyard.wire.messages import INTERNAL, INVALID_PARAMS, MISSING_CAPABILITY, Fault
+from callyard.wire.params import TASKS_EXTENSION, TaskParams, UpdateTask
+
+if TYPE_CHECKING:
+    from callyard.server.context import RequestContext
+
+__all__ = ["REQUIRED", "cancel_task", "get_task", "started_job_id", "task_created", "update_task"]
+
+REQUIRED: Final[dict[str, dict[str, Any]]] = {"extensions": {TASKS_EXTENSION: {}}}
+"""The capabilities that a client must declare to get tasks."""
+_STATUS: Final[Mapping[JobStatus, str]] = {"interrupted": "failed"}
+"""The status of a task, where it has another name than that of the job."""
+
+
+def started_job_id(outcome: Envelope) -> str | None:
+    """Return the id of the job that a call became, or None for any other answer."""
+    data = cast("dict[str, Any]", outcome.data) if outcome.held and isinstance(outcome.data, dict) else {}
+    return data.get("job_id") if data.get("status") == "working" else None
+
+
+async def task_created(context: "RequestContext", job_id: str) -> bytes:
+    """Return the result of a call that became a task."""
+    job = await _find(context, job_id)
+    return context.encoder.task(_task(job) | {"status": "working"})
+
+
+async def get_task(context: "RequestContext", params: TaskParams) -> bytes:
+    """Return a task, with its result, its error or its questions."""
+    _require_extension(context)
+    job = await _find(context, params.task_id)
+    task: dict[str, Any] = _task(job)
+    if job.asks:
+        task["inputRequests"] = {key: {"method": ask.method, "params": ask.params} for key, ask in job.asks.items()}
+    result = await context.server.yard.jobs.result(job)
+    if result is not None and task["status"] == "completed":
+        task["result"] = msgspec.Raw(context.encoder.outcome(result))
+    elif task["status"] == "failed":
+        message = "The task was lost." if result is None or result.error is None else result.error.message
+        task["error"] = {"code": INTERNAL, "message": message, "data": None if result is None else result.error}
+    return context.encoder.complete(encode(task))
+
+
+async def update_task(context: "RequestContext", params: UpdateTask) -> bytes:
+    """Deliver the client's answers to a task."""
+    _require_extension(context)
+    await _find(context, params.task_id)
+    await context.server.yard.jobs.answer(params.task_id, context.caller.identity, params.input_responses or {})
+    return context.encoder.empty
+
+
+async def cancel_task(context: "RequestContext", params: TaskParams) -> bytes:
+    """Cancel a task; one that has ended stays as it is."""
+    _require_extension(context)
+    await _find(context, params.task_id)
+    await context.server.yard.jobs.cancel(params.task_id, context.caller.identity)
+    return context.encoder.empty
+
+
+def _require_extension(context: "RequestContext") -> None:
+    if not context.takes_tasks:
+        raise Fault(MISSING_CAPABILITY, "This client does not declare the extension for tasks.", {"requiredCapabilities": REQUIRED})
+
+
+async def _find(context: "RequestContext", task_id: str) -> Job:
+    try:
+        return await context.server.yard.jobs.get(task_id, context.caller.identity)
+    except ToolError as error:
+        raise Fault(INVALID_PARAMS, f"There is no task '{task_id[:100]}'.", {"taskId": task_id[:100]}) from error
+
+
+def _task(job: Job) -> dict[str, Any]:
+    """Return what every form of a task has."""
+    task = {
+        "taskId": job.id,
+        "status": _STATUS.get(job.status, job.status),
+        "createdAt": _time(job.created_at),
+        "lastUpdatedAt": _time(job.updated_at),
+        "ttlMs": int(job.ttl * 1000),
+        "pollIntervalMs": POLL_MS,
+    }
+    text = (job.progress or {}).get("text")
+    return {**task, "statusMessage": text} if text and not job.ended else task
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

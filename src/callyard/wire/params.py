@@ -1,0 +1,319 @@
+"""Params of MCP's methods and the `_meta` of requests: decoding for servers, encoding for clients."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from callyard.wire.headers import encode_value
+from callyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault, Id, encode_request, may_be_deep
+from callyard.wire.versions import LATEST, MODERN, VERSIONS, Version
+
+__all__ = [
+    "CAPABILITIES",
+    "CLIENT",
+    "EMPTY",
+    "LEVELS",
+    "LOG_LEVEL",
+    "PROTOCOL_VERSION",
+    "RESULT_SIZE",
+    "SERVER",
+    "SUBSCRIPTION",
+    "TASKS_EXTENSION",
+    "CallMessage",
+    "CallTool",
+    "Cancelled",
+    "Client",
+    "Complete",
+    "GetPrompt",
+    "Initialize",
+    "Page",
+    "ReadResource",
+    "Requests",
+    "SetLevel",
+    "SubscriptionFilter",
+    "SubscriptionsListen",
+    "TaskParams",
+    "UpdateTask",
+    "custom_meta",
+    "declares_tasks",
+    "decode_call",
+    "decode_params",
+    "has_only_protocol_keys",
+    "invalid_params",
+    "params_decoder",
+    "version_of",
+]
+
+
+PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT: Final = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
+SERVER: Final = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
+RESULT_SIZE: Final = "anthropic/maxResultSizeChars"
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_PROTOCOL_KEYS: Final = frozenset({PROTOCOL_VERSION, CLIENT, CAPABILITIES, LOG_LEVEL, SERVER, SUBSCRIPTION, "progressToken"})
+_STANDARD_KEYS: Final = _PROTOCOL_KEYS | {"traceparent", "tracestate", "baggage"}
+_RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp"})
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+class Page(msgspec.Struct, gc=False):
+    """Params of the list methods: the page."""
+
+    cursor: str | None = None
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class _WithInput(msgspec.Struct, rename="camel"):
+    """Params of methods that may ask for input, and are then sent again with the responses."""
+
+    input_responses: dict[str, dict[str, Any]] | None = None
+    request_state: str | None = None
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class CallTool(_WithInput, kw_only=True):
+    """Params of `tools/call`; the arguments stay JSON."""
+
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class ReadResource(_WithInput, kw_only=True):
+    """Params of `resources/read`."""
+
+    uri: str
+
+
+class GetPrompt(_WithInput, kw_only=True):
+    """Params of `prompts/get`."""
+
+    name: str
+    arguments: dict[str, str] | None = None
+
+
+class TaskParams(msgspec.Struct, rename="camel"):
+    """Params of `tasks/get` and `tasks/cancel`."""
+
+    task_id: str
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class UpdateTask(TaskParams):
+    """Params of `tasks/update`: the client's answers by the key of each question."""
+
+    input_responses: dict[str, dict[str, Any]] | None = None
+
+
+class Initialize(msgspec.Struct, rename="camel"):
+    """Params of `initialize`."""
+
+    protocol_version: str
+    capabilities: dict[str, Any] = {}
+    client_info: dict[str, Any] = {}
+
+
+class SetLevel(msgspec.Struct):
+    """Params of `logging/setLevel`."""
+
+    level: str
+
+
+class SubscriptionFilter(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Which notifications a client subscribes to."""
+
+    tools_list_changed: bool = False
+    prompts_list_changed: bool = False
+    resources_list_changed: bool = False
+    resource_subscriptions: list[str] = []
+
+
+class SubscriptionsListen(msgspec.Struct):
+    """Params of `subscriptions/listen`."""
+
+    notifications: SubscriptionFilter
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class Cancelled(msgspec.Struct, rename="camel"):
+    """Params of `notifications/cancelled`."""
+
+    request_id: int | str
+    reason: str | None = None
+
+
+class _Reference(msgspec.Struct):
+    """A prompt by its name, or a resource template by its URI."""
+
+    type: str
+    name: str | None = None
+    uri: str | None = None
+
+
+class _Argument(msgspec.Struct):
+    """The argument to complete, and its value so far."""
+
+    name: str
+    value: str
+
+
+class _Context(msgspec.Struct):
+    """The arguments that are filled in already."""
+
+    arguments: dict[str, str] = {}
+
+
+class Complete(msgspec.Struct):
+    """Params of `completion/complete`."""
+
+    ref: _Reference
+    argument: _Argument
+    context: _Context | None = None
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+_DECODERS: Final[dict[type[msgspec.Struct], Callable[[bytes], Any]]] = {}
+
+
+def params_decoder(kind: type[P]) -> Callable[[bytes], P]:
+    """Return the decoder of params of a type; turn its errors into a fault with `invalid_params`."""
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        decode = _DECODERS[kind] = msgspec.json.Decoder(kind).decode
+    return decode
+
+
+def invalid_params(error: Exception) -> Fault:
+    """Return the fault of params that cannot be decoded; it names the field."""
+    return Fault(INVALID_PARAMS, f"The params do not fit the method: {error}.")
+
+
+def decode_params(params: msgspec.Raw, kind: type[P]) -> P:
+    """Return the decoded params of a message.
+
+    Raises:
+        Fault: They do not fit the method; the fault names the field.
+    """
+    try:
+        return params_decoder(kind)(params or b"{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid_params(error) from error
+
+
+def version_of(meta: dict[str, Any] | None) -> Version:
+    """Return the protocol version of a stateless request.
+
+    Raises:
+        Fault: A required key is missing from `_meta`, or the version is not supported.
+    """
+    if meta is not None and meta.get(PROTOCOL_VERSION) == LATEST.name and type(meta.get(CAPABILITIES)) is dict:
+        return LATEST  # the usual case
+    missing = [key for key in (PROTOCOL_VERSION, CAPABILITIES) if meta is None or key not in meta]
+    if meta is None or missing:
+        raise Fault(INVALID_PARAMS, f"The request's '_meta' lacks {' and '.join(repr(key) for key in missing)}.")
+    version = meta[PROTOCOL_VERSION]
+    if not isinstance(version, str) or not isinstance(meta[CAPABILITIES], dict):
+        raise Fault(INVALID_PARAMS, "The protocol version in '_meta' must be a string and the capabilities an object.")
+    if version not in MODERN:
+        raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not supported.", {"supported": list(MODERN), "requested": version})
+    return VERSIONS[version]
+
+
+def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether capabilities of a client have the extension for tasks."""
+    extensions: object = capabilities.get("extensions")
+    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
+
+
+def custom_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of `_meta` that are not reserved by the protocol."""
+    if _STANDARD_KEYS.issuperset(meta):
+        return {}
+    return {key: value for key, value in meta.items() if key not in _STANDARD_KEYS and not _is_reserved(key)}
+
+
+has_only_protocol_keys: Final = _PROTOCOL_KEYS.issuperset  # without a function of ours around it, because every request asks
+"""Returns whether `_meta` has no key that a handler could use."""
+
+
+def _is_reserved(key: str) -> bool:
+    """Return whether the second label of a key's prefix, or in older versions the last but one, is reserved."""
+    prefix, slash, _ = key.partition("/")
+    labels = prefix.split(".")
+    return bool(slash) and not _RESERVED_LABELS.isdisjoint([*labels[1:2], *labels[-2:-1]])
+
+
+class CallMessage(msgspec.Struct):
+    """A whole `tools/call` request."""
+
+    method: Literal["tools/call"]
+    id: Id
+    jsonrpc: Literal["2.0"]
+    params: CallTool
+
+
+_decode: Final = msgspec.json.Decoder(CallMessage).decode
+
+
+def decode_call(data: bytes, *, depth: int) -> CallMessage | None:
+    """Return a `tools/call` decoded in one step, or None if the message is another or needs the checks of `decode`."""
+    # ASCII needs no check of its encoding, and short data none of its depth: asked here first, because a function call less is felt
+    if not data.isascii() or (len(data) > 2 * depth and (len(data) > 5 * depth or data.find(b"[") >= 0) and may_be_deep(data, depth)):
+        return None
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Client(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Name and version of a client."""
+
+    name: str
+    version: str
+    title: str | None = None
+
+
+class Requests:
+    """Encodes the requests of one client in one protocol version."""
+
+    def __init__(self, version: Version, client: Client) -> None:
+        self.version = version
+        self.client = client
+        self._common_meta: dict[str, Any] = {PROTOCOL_VERSION: version.name, CLIENT: client} if version.modern else {}
+
+    def encode(
+        self,
+        request_id: Id,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        capabilities: Mapping[str, Any] = EMPTY,
+        meta: Mapping[str, Any] = EMPTY,
+    ) -> bytes:
+        """Return a request; in a stateless version its `_meta` carries the client's capabilities."""
+        if self.version.modern:
+            meta = {**self._common_meta, CAPABILITIES: dict(capabilities), **meta}
+        elif not meta:
+            return encode_request(request_id, method, dict(params) if params else None)
+        return encode_request(request_id, method, {**params, "_meta": dict(meta)})
+
+    def initialize(self, request_id: Id, capabilities: Mapping[str, Any]) -> bytes:
+        """Return the request `initialize`."""
+        params = {"protocolVersion": self.version.name, "capabilities": dict(capabilities), "clientInfo": self.client}
+        return encode_request(request_id, "initialize", params)
+
+    def headers(self, method: str, name: str | None) -> dict[str, str]:
+        """Return the HTTP headers of a request: the version and, in a stateless version, the method and the name."""
+        if not self.version.modern:
+            return {"MCP-Protocol-Version": self.version.name}
+        headers = {"MCP-Protocol-Version": self.version.name, "Mcp-Method": method}
+        return headers if name is None else {**headers, "Mcp-Name": encode_value(name)}

@@ -1,8 +1,0 @@
-"""Upstreams: other MCP servers whose tools, resources and prompts are published here."""
-
-from typing import Final
-
-__all__ = ["LOCK_FILE"]
-
-LOCK_FILE: Final = "toolyard.lock"
-"""The file that names the accepted definitions; the constant is here because importing this package loads nothing else."""

@@ -1,6 +1,0 @@
-"""Links to upstreams over HTTP: streamable HTTP of both eras, and the older HTTP with SSE."""
-
-from toolyard.providers.upstream.http.link import HttpLink
-from toolyard.providers.upstream.http.sse import SseLink
-
-__all__ = ["HttpLink", "SseLink"]

@@ -1,6 +1,0 @@
-"""The MCP server without I/O: sessions, requests, and the state that all clients of a yard share."""
-
-from toolyard.server.context import Notify, RequestContext, ServerContext
-from toolyard.server.session import ServerSession
-
-__all__ = ["Notify", "RequestContext", "ServerContext", "ServerSession"]
