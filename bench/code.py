@@ -23,7 +23,9 @@ from callyard.runtimes.selection import Runtimes
 
 _CALLS = 200
 _ERA = "2026-07-28"
-_PROGRAM = "rows = []\nfor n in range(200):\n    rows.append((await tools.shop.get_order(number=n))['cents'])\nsum(rows)"
+_PROGRAM = (
+    "rows = []\nfor n in range(200):\n    rows.append((await tools.shop.get_order(number=n))['cents'])\nsum(rows)"
+)
 _ROUND_TRIPS = """
 import time
 times = []
@@ -37,7 +39,14 @@ sorted(times)[250] * 1e6
 
 async def get_order(number: int) -> dict[str, object]:
     """Return an order."""
-    return {"number": number, "cents": number * 10, "customer": "Ada Moreau", "state": "open", "items": ["tea", "cup"], "day": "2026-11-17"}
+    return {
+        "number": number,
+        "cents": number * 10,
+        "customer": "Ada Moreau",
+        "state": "open",
+        "items": ["tea", "cup"],
+        "day": "2026-11-17",
+    }
 
 
 async def _nothing(_call: GuestCall) -> object:
@@ -46,8 +55,6 @@ async def _nothing(_call: GuestCall) -> object:
 
 def settings_of(backend: str) -> RuntimeSettings:
     """Return the settings that use one backend."""
-    if backend == "monty":
-        return RuntimeSettings(enabled=True, monty=True)
     return RuntimeSettings(enabled=True, backend=backend)  # pyright: ignore[reportArgumentType] - a flag of this program
 
 
@@ -55,7 +62,7 @@ async def starts(backend: str, runs: int) -> None:
     """Print the median time of a fresh run, and of one inner call."""
     settings = settings_of(backend)
     async with Runtimes(settings).open() as runtimes:
-        await runtimes.for_program("1")
+        await runtimes.selected()
         times: list[float] = []
         for _ in range(runs):
             began = time.perf_counter()
@@ -91,14 +98,24 @@ class Session:
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        self._meta: dict[str, object] = {"io.modelcontextprotocol/protocolVersion": _ERA, "io.modelcontextprotocol/clientCapabilities": {}}
+        self._meta: dict[str, object] = {
+            "io.modelcontextprotocol/protocolVersion": _ERA,
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
 
     def call(self, name: str, arguments: dict[str, object]) -> str:
         """Return the body of a response."""
         params = {"name": name, "arguments": arguments, "_meta": self._meta}
-        headers = {"MCP-Protocol-Version": _ERA, "Mcp-Method": "tools/call", "Mcp-Name": name, "Content-Type": "application/json"}
+        headers = {
+            "MCP-Protocol-Version": _ERA,
+            "Mcp-Method": "tools/call",
+            "Mcp-Name": name,
+            "Content-Type": "application/json",
+        }
         headers["Accept"] = "application/json, text/event-stream"
-        self._connection.request("POST", "/mcp", json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}), headers)
+        self._connection.request(
+            "POST", "/mcp", json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}), headers
+        )
         return self._connection.getresponse().read().decode()
 
 
@@ -107,7 +124,9 @@ def over_http(backend: str, rounds: int) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
-    server = subprocess.Popen([sys.executable, __file__, "--backend", backend, "--serve", str(port)], stderr=subprocess.DEVNULL)  # noqa: S603 - this program
+    server = subprocess.Popen(  # noqa: S603 - this program
+        [sys.executable, __file__, "--backend", backend, "--serve", str(port)], stderr=subprocess.DEVNULL
+    )
     try:
         while True:
             try:
@@ -132,7 +151,10 @@ def over_http(backend: str, rounds: int) -> None:
         server.kill()
         server.wait()
     ratio, direct, program = sorted(ratios)[len(ratios) // 2]
-    print(f"over HTTP: {direct:.0f} ms one by one, {program:.0f} ms as a program: {ratio:.2f} times (best {min(ratios)[0]:.2f})")
+    print(
+        f"over HTTP: {direct:.0f} ms one by one, {program:.0f} ms as a program: {ratio:.2f} times (best "
+        f"{min(ratios)[0]:.2f})"
+    )
 
 
 def serve_orders(backend: str, port: int) -> None:
@@ -144,9 +166,11 @@ _FLOODS = {
     "output": "while True: print('x' * 100_000)",
     "unread replies": (
         "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
-        "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'big', 'args': {}})\nwhile True: pass"
+        "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'big', 'args': "
+        "{}})\nwhile True: pass"
     ),
-    "garbage": "import os\nwhile True:\n    for n in range(3, 12):\n        try: os.write(n, os.urandom(9999))\n        except OSError: 0",
+    "garbage": "import os\nwhile True:\n    for n in range(3, 12):\n        try: os.write(n, "
+    "os.urandom(9999))\n        except OSError: 0",
     "forks": "import os\nwhile True:\n    try: os.fork()\n    except OSError: 0",
 }
 
@@ -189,7 +213,7 @@ async def crowd(backend: str, programs: int) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure one backend."""
     parser = argparse.ArgumentParser(description="Measure programs of agents.")
-    parser.add_argument("--backend", default="bubblewrap", choices=("bubblewrap", "container", "wasm", "monty"))
+    parser.add_argument("--backend", default="bubblewrap", choices=("bubblewrap", "container", "wasm"))
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--serve", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -199,8 +223,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     asyncio.run(starts(options.backend, options.runs))
     asyncio.run(savings(options.backend))
     asyncio.run(crowd(options.backend, 100))
-    if options.backend != "monty":
-        asyncio.run(floods(options.backend))
+    asyncio.run(floods(options.backend))
     over_http(options.backend, 11)
 
 

@@ -33,14 +33,21 @@ _INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "sdk": (("mcp==2.3.0", *_HTTP),),
     "limits": (("msgspec==0.22.0", *_HTTP),),
     "agents": (("--no-deps", "--requirement", str(_PINS / "agents.txt")), ("--no-deps", "--editable", str(_CHECKOUT))),
-    "google_adk": (("--no-deps", "--requirement", str(_PINS / "google_adk.txt")), ("--no-deps", "--editable", str(_CHECKOUT))),
+    "google_adk": (
+        ("--no-deps", "--requirement", str(_PINS / "google_adk.txt")),
+        ("--no-deps", "--editable", str(_CHECKOUT)),
+    ),
     "tmcp": (("tmcp@1.20.0", "@tmcp/adapter-zod@0.1.7", "@tmcp/transport-stdio@0.5.0", "zod@4.6.7"),),
 }
 _BEFORE: Final = os.environ.get("CALLYARD_BENCH_BEFORE")
 BEFORE: Final = Path(_BEFORE).resolve() if _BEFORE else None
 """Another checkout of Callyard that this one is compared with."""
 if BEFORE is not None:
-    _INSTALLS["before"] = (("--requirement", str(BEFORE / "requirements" / "runtime.txt")), ("--no-deps", "--editable", str(BEFORE)), _HTTP)
+    _INSTALLS["before"] = (
+        ("--requirement", str(BEFORE / "requirements" / "runtime.txt")),
+        ("--no-deps", "--editable", str(BEFORE)),
+        _HTTP,
+    )
 _OVERRIDE: Final = "certifi"
 """FastMCP asks for a newer one than some package indexes have."""
 
@@ -95,7 +102,19 @@ def set_up(name: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     if folder == node_folder():
         folder.mkdir()
-        _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), *_INSTALLS[name][0]])
+        _run(
+            [
+                "npm",
+                "install",
+                "--silent",
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+                "--prefix",
+                str(folder),
+                *_INSTALLS[name][0],
+            ]
+        )
     else:
         _install(name, folder)
     _mark(name).write_text(_pins(name))

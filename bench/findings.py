@@ -61,9 +61,14 @@ def measure(probes: Mapping[tuple[str, str], tuple[str, Probe]], rounds: int) ->
     return [Finding(*key, probes[key][0], faults.get(key, ""), found[key]) for key in probes]
 
 
-def report(command: str, findings: Sequence[Finding], columns: Sequence[Column], *, skipped: Mapping[str, str], **facts: Any) -> Report:
+def report(
+    command: str, findings: Sequence[Finding], columns: Sequence[Column], *, skipped: Mapping[str, str], **facts: Any
+) -> Report:
     """Return a table for each cell, then the missing peers and the failures."""
-    parts = [_table(cell, [row for row in findings if row.cell == cell], columns) for cell in dict.fromkeys(row.cell for row in findings)]
+    parts = [
+        _table(cell, [row for row in findings if row.cell == cell], columns)
+        for cell in dict.fromkeys(row.cell for row in findings)
+    ]
     parts += [f"'{name}' is not measured: {reason}" for name, reason in skipped.items()]
     faults = [f"'{row.peer}' failed in '{row.cell}': {row.fault}" for row in findings if row.fault]
     data = keep(command, findings, skipped=dict(skipped), **facts)

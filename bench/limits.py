@@ -1,4 +1,4 @@
-"""Measure the limits of calls: what queue, rates and budgets cost, and what queued background calls do to interactive ones."""
+"""Measure the limits of calls: the cost of queue, rates and budgets, and interactive calls beside queued ones."""
 
 import asyncio
 import statistics
@@ -16,7 +16,9 @@ _PARTS: Final[dict[str, dict[str, Any]]] = {
     "nothing": {},
     "queue": {"queue": QueueSettings(calls=64, per_tool=64, per_caller=64, per_source=64)},
     "rates": {"rates": RateSettings(calls=_MANY, per_caller=_MANY, per_tool=_MANY, burst=_MANY)},
-    "budgets": {"budgets": BudgetSettings(session_calls=_MANY, session_tokens=_MANY, caller_calls=_MANY, caller_tokens=_MANY)},
+    "budgets": {
+        "budgets": BudgetSettings(session_calls=_MANY, session_tokens=_MANY, caller_calls=_MANY, caller_tokens=_MANY)
+    },
 }
 _RULES: Final[list[Rule]] = [  # of twenty rules three match the tool, two of them only for other callers
     *(Rule(decision="deny", tools=(f"tool_{number}",)) for number in range(16)),
@@ -79,7 +81,7 @@ async def _keep_reporting(yard: Yard) -> None:
 
 
 async def _p95_ms(yard: Yard, waiting: int) -> float:
-    """Return the 95th percentile of interactive calls, one every few milliseconds, while so many background calls wait."""
+    """Return the 95th percentile of interactive calls, one every few milliseconds, while background calls wait."""
     loop = asyncio.get_running_loop()
     background = [asyncio.create_task(_keep_reporting(yard)) for _ in range(waiting + _PLACES if waiting else 0)]
     await asyncio.sleep(0.2)

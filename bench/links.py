@@ -80,7 +80,9 @@ class Replies:
             "p50_us": middle / 1e3,
             "p99_us": late / 1e3,
         }
-        return numbers | ({"fault": f"{self._wrong} wrong replies, the first: {self._first_wrong}"} if self._wrong else {})
+        return numbers | (
+            {"fault": f"{self._wrong} wrong replies, the first: {self._first_wrong}"} if self._wrong else {}
+        )
 
 
 class Link(Protocol):
@@ -184,7 +186,11 @@ class Connection:
         return whole
 
     def _count(self, reply: bytes) -> None:
-        self._replies.add(self._started, reply, right=reply.startswith(b"HTTP/1.1 200") and self._id in reply and self._expect in reply)
+        self._replies.add(
+            self._started,
+            reply,
+            right=reply.startswith(b"HTTP/1.1 200") and self._id in reply and self._expect in reply,
+        )
         self._parts.clear()
         self._missing = -1
 
@@ -192,7 +198,9 @@ class Connection:
 class Pipe:
     """A pair of pipes with many requests in flight; requests that are sent together are one write."""
 
-    def __init__(self, write: int, read: int, *, room: int, shots: list[Shot], numbers: Iterator[int], replies: Replies) -> None:
+    def __init__(
+        self, write: int, read: int, *, room: int, shots: list[Shot], numbers: Iterator[int], replies: Replies
+    ) -> None:
         os.set_blocking(write, False)
         os.set_blocking(read, False)
         self.room = room

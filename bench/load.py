@@ -1,8 +1,8 @@
 """The load generator: a process that sends requests to a server, checks every reply, and reports latencies.
 
-It reads one plan as JSON from stdin and prints one result. The loop is closed: a connection, or a slot in flight on a pipe, sends its
-next request after the last reply. It uses sockets and pipes
-directly, so that the server is the slower side.
+It reads one plan as JSON from stdin and prints one result. The loop is closed: a connection, or a slot in flight on a
+pipe, sends its next request after the last reply. It uses sockets and pipes directly, so that the server is the slower
+side.
 """
 
 import json

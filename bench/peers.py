@@ -88,7 +88,9 @@ GATEWAYS: Final = {
 }
 
 if BEFORE is not None:
-    GATEWAYS["before"] = Peer("before", "Callyard before", "before", str(BEFORE / "bench" / "servers" / "callyard_gateway.py"))
+    GATEWAYS["before"] = Peer(
+        "before", "Callyard before", "before", str(BEFORE / "bench" / "servers" / "callyard_gateway.py")
+    )
 
 
 def absent(peers: Sequence[Peer]) -> dict[str, str]:
@@ -96,6 +98,8 @@ def absent(peers: Sequence[Peer]) -> dict[str, str]:
     reasons = {peer.name: "It is not set up." for peer in peers if not is_ready(peer.environment)}
     ours = [peer.name for peer in peers if peer.environment == "callyard" and peer.name not in reasons]
     if ours:
-        tried = subprocess.run([python_of("callyard"), "-c", "from callyard import serve"], capture_output=True, check=False)  # noqa: S603 - our own environment
+        tried = subprocess.run(  # noqa: S603 - our own environment
+            [python_of("callyard"), "-c", "from callyard import serve"], capture_output=True, check=False
+        )
         reasons |= dict.fromkeys(ours, "This checkout has no 'callyard.serve'.") if tried.returncode else {}
     return reasons

@@ -35,7 +35,7 @@ class ServerError(RuntimeError):
 
 
 def environment(name: str = "") -> dict[str, str]:
-    """Return our environment without Python's own variables, with variables that silence servers, and with a state directory."""
+    """Return our environment without Python's variables, with those that silence servers and a state directory."""
     state = {"CALLYARD_STATE_DIR": str(cache() / "state" / name)}
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | _QUIET | state
 
@@ -55,7 +55,9 @@ class Server:
         pipe = subprocess.PIPE if piped else subprocess.DEVNULL
         with self._said.open("wb") as said, _on_core(_SERVER):
             self.started = time.perf_counter()
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe if piped else said, stderr=said, env=environment(name))  # noqa: S603 - our own servers
+            self.process = subprocess.Popen(  # noqa: S603 - our own servers
+                command, stdin=pipe, stdout=pipe if piped else said, stderr=said, env=environment(name)
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -85,9 +87,16 @@ class Server:
         return ServerError(f"'{self.name}' {what} {self._said.read_text(errors='replace')[-1500:]}".strip())
 
     def load(
-        self, messages: Sequence[Message], era: str, *, width: int, seconds: float = 0.0, warm: float = 0.0, count: int = 0
+        self,
+        messages: Sequence[Message],
+        era: str,
+        *,
+        width: int,
+        seconds: float = 0.0,
+        warm: float = 0.0,
+        count: int = 0,
     ) -> dict[str, Any]:
-        """Let the generator send these messages in turn, and return its result; `fault` has the first failure, if any."""
+        """Let the generator send these messages in turn, and return its result; `fault` has the first failure."""
         plan = {
             "transport": self.transport,
             "pid": self.process.pid,
@@ -99,7 +108,8 @@ class Server:
             "count": count,
             "first": self._next,
             "messages": [
-                {"head": self._head(message, era), "body": body_of(message, era), "expect": message.expect} for message in messages
+                {"head": self._head(message, era), "body": body_of(message, era), "expect": message.expect}
+                for message in messages
             ],
         } | self._address()
         done = subprocess.run(  # noqa: S603 - our own generator

@@ -41,12 +41,18 @@ def listing(expect: str, cursor: str = "") -> Message:
 def body_of(message: Message, era: str) -> str:
     """Return the request as JSON."""
     params = {**message.params, "_meta": _META} if era == "2026" else message.params
-    return _compact({"jsonrpc": "2.0", "id": FIRST_ID, "method": message.method, **({"params": params} if params else {})})
+    return _compact(
+        {"jsonrpc": "2.0", "id": FIRST_ID, "method": message.method, **({"params": params} if params else {})}
+    )
 
 
 def headers_of(message: Message, era: str, session: str = "") -> dict[str, str]:
     """Return the headers of the request over HTTP."""
-    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": ERAS[era]}
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": ERAS[era],
+    }
     if era == "2026":
         headers["Mcp-Method"] = message.method
         if "name" in message.params:

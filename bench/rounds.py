@@ -1,4 +1,7 @@
-"""Rounds: every path has its own process. All run at the same time and are measured in turn; each round starts with the next one."""
+"""Rounds: every path has its own process.
+
+All run at the same time and are measured in turn; each round starts with the next one.
+"""
 
 import json
 import os
@@ -42,7 +45,14 @@ class Row(NamedTuple):
 
     def divided(self, by: float) -> "Row":
         """Return the row divided by the number of things that were measured together."""
-        return Row(self.subject, self.path, self.median / by, self.low / by, self.high / by, [value / by for value in self.rounds])
+        return Row(
+            self.subject,
+            self.path,
+            self.median / by,
+            self.low / by,
+            self.high / by,
+            [value / by for value in self.rounds],
+        )
 
 
 class Subject(NamedTuple):
@@ -55,7 +65,9 @@ class Subject(NamedTuple):
     def command(self, path: str) -> list[str]:
         """Return the command that measures a path, or lists them all if it is empty."""
         script = (
-            BEFORE / "bench" / "worker_callyard.py" if BEFORE and self.environment == "before" else _HERE / f"worker_{self.environment}.py"
+            BEFORE / "bench" / "worker_callyard.py"
+            if BEFORE and self.environment == "before"
+            else _HERE / f"worker_{self.environment}.py"
         )
         return [python_of(self.environment), str(script), self.job, str(self.tools), path]
 
@@ -108,7 +120,13 @@ def _worker(command: Sequence[str], calls: int) -> Generator[Measure]:
     """Start a worker, warm it up, and yield a function that measures one batch."""
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(  # noqa: S603 - our own worker
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, bufsize=1, env=_environment()
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            bufsize=1,
+            env=_environment(),
         )
 
         def ask(question: str) -> str:

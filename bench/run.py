@@ -38,7 +38,9 @@ def inprocess(options: Options) -> Report:
     rows = measure_paths(subjects, options.rounds, options.calls)
     of = {row.path: row.median for row in rows}
     lines = [[row.path, f"{row.median:.2f}", _middle(row), _times_ours(row, of)] for row in rows]
-    return Report(keep("inprocess", rows, calls=options.calls), as_table(("path", "CPU us", "middle half", "times ours"), lines))
+    return Report(
+        keep("inprocess", rows, calls=options.calls), as_table(("path", "CPU us", "middle half", "times ours"), lines)
+    )
 
 
 def inject(options: Options) -> Report:
@@ -49,7 +51,11 @@ def inject(options: Options) -> Report:
     lines = [[row.path, f"{row.median:.2f}", _middle(row), f"{row.median - ours:.2f}"] for row in rows]
     slow = [row.path for row in rows if row.median - ours > _INJECT_US]
     fault = f"'{slow[0]}' adds more than {_INJECT_US} us." if slow else ""
-    return Report(keep("inject", rows, calls=options.calls), as_table(("path", "CPU us", "middle half", f"above {_OURS}"), lines), fault)
+    return Report(
+        keep("inject", rows, calls=options.calls),
+        as_table(("path", "CPU us", "middle half", f"above {_OURS}"), lines),
+        fault,
+    )
 
 
 def growth(options: Options) -> Report:
@@ -71,7 +77,9 @@ def publish(options: Options) -> Report:
     rows = measure_paths({name: Subject(name, "publish", _PUBLISHED) for name in FRAMEWORKS}, options.rounds, 1)
     rows = [row.divided(_PUBLISHED) for row in rows]
     lines = [[row.path, f"{row.median:.0f}", _middle(row, digits=0), ratio(row.median, rows[0].median)] for row in rows]
-    return Report(keep("publish", rows, tools=_PUBLISHED), as_table(("by", "CPU us a tool", "middle half", "times ours"), lines))
+    return Report(
+        keep("publish", rows, tools=_PUBLISHED), as_table(("by", "CPU us a tool", "middle half", "times ours"), lines)
+    )
 
 
 def start(options: Options) -> Report:
@@ -90,7 +98,10 @@ def start(options: Options) -> Report:
     rows = in_rounds({(how[0], name): measure(name, *how) for name, how in _STARTS.items()}, options.rounds)
     of = {row.path: row.median for row in rows}
     above = {name: median - of[_BARE] for name, median in of.items()}
-    lines = [[name, f"{of[name]:.1f}", f"{above[name]:.1f}", ratio(above[name], above[_YARD]), _named(heavy[name])] for name in of]
+    lines = [
+        [name, f"{of[name]:.1f}", f"{above[name]:.1f}", ratio(above[name], above[_YARD]), _named(heavy[name])]
+        for name in of
+    ]
     head = ("code", "CPU ms", "above bare Python", "times ours", "heavy packages")
     guilty = [name for name, found in heavy.items() if "callyard" in name and found]
     fault = f"'{guilty[0]}' imports {_named(heavy[guilty[0]])}." if guilty else ""
@@ -139,12 +150,26 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["setup", *_COMMANDS])
     parser.add_argument(
-        "--rounds", type=int, help="how often each is measured; medians are shown (default: 20 in one process, 3 or 5 for servers)"
+        "--rounds",
+        type=int,
+        help="how often each is measured; medians are shown (default: 20 in one process, 3 or 5 for servers)",
     )
-    parser.add_argument("--calls", type=int, default=2000, help="calls in a batch in one process, fewer if they are slow (default: 2000)")
-    parser.add_argument("--seconds", type=float, default=0.3, help="how long a server is kept busy in each cell of a round (default: 0.3)")
+    parser.add_argument(
+        "--calls",
+        type=int,
+        default=2000,
+        help="calls in a batch in one process, fewer if they are slow (default: 2000)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.3,
+        help="how long a server is kept busy in each cell of a round (default: 0.3)",
+    )
     parser.add_argument("--era", choices=list(ERAS), help="measure servers in one era of the protocol only")
-    parser.add_argument("--peers", default="", help=f"measure these servers only, with commas between: {', '.join(PEERS)}")
+    parser.add_argument(
+        "--peers", default="", help=f"measure these servers only, with commas between: {', '.join(PEERS)}"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser
 
@@ -159,7 +184,9 @@ def _options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Opti
     if rounds < 2 or given.calls < 1 or given.seconds <= 0:
         parser.error("'--rounds' must be at least 2, '--calls' at least 1 and '--seconds' more than 0.")
     needed = INJECTED if given.command == "inject" else [name for name in NAMES if name not in OPTIONAL]
-    missing = [name for name in needed if not is_ready(name) and (name in (*FRAMEWORKS, *INJECTED) or given.command in WIRE)]
+    missing = [
+        name for name in needed if not is_ready(name) and (name in (*FRAMEWORKS, *INJECTED) or given.command in WIRE)
+    ]
     if missing:
         parser.error(f"Not set up: {', '.join(missing)}. Run 'setup' first.")
     return Options(rounds, given.calls, given.seconds, (given.era,) if given.era else tuple(ERAS), peers)

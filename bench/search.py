@@ -19,13 +19,18 @@ _LIKE: Final = {
     "FastMCP, the index made": "the index made",
 }
 """The path of ours that does the same."""
-_MEMORY: Final = "import sys; sys.path.insert(0, {folder!r}); from worker_{name} import measure_memory; print(measure_memory({tools}))"
+_MEMORY: Final = (
+    "import sys; sys.path.insert(0, {folder!r}); "
+    "from worker_{name} import measure_memory; print(measure_memory({tools}))"
+)
 
 
 def search(options: Options) -> Report:
     """CPU time of a query among very many tools, of the index, and of an added tool; and the memory of the index."""
     asked = _measure(("search", "search_tools"), options.rounds)
-    changed = _measure(("make_index",), max(2, options.rounds // _FEWER)) + _measure(("add_tool",), options.rounds, ("callyard",))
+    changed = _measure(("make_index",), max(2, options.rounds // _FEWER)) + _measure(
+        ("add_tool",), options.rounds, ("callyard",)
+    )
     memory = {name: _memory_of(name) for name in ("callyard", "fastmcp")}
     of = {row.path: row.median for row in (*asked, *changed)}
     lines = [_line(row, of) for row in (*asked, *changed)]

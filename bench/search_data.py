@@ -77,7 +77,9 @@ def _vary(entry: dict[str, Any], namespace: str, words: _Words) -> Searched:
     """Return a variation of a catalogue tool: about other things, and with a longer description."""
     about, rest = words.draw(2), words.draw(5)
     schema = entry["input_schema"]
-    properties = {name: inner | {"description": _explained(name, inner, words)} for name, inner in schema["properties"].items()}
+    properties = {
+        name: inner | {"description": _explained(name, inner, words)} for name, inner in schema["properties"].items()
+    }
     return Searched(
         name=f"{namespace}__{entry['name']}_{about[0]}",
         namespace=namespace,
@@ -101,7 +103,9 @@ def _said(tool: Searched, pick: random.Random) -> str:
 def _misspell(question: str, pick: random.Random) -> str:
     """Return the query with two letters swapped in one of its longer words, if there is one."""
     said = question.split()
-    long: Iterator[int] = (place for place, word in enumerate(said) if len(word) >= _SHORTEST_MISSPELT and word.isalpha())
+    long: Iterator[int] = (
+        place for place, word in enumerate(said) if len(word) >= _SHORTEST_MISSPELT and word.isalpha()
+    )
     place = next(long, None)
     if place is not None:
         word, cut = said[place], pick.randint(1, len(said[place]) - 2)

@@ -1,4 +1,7 @@
-"""Measure what the stores cost in wall time: a call that stores nothing, a handle, a job, and each operation."""
+"""Measure what the stores cost in wall time: a call that stores nothing, a handle, a job, and each operation.
+
+Then measure the store in memory with many keys, and when it is full.
+"""
 
 import asyncio
 import statistics
@@ -16,6 +19,10 @@ from callyard.state.sqlite import SqliteStore
 
 _CALLS: Final = 2000
 _CHARACTERS: Final = 60_000
+_KEYS: Final = (1000, 50_000)
+"""How many values and counters the store in memory has."""
+_OWNERS: Final = 100
+_LISTED: Final = (10, 1000)
 
 Operation = Callable[[], Awaitable[Any]]
 
@@ -65,6 +72,30 @@ async def _milliseconds_of_jobs(yard: Yard) -> list[float]:
     return taken
 
 
+async def _microseconds_by_size(keys: int) -> list[list[str]]:
+    """Return the mean time of each operation on a store in memory with so many values, each of 1 kB."""
+    store, full, value = MemoryStore(), MemoryStore(max_bytes=keys * 1000), b"x" * 1000
+    for number in range(keys):
+        name = f"result/{number % _OWNERS}/r_{number}"
+        await store.put(name, value, ttl=3600)
+        await full.put(name, value, ttl=3600)
+        await store.count(name, ttl=3600)
+    numbers = iter(range(10 * _CALLS))
+    operations: dict[str, Operation] = {
+        "put, a new key": lambda: store.put(f"result/1/n_{next(numbers)}", value, ttl=3600),
+        "put, the same key": lambda: store.put("result/1/same", value, ttl=3600),
+        "put, a new key in a full store": lambda: full.put(f"result/1/n_{next(numbers)}", value, ttl=3600),
+        "count": lambda: store.count("result/1/r_1", ttl=3600),
+        "count, a new key": lambda: store.count(f"result/1/n_{next(numbers)}", ttl=3600),
+        **{f"keys, {limit} of them": lambda limit=limit: store.keys("result/", limit=limit) for limit in _LISTED},
+    }
+    return [
+        [label, str(keys), f"{statistics.mean(taken) * 1000:.1f}", f"{statistics.median(taken) * 1000:.1f}"]
+        for label, operation in operations.items()
+        for taken in [await _milliseconds(operation)]
+    ]
+
+
 async def main() -> None:
     lines: list[list[str]] = []
     with TemporaryDirectory() as folder:
@@ -76,7 +107,9 @@ async def main() -> None:
                     raise RuntimeError(f"The result was answered with {stored.data!r}.")
                 await store.put("large", b"x" * _CHARACTERS)
                 operations = _operations(yard, store)
-                stores_results = operations.pop("a call whose result is stored")  # last, because it drops the oldest handles
+                stores_results = operations.pop(
+                    "a call whose result is stored"
+                )  # last, because it drops the oldest handles
                 for label, operation in {**operations, "a call whose result is stored": stores_results}.items():
                     taken = await _milliseconds(operation)
                     p99 = statistics.quantiles(taken, n=100)[98]
@@ -85,6 +118,8 @@ async def main() -> None:
                 p99 = statistics.quantiles(taken, n=100)[98]
                 lines.append(["starting a job", name, f"{statistics.median(taken):.3f}", f"{p99:.3f}"])
     print(as_table(("what", "store", "median ms", "p99 ms"), lines))
+    by_size = [line for keys in _KEYS for line in await _microseconds_by_size(keys)]
+    print(as_table(("in memory", "keys", "mean µs", "median µs"), by_size))
 
 
 if __name__ == "__main__":

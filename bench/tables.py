@@ -51,5 +51,8 @@ def keep(command: str, rows: Sequence[Kept], **facts: Any) -> dict[str, Any]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))]
+    padded = [
+        cells[0].ljust(widths[0]),
+        *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)),
+    ]
     return f"| {' | '.join(padded)} |"

@@ -45,10 +45,18 @@ def http(options: Options) -> Report:
     with ExitStack() as stack:
         for mode in ("json", "default"):
             for peer in peers:
-                started = _up(stack, peer, skipped, lambda peer=peer, mode=mode: HttpServer(f"{peer.name}-{mode}", peer.http(mode)))
+                started = _up(
+                    stack,
+                    peer,
+                    skipped,
+                    lambda peer=peer, mode=mode: HttpServer(f"{peer.name}-{mode}", peer.http(mode)),
+                )
                 for server, era, width in product(started, _spoken(options, peer), _WIDTHS):
                     title = f"{mode}, {era}, {_counted(width, 'connection')}"
-                    probes[title, peer.name] = peer.label, _loading(server, [_add(peer)], era, width=width, seconds=options.seconds)
+                    probes[title, peer.name] = (
+                        peer.label,
+                        _loading(server, [_add(peer)], era, width=width, seconds=options.seconds),
+                    )
         return report("http", measure(_in_order(probes), options.rounds), _LOADED, skipped=skipped)
 
 
@@ -99,10 +107,15 @@ def many(options: Options) -> Report:
     with ExitStack() as stack:
         for peer in _listing_peers(peers):
             more = ("--tools", str(_MANY), *(("--reply", str(_reply())) if peer.name == LIMIT else ()))
-            for server in _up(stack, peer, skipped, lambda peer=peer, more=more: HttpServer(peer.name, peer.http("json", *more))):
+            for server in _up(
+                stack, peer, skipped, lambda peer=peer, more=more: HttpServer(peer.name, peer.http("json", *more))
+            ):
                 for era in _spoken(options, peer):
                     pages = _walk(server, era)
-                    probes[f"{_MANY:,} tools, {era}", peer.name] = peer.label, _walking(server, pages, era, seconds=options.seconds)
+                    probes[f"{_MANY:,} tools, {era}", peer.name] = (
+                        peer.label,
+                        _walking(server, pages, era, seconds=options.seconds),
+                    )
                 if peer.name == "callyard-whole" or not _reply().exists():
                     _reply().write_text(server.ask(listing(""), "2026"))
         return report("list", measure(_in_order(probes), options.rounds), columns, skipped=skipped, tools=_MANY)
@@ -126,7 +139,11 @@ def cold(options: Options) -> Report:
     for peer in _starting_peers(peers):
         for era in _spoken(options, peer):
             probes[era, peer.name] = peer.label, lambda peer=peer, era=era: probe(peer, era)
-    columns = (Column("wall ms", "wall_ms", digits=0), Column("CPU ms", "cpu_ms", digits=0), Column("RSS MB", "rss_kb", 1024, 0))
+    columns = (
+        Column("wall ms", "wall_ms", digits=0),
+        Column("CPU ms", "cpu_ms", digits=0),
+        Column("RSS MB", "rss_kb", 1024, 0),
+    )
     for _, once in probes.values():
         once()  # compiles what is not compiled yet
     return report("cold", measure(_in_order(probes), options.rounds), columns, skipped=skipped)
@@ -136,7 +153,11 @@ def large(options: Options) -> Report:
     """CPU time of a server for a call with an argument, or a result, of a megabyte."""
     probes: Probes = {}
     skipped: dict[str, str] = {}
-    columns = (Column("CPU ms", "cpu_us", 1e3, 2), Column("p50 ms", "p50_us", 1e3, 2), Column("RSS MB", "rss_kb", 1024, 0))
+    columns = (
+        Column("CPU ms", "cpu_us", 1e3, 2),
+        Column("p50 ms", "p50_us", 1e3, 2),
+        Column("RSS MB", "rss_kb", 1024, 0),
+    )
     messages = {
         "argument": call("measure", {"text": "word " * (_MEGABYTE // 5)}, str(_MEGABYTE)),
         "result": call("blob", {"size": _MEGABYTE}, "." * 1000),
@@ -197,7 +218,11 @@ WIRE: Final[dict[str, tuple[Command, int]]] = {
 
 def _choose(options: Options, transport: str, of: Mapping[str, Peer] = PEERS) -> tuple[list[Peer], dict[str, str]]:
     """Return the selected peers that support the transport and can run here, and why the others cannot."""
-    wanted = [peer for peer in of.values() if transport in peer.transports and (not options.peers or peer.name in options.peers)]
+    wanted = [
+        peer
+        for peer in of.values()
+        if transport in peer.transports and (not options.peers or peer.name in options.peers)
+    ]
     missing = absent(wanted)
     return [peer for peer in wanted if peer.name not in missing], missing
 
@@ -223,7 +248,9 @@ def _up(stack: ExitStack, peer: Peer, skipped: dict[str, str], make: Callable[[]
     return (server,)
 
 
-def _heard(stack: ExitStack, peer: Peer, skipped: dict[str, str], *, transport: str, eras: Sequence[str]) -> Iterator[tuple[Server, str]]:
+def _heard(
+    stack: ExitStack, peer: Peer, skipped: dict[str, str], *, transport: str, eras: Sequence[str]
+) -> Iterator[tuple[Server, str]]:
     """Start the servers of a peer for these eras: over HTTP one for all, on stdio one for each."""
     if transport == "http":
         yield from product(_up(stack, peer, skipped, lambda: HttpServer(peer.name, peer.http("json"))), eras)
@@ -233,7 +260,9 @@ def _heard(stack: ExitStack, peer: Peer, skipped: dict[str, str], *, transport: 
 
 
 def _gateway(way: str, command: Sequence[str]) -> HttpServer:
-    return HttpServer(f"gateway-{way}", command, below=False)  # an upstream on stdio is a child of its gateway, and does not count
+    return HttpServer(
+        f"gateway-{way}", command, below=False
+    )  # an upstream on stdio is a child of its gateway, and does not count
 
 
 def _add(peer: Peer) -> Message:
@@ -255,14 +284,21 @@ def _walking(server: HttpServer, pages: Sequence[Message], era: str, *, seconds:
 
     def probe() -> dict[str, Any]:
         found = once()
-        whole = {"list_us": found.get("cpu_us", 0) * len(pages), "list_bytes": found.get("bytes", 0) * len(pages), "pages": len(pages)}
+        whole = {
+            "list_us": found.get("cpu_us", 0) * len(pages),
+            "list_bytes": found.get("bytes", 0) * len(pages),
+            "pages": len(pages),
+        }
         return found | whole
 
     return probe
 
 
 def _listing_peers(peers: Iterable[Peer]) -> list[Peer]:
-    """Return the peers with ours twice, in pages and in one page. The limit is last, because it repeats another's answer."""
+    """Return the peers with ours twice, in pages and in one page.
+
+    The limit is last, because it repeats another's answer.
+    """
     ours = PEERS[OURS]
     paged = ours._replace(label=f"Callyard, pages of {_PAGE:,}", options=(*ours.options, "--page", str(_PAGE)))
     whole = ours._replace(name="callyard-whole", label="Callyard, one page")
@@ -273,8 +309,15 @@ def _listing_peers(peers: Iterable[Peer]) -> list[Peer]:
 def _starting_peers(peers: Iterable[Peer]) -> list[Peer]:
     """Return the peers with ours twice, with functions and with ready-made tools."""
     ours = PEERS[OURS]
-    ready = ours._replace(name="callyard-ready", label="Callyard, ready-made tools", script="callyard_ready_server.py", options=())
-    return [row for peer in peers if peer.name != "callyard-plain" for row in ((peer, ready) if peer.name == OURS else (peer,))]
+    ready = ours._replace(
+        name="callyard-ready", label="Callyard, ready-made tools", script="callyard_ready_server.py", options=()
+    )
+    return [
+        row
+        for peer in peers
+        if peer.name != "callyard-plain"
+        for row in ((peer, ready) if peer.name == OURS else (peer,))
+    ]
 
 
 def _walk(server: HttpServer, era: str) -> list[Message]:

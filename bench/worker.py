@@ -18,7 +18,9 @@ class Bench:
         self.labels: list[str] = []
         self._wanted = wanted
 
-    async def __call__(self, label: str, call: Callable[[], Awaitable[Any]], check: Callable[[Any], bool] | None = None) -> None:
+    async def __call__(
+        self, label: str, call: Callable[[], Awaitable[Any]], check: Callable[[Any], bool] | None = None
+    ) -> None:
         """Offer a path: `call` returns an awaitable, and `check` accepts its answer."""
         self.labels.append(label)
         if label == self._wanted:
@@ -48,7 +50,10 @@ def has_three(answer: object) -> bool:
 
 
 async def _serve(call: Callable[[], Awaitable[Any]]) -> None:
-    """Answer each number of calls with the CPU time of one in microseconds. Nothing else runs meanwhile, so reading may block."""
+    """Answer each number of calls with the CPU time of one in microseconds.
+
+    Nothing else runs meanwhile, so reading may block.
+    """
     print("ready", flush=True)
     for line in sys.stdin:
         count = int(line)

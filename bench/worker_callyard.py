@@ -55,7 +55,11 @@ async def _publish(bench: Bench, tools: int) -> None:
 def _specs(tools: int) -> list[ToolSpec]:
     return [
         ToolSpec(
-            name=tool.name, source=tool.namespace, description=tool.description, input_schema=tool.input_schema, operation=Operation.QUERY
+            name=tool.name,
+            source=tool.namespace,
+            description=tool.description,
+            input_schema=tool.input_schema,
+            operation=Operation.QUERY,
         )
         for tool in make_tools(tools)
     ]
@@ -84,10 +88,18 @@ async def _search_tools(bench: Bench, tools: int) -> None:
 
     published: dict[str, list[Tool]] = {}
     for spec in _specs(tools):
-        published.setdefault(spec.source, []).append(Tool(spec=spec, handler=handler, check=check_by_schema(spec.input_schema)))
+        published.setdefault(spec.source, []).append(
+            Tool(spec=spec, handler=handler, check=check_by_schema(spec.input_schema))
+        )
     turns = cycle(make_questions(make_tools(tools)))
-    async with Yard(providers=[StaticProvider(name, several, resources=(), prompts=()) for name, several in published.items()]) as yard:
-        await bench("Yard.call of search_tools", lambda: yard.call("search_tools", {"query": next(turns)}), lambda answer: answer.success)
+    async with Yard(
+        providers=[StaticProvider(name, several, resources=(), prompts=()) for name, several in published.items()]
+    ) as yard:
+        await bench(
+            "Yard.call of search_tools",
+            lambda: yard.call("search_tools", {"query": next(turns)}),
+            lambda answer: answer.success,
+        )
 
 
 async def _make_index(bench: Bench, tools: int) -> None:

@@ -83,4 +83,12 @@ def measure_memory(tools: int) -> float:
 
 
 if __name__ == "__main__":
-    work({"calls": _calls, "publish": _publish, "search": _search, "search_tools": _search_tools, "make_index": _make_index})
+    work(
+        {
+            "calls": _calls,
+            "publish": _publish,
+            "search": _search,
+            "search_tools": _search_tools,
+            "make_index": _make_index,
+        }
+    )

@@ -11,7 +11,9 @@ from callyard.monitor import Ring
 async def _inject(bench: Bench, _: int) -> None:
     async with Yard(tools=BASE, sinks=[Ring()]) as yard:
         add = next(tool for tool in await google_adk_toolset(yard).get_tools() if tool.name == "add")
-        await bench("Google ADK", lambda: add.run_async(args=ARGUMENTS, tool_context=None), lambda answer: answer["data"] == 3)
+        await bench(
+            "Google ADK", lambda: add.run_async(args=ARGUMENTS, tool_context=None), lambda answer: answer["data"] == 3
+        )
 
 
 if __name__ == "__main__":

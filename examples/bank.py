@@ -1,4 +1,4 @@
-"""A small bank as a yard: queries, commands, a session, a job, reasons, progress, and a result that is too large for an answer."""
+"""A small bank as a yard: queries, commands, a session, a job, reasons, progress, and a result too large to answer."""
 
 import asyncio
 from collections.abc import Iterator
@@ -65,7 +65,9 @@ class Bank:
         reasons=PAYMENT,
         examples=[Example({"source": "current", "target": "savings", "cents": 2500}, "Put 25.00 aside")],
     )
-    async def transfer(self, source: AccountName, target: AccountName, cents: Cents, purpose: str = "Transfer") -> dict[str, Any]:
+    async def transfer(
+        self, source: AccountName, target: AccountName, cents: Cents, purpose: str = "Transfer"
+    ) -> dict[str, Any]:
         """Move money from one account to another.
 
         Args:
@@ -96,12 +98,16 @@ class Bank:
         """Close an empty account for good."""
         found = self._account(account)
         if found.cents:
-            raise ToolError("state_error", f"'{account}' is not empty.", reason="not_empty", cents=found.cents, may_have_run=False)
+            raise ToolError(
+                "state_error", f"'{account}' is not empty.", reason="not_empty", cents=found.cents, may_have_run=False
+            )
         del self._accounts[account]
         return account
 
     @tool(operation="query", tags=("statements",), reasons=UNKNOWN, examples=[{"account": "current", "days": 30}])
-    async def get_statement(self, account: AccountName, days: Annotated[int, Field(ge=1, le=3650)] = 30) -> list[Booking]:
+    async def get_statement(
+        self, account: AccountName, days: Annotated[int, Field(ge=1, le=3650)] = 30
+    ) -> list[Booking]:
         """Tell what was booked on an account.
 
         The newest comes first. A long statement is answered with a handle.

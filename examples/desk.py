@@ -45,7 +45,9 @@ class Desk:
         return [ticket for ticket in self._tickets.values() if ticket.is_open and priority in {None, ticket.priority}]
 
     @tool(operation="command", tags=("tickets",))
-    async def open_ticket(self, subject: Annotated[str, Field(min_length=3, max_length=200)], priority: Priority = "normal") -> Ticket:
+    async def open_ticket(
+        self, subject: Annotated[str, Field(min_length=3, max_length=200)], priority: Priority = "normal"
+    ) -> Ticket:
         """Open a ticket.
 
         Args:
@@ -79,13 +81,17 @@ class Desk:
     def _add(self, subject: str, priority: Priority) -> Ticket:
         ticket = Ticket(next(self._numbers), subject, priority)
         self._tickets[ticket.number] = ticket
-        print(f"ticket {ticket.number} opened", file=sys.stderr, flush=True)  # what an operator finds in the log of the upstream
+        print(
+            f"ticket {ticket.number} opened", file=sys.stderr, flush=True
+        )  # what an operator finds in the log of the upstream
         return ticket
 
     def _ticket(self, number: int) -> Ticket:
         found = self._tickets.get(number)
         if found is None:
-            raise ToolError("not_found", f"There is no ticket {number}.", reason="unknown_ticket", tickets=list(self._tickets))
+            raise ToolError(
+                "not_found", f"There is no ticket {number}.", reason="unknown_ticket", tickets=list(self._tickets)
+            )
         return found
 
 

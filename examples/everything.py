@@ -1,8 +1,8 @@
 """A yard with every feature of MCP, for the official conformance suite.
 
-Run it without arguments to serve over stdio, or with `--port 8000` to serve over HTTP. The suite defines the names of the tools.
-The yard has content of every kind, progress, log lines, questions to the person, the model and the client, resources,
-prompts, and a provider that changes its lists while clients are connected.
+Run it without arguments to serve over stdio, or with `--port 8000` to serve over HTTP. The suite defines the names of
+the tools. The yard has content of every kind, progress, log lines, questions to the person, the model and the client,
+resources, prompts, and a provider that changes its lists while clients are connected.
 """
 
 import argparse
@@ -51,7 +51,13 @@ RED_DOT = b"".join(
         _chunk(b"IEND", b""),
     ]
 )
-SILENCE = b"RIFF" + struct.pack("<I", 38) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 8000, 16000, 2, 16) + b"data\x02\0\0\0\0\0"
+SILENCE = (
+    b"RIFF"
+    + struct.pack("<I", 38)
+    + b"WAVEfmt "
+    + struct.pack("<IHHIIHH", 16, 1, 1, 8000, 16000, 2, 16)
+    + b"data\x02\0\0\0\0\0"
+)
 
 
 def form(**properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,7 +328,11 @@ class Prompts:
         """Return one message."""
         return "Say hello."
 
-    @prompt(complete={"arg1": lambda written, _: [word for word in ("paris", "park", "party", "test") if word.startswith(written)]})
+    @prompt(
+        complete={
+            "arg1": lambda written, _: [word for word in ("paris", "park", "party", "test") if word.startswith(written)]
+        }
+    )
     async def test_prompt_with_arguments(self, arg1: str, arg2: str) -> str:
         """Return a message with two arguments."""
         return f"Compare {arg1} with {arg2}."
@@ -388,7 +398,12 @@ async def multi_input(call: Call) -> str:
     return f"{first} and {second}"
 
 
-@tool(operation="command", shape="plain", job="required", confirmation=Confirmation("What is your name?", form(name=TEXT), "user_name"))
+@tool(
+    operation="command",
+    shape="plain",
+    job="required",
+    confirmation=Confirmation("What is your name?", form(name=TEXT), "user_name"),
+)
 async def test_tool_with_task(call: Call) -> str:
     """Ask for a name first, and greet it in a task."""
     return f"Hello, {call.confirmation['name']}!"

@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from command_page import command_line
 
 from callyard import CODES, Limits
 from callyard.cli import main as callyard_command
 from callyard.cli.parser import make_parsers
-from callyard.cli.reference import reference
 from callyard.config import Authentication, Key, Setting, Settings, known_settings
-from callyard.config.profiles import ProfileTable
+from callyard.config.read import ProfileTable
 from callyard.config.settings import AgentSettings, ApprovalSettings, MonitorSettings, PolicySettings, Serving, meanings
 from callyard.model.profile import Toolset
-from callyard.model.rule import Predicate, Rule
-from callyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
+from callyard.policy.settings import BudgetSettings, Predicate, QueueSettings, RateSettings, Rule
 from callyard.providers.upstream.scan import ALL_RULES
 from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
-from callyard.runtimes.settings import RuntimeSettings
+from callyard.runtimes.runtime import RuntimeSettings
 from callyard.search.settings import SearchSettings
 
 ROOT: Final = Path(__file__).parent.parent
@@ -55,19 +54,26 @@ NOTE: Final = "<!-- Written by scripts/generate.py; change the code, then run `m
 def codes() -> str:
     """Return the page of codes."""
     rows = [
-        f"| `{code.name}` | {code.meaning} | {code.http} | {code.exit} | {_yes_or_no(code.retryable)} | {_yes_or_no(code.recoverable)} "
+        f"| `{code.name}` | {code.meaning} | {code.http} | {code.exit} | {_yes_or_no(code.retryable)} | "
+        f"{_yes_or_no(code.recoverable)} "
         f"| {code.blame} | {code.may_have_run} | {code.hint} |"
         for code in CODES.values()
     ]
     return _page(
         "Codes",
-        "Every failure has one code of this closed set. None is ever removed. *http* is the nearest status of HTTP, *exit* the exit",
-        "status of the command line. *retry* says that the same call may succeed later; `retryable` of an answer is true only if nothing",
-        "may have run, or if running twice does no harm. *recoverable* says that other arguments or another tool can still reach the",
-        "goal. *ran* says whether something may have happened already; where it is `maybe`, `may_have_run` of the answer says it. A",
-        "tool's own failures use one of these codes and a reason: see [Fail well](../guides/fail-well.md). Your tools may use any code.",
+        "Every failure has one code of this closed set. None is ever removed. *http* is the nearest status of "
+        "HTTP, *exit* the exit",
+        "status of the command line. *retry* says that the same call may succeed later; `retryable` of an "
+        "answer is true only if nothing",
+        "may have run, or if running twice does no harm. *recoverable* says that other arguments or another "
+        "tool can still reach the",
+        "goal. *ran* says whether something may have happened already; where it is `maybe`, `may_have_run` of "
+        "the answer says it. A",
+        "tool's own failures use one of these codes and a reason: see [Fail well](../guides/fail-well.md). Your "
+        "tools may use any code.",
         "",
-        "| code | fires when | http | exit | retry | recoverable | blame | ran | hint, unless the failure brings its own |",
+        "| code | fires when | http | exit | retry | recoverable | blame | ran | hint, unless the failure "
+        "brings its own |",
         "|---|---|---|---|---|---|---|---|---|",
         *rows,
     )
@@ -77,12 +83,17 @@ def settings() -> str:
     """Return the page of settings."""
     return _page(
         "Settings",
-        "Every setting has a key in `callyard.toml` and an environment variable, and some have a flag of `callyard serve`. A flag",
-        "overrides the variable, the variable overrides the file, and the file overrides the default. `callyard config` prints them all.",
-        "See [Configuration](../guides/configuration.md); with [a JSON Schema](callyard.schema.json) editors complete the file.",
+        "Every setting has a key in `callyard.toml` and an environment variable, and some have a flag of "
+        "`callyard serve`. A flag",
+        "overrides the variable, the variable overrides the file, and the file overrides the default. `callyard "
+        "config` prints them all.",
+        "See [Configuration](../guides/configuration.md); with [a JSON Schema](callyard.schema.json) editors "
+        "complete the file.",
         "",
-        "An empty variable sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`; items of",
-        "lists are separated by commas; tables and lists of tables are JSON, such as `api_keys`, `profiles` and `tools` of `[queue]`.",
+        "An empty variable sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, "
+        "`false`, `no`, `off`; items of",
+        "lists are separated by commas; tables and lists of tables are JSON, such as `api_keys`, `profiles` and "
+        "`tools` of `[queue]`.",
         "",
         "## Top level",
         "",
@@ -96,30 +107,38 @@ def settings() -> str:
         "",
         "## `[limits]`",
         "",
-        "The limits of calls: the fields of `Limits`, which a yard can also have from code: `Yard(limits=Limits(timeout=30))`. A variable",
-        "is named after its limit, such as `CALLYARD_LIMIT_TIMEOUT`. An unknown or negative limit is refused. The tool `get_settings` of",
+        "The limits of calls: the fields of `Limits`, which a yard can also have from code: "
+        "`Yard(limits=Limits(timeout=30))`. A variable",
+        "is named after its limit, such as `CALLYARD_LIMIT_TIMEOUT`. An unknown or negative limit is refused. "
+        "The tool `get_settings` of",
         "the system pack returns the limits in effect.",
         "",
         "| setting | default | means |",
         "|---|---|---|",
-        *(f"| `{setting.name}` | {_shown(setting.name, setting.default)} | {meaning} |" for _, setting, meaning in _section("limits")),
+        *(
+            f"| `{setting.name}` | {_shown(setting.name, setting.default)} | {meaning} |"
+            for _, setting, meaning in _section("limits")
+        ),
         "",
         "## `[search]`",
         "",
-        "How tools are found: the fields of `SearchSettings`, which a yard can also have from code. See [Search](../guides/search.md).",
+        "How tools are found: the fields of `SearchSettings`, which a yard can also have from code. See "
+        "[Search](../guides/search.md).",
         "",
         *_table("search"),
         "",
         "## `[runtime]`",
         "",
         "Where programs of agents run: the fields of `RuntimeSettings`, which a yard can also have from code. See",
-        "[Let agents write programs](../guides/code.md). The flags of `callyard serve` for them begin with `--runtime-`.",
+        "[Let agents write programs](../guides/code.md). The flags of `callyard serve` for them begin with "
+        "`--runtime-`.",
         "",
         *_table("runtime"),
         "",
         "## `[queue]`",
         "",
-        "How many calls run and wait in one process: the fields of `QueueSettings`. See [Limit calls](../guides/limits.md#the-queue).",
+        "How many calls run and wait in one process: the fields of `QueueSettings`. See [Limit "
+        "calls](../guides/limits.md#the-queue).",
         "",
         *_table("queue"),
         "",
@@ -131,27 +150,31 @@ def settings() -> str:
         "",
         "## `[budgets]`",
         "",
-        "How many calls and tokens there are in a period: the fields of `BudgetSettings`. See [Limit calls](../guides/limits.md#budgets).",
+        "How many calls and tokens there are in a period: the fields of `BudgetSettings`. See [Limit "
+        "calls](../guides/limits.md#budgets).",
         "",
         *_table("budgets"),
         "",
         "## `[auth]`",
         "",
-        "Authentication over HTTP. `api_keys` is a list of tables with `name`, `digest` and optional `profile`, `profiles` and `operator`:",
+        "Authentication over HTTP. `api_keys` is a list of tables with `name`, `digest` and optional `profile`, "
+        "`profiles` and `operator`:",
         "see [Ask callers who they are](../guides/authentication.md).",
         "",
         *_table("auth"),
         "",
         "## `[monitor]`",
         "",
-        "Metrics and log files of a server: see [Monitor a server](../guides/monitoring.md). `metrics_keys` is a list of tables with",
+        "Metrics and log files of a server: see [Monitor a server](../guides/monitoring.md). `metrics_keys` is "
+        "a list of tables with",
         "`name` and `digest`.",
         "",
         *_table("monitor"),
         "",
         "## `[agents]`",
         "",
-        "Agents that the server runs with its tools: see [Run agents](../guides/agents.md). The flags of `callyard serve` for them begin",
+        "Agents that the server runs with its tools: see [Run agents](../guides/agents.md). The flags of "
+        "`callyard serve` for them begin",
         "with `--agents-`; `--agents` alone is `enabled`.",
         "",
         *_table("agents"),
@@ -170,8 +193,10 @@ def settings() -> str:
         "",
         "## `[upstreams.NAME]`",
         "",
-        "Other MCP servers whose tools are published: see [Configuration](../guides/configuration.md#upstreams). These tables, and those",
-        "below, have no variables and no flags. `[upstream_defaults]` takes the same keys but `command` and `url`, for all of them.",
+        "Other MCP servers whose tools are published: see "
+        "[Configuration](../guides/configuration.md#upstreams). These tables, and those",
+        "below, have no variables and no flags. `[upstream_defaults]` takes the same keys but `command` and "
+        "`url`, for all of them.",
         "",
         *_fields(UpstreamSettings),
         "",
@@ -185,7 +210,8 @@ def settings() -> str:
         "",
         "## `[upstreams.NAME.login.identity]`",
         "",
-        "The identity provider of cross-app access: see [Sign in at upstreams](../guides/login.md). It needs an `issuer`, which is its",
+        "The identity provider of cross-app access: see [Sign in at upstreams](../guides/login.md). It needs an "
+        "`issuer`, which is its",
         "URL, and a `client_id`, which is the client that is registered there for Callyard.",
         "",
         *_fields(Identity),
@@ -202,7 +228,8 @@ def settings() -> str:
         "",
         "## `[[rules]]` and `[[profiles.NAME.rules]]`",
         "",
-        "The fields of `Rule`: see [Rules and approvals](../guides/approvals.md). Each rule needs a `decision`: `allow`, `ask` or `deny`.",
+        "The fields of `Rule`: see [Rules and approvals](../guides/approvals.md). Each rule needs a `decision`: "
+        "`allow`, `ask` or `deny`.",
         "`when` is a list of tables with a `pointer` and one of `equals`, `in`, `less_than` and `matches`.",
         "",
         *_fields(Rule),
@@ -213,8 +240,10 @@ def scan_rules() -> str:
     """Return the page of the rules of a scan."""
     return _page(
         "Rules of a scan",
-        "What `callyard scan` looks for in the definitions of upstreams: names, titles, descriptions, schemas, annotations and",
-        "instructions. *high* is hardly ever harmless and makes the command exit with 1; *medium* sometimes is harmless; *low* is worth a",
+        "What `callyard scan` looks for in the definitions of upstreams: names, titles, descriptions, schemas, "
+        "annotations and",
+        "instructions. *high* is hardly ever harmless and makes the command exit with 1; *medium* sometimes is "
+        "harmless; *low* is worth a",
         "look. Phrases are matched in lower case, without hidden characters and with lookalike letters replaced. See",
         "[Pin what upstreams offer](../guides/pinning.md).",
         "",
@@ -226,21 +255,42 @@ def scan_rules() -> str:
 
 def schema() -> str:
     """Return the JSON Schema of callyard.toml."""
-    structs = (*SECTIONS.values(), Key, Rule, Predicate, Login, Identity, Reshape, *(struct for struct, _ in TABLES.values()))
+    structs = (
+        *SECTIONS.values(),
+        Key,
+        Rule,
+        Predicate,
+        Login,
+        Identity,
+        Reshape,
+        *(struct for struct, _ in TABLES.values()),
+    )
     _, definitions = msgspec.json.schema_components(structs, ref_template="#/$defs/{name}")
     for struct in structs:
         descriptions = meanings(struct)
-        definitions[struct.__name__]["description"] = inspect.getdoc(struct)  # removes the indentation, as Python 3.13 does itself
+        definitions[struct.__name__]["description"] = inspect.getdoc(
+            struct
+        )  # removes the indentation, as Python 3.13 does itself
         properties = definitions[struct.__name__]["properties"]
         for name, schema in properties.items():
-            properties[name] = {**_without_null(schema), **({"description": descriptions[name]} if name in descriptions else {})}
-    del definitions["Toolset"]["properties"]["name"], definitions["Toolset"]["required"]  # the name is the key of the table
+            properties[name] = {
+                **_without_null(schema),
+                **({"description": descriptions[name]} if name in descriptions else {}),
+            }
+    del (
+        definitions["Toolset"]["properties"]["name"],
+        definitions["Toolset"]["required"],
+    )  # the name is the key of the table
     definitions["Toolset"]["additionalProperties"] = False
     top = definitions["Settings"]["properties"]
     for name, (struct, meaning) in TABLES.items():
         inner = {"$ref": f"#/$defs/{struct.__name__}"}
         top[name] = {"type": "object", "additionalProperties": inner, "description": meaning}
-    top["rules"] = {"type": "array", "items": {"$ref": "#/$defs/Rule"}, "description": "Which calls run, which ask and which are denied."}
+    top["rules"] = {
+        "type": "array",
+        "items": {"$ref": "#/$defs/Rule"},
+        "description": "Which calls run, which ask and which are denied.",
+    }
     top["upstream_defaults"] = {"$ref": "#/$defs/UpstreamSettings", "description": "Settings for all upstreams."}
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -255,7 +305,8 @@ def tools() -> str:
     """Return the page of the tools in the example yard and the system pack."""
     return _page(
         "Tools",
-        "The tools of [examples/bank.py](../../examples/bank.py) and of the system pack, as `callyard manifest examples/bank.py",
+        "The tools of [examples/bank.py](../../examples/bank.py) and of the system pack, as `callyard manifest "
+        "examples/bank.py",
         "--markdown` prints them. Your own yard can have such a page, too.",
         "",
         manifest("examples/bank.py"),
@@ -288,7 +339,8 @@ def _table(section: str) -> Iterator[str]:
     yield "| key | variable | default | means |"
     yield "|---|---|---|---|"
     for key, setting, meaning in _section(section):
-        yield f"| `{key}` | `{setting.variable}`{_flag(setting)} | {_shown(setting.name, setting.default)} | {meaning} |"
+        default = _shown(setting.name, setting.default)
+        yield f"| `{key}` | `{setting.variable}`{_flag(setting)} | {default} | {meaning} |"
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
@@ -302,8 +354,8 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
 
 
 def _flag(setting: Setting) -> str:
-    flags = {action.dest for action in make_parsers().commands["serve"].actions if action.option_strings}
-    return f", `{setting.flag}`" if setting.key in flags else ""
+    flags = {name for action in make_parsers()[1]["serve"].actions for name in action.option_strings}
+    return f", `{setting.flag}`" if setting.flag in flags else ""
 
 
 def _shown(name: str, value: object) -> str:
@@ -332,7 +384,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings,
     "callyard.schema.json": schema,
     "tools.md": tools,
-    "cli.md": reference,
+    "cli.md": command_line,
 }
 
 

@@ -1,5 +1,6 @@
-"""Takes the screenshot of the README: serves what 'make run' serves, lets an agent call it for a while, and photographs the console.
+"""Takes the screenshot of the README.
 
+It serves what 'make run' serves, lets an agent call it for a while, and photographs the console.
 It needs the packages of the tests and Debian's 'chromium'. Run it as 'python scripts/screenshot.py docs/console.png'.
 """
 
@@ -59,11 +60,11 @@ def main() -> None:
 
 
 def read_address(server: "subprocess.Popen[str]") -> str:
-    """Return the address of the console that the server logs."""
+    """Return the address of the console, which is in the file that the server logs."""
     for line in server.stderr or ():
-        found = re.search(r"console address=(\S+)", line)
+        found = re.search(r"console address=\S+ file='?([^'\n]+)", line)
         if found:
-            return found[1]
+            return Path(found[1]).read_text().strip()
     raise SystemExit("The server did not start.")
 
 
@@ -108,7 +109,7 @@ def photograph(login: str, target: Path) -> None:
         browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.goto(login)
-        page.wait_for_selector(".number")
+        page.wait_for_selector("[data-trusted] .number")
         page.screenshot(path=target)
         browser.close()
 

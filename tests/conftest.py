@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = ("shared_fixtures",)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell that starts the tests in the background ignores SIGINT, and programs that tests interrupt would inherit that.
+    # A shell that starts the tests in the background ignores SIGINT, and programs that tests interrupt would inherit
+    # that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(

@@ -1,6 +1,7 @@
-"""Attacks on a real server over HTTP: while one runs, other clients are answered, memory is bounded and SIGTERM ends the server.
+"""Attacks on a real HTTP server: other clients are answered, memory stays bounded, and SIGTERM ends the server.
 
-A row of `ATTACKS` is the tool and the arguments, as JSON text, that one client sends while another one calls a cheap tool.
+A row of `ATTACKS` is the tool and the arguments, as JSON text, that one client sends while another one calls a cheap
+tool.
 """
 
 import json
@@ -22,7 +23,7 @@ from callyard.model.schema import MAX_ISSUES
 
 NOISE = 4 if "coverage" in sys.modules else 2  # measuring coverage takes as long as the code itself
 """How much longer than 250 ms a client may wait here."""
-LONGEST_WAIT_S = 0.25 * NOISE
+LONGEST_WAIT_S = 0.5 * NOISE
 """In seconds of the server's own processor time, so that other work of the machine does not count."""
 MOST_MEMORY_KB = 400 * 1024
 LAST_S = 5.0
@@ -109,22 +110,46 @@ def linked(references: int, megabytes: int) -> str:
 
 ATTACKS: dict[str, tuple[str, Callable[[], str], str]] = {
     "a million texts for numbers": ("numbers", lambda: '{"a":[' + ",".join(['"a"'] * 990_000) + "]}", "too_large"),
-    "a million empty objects for a union": ("either", lambda: '{"a":[' + ",".join(["{}"] * 1_300_000) + "]}", "too_large"),
+    "a million empty objects for a union": (
+        "either",
+        lambda: '{"a":[' + ",".join(["{}"] * 1_300_000) + "]}",
+        "too_large",
+    ),
     "texts for numbers": ("numbers", lambda: '{"a":[' + repeated('"a"') + "]}", "invalid_input"),
     "fractions for numbers": ("numbers", lambda: '{"a":[' + repeated("1.5") + "]}", "invalid_input"),
     "whole fractions for numbers": ("numbers", lambda: '{"a":[' + repeated("1.0") + "]}", "invalid_input"),
     "empty objects for a union": ("either", lambda: '{"a":[' + repeated("{}") + "]}", "invalid_input"),
-    "a whole fraction beside a large value in a union": ("one", lambda: '{"a":{"a":5.0,"q":[' + repeated("{}") + "]}}", "invalid_input"),
-    "a whole fraction beside a large argument": ("many", lambda: '{"a":5.0,"q":[' + repeated("{}") + "]}", "invalid_input"),
-    "lists in lists, the last of which is none": ("grid", lambda: '{"a":[' + repeated("[[]]") + ",1]}", "invalid_input"),
+    "a whole fraction beside a large value in a union": (
+        "one",
+        lambda: '{"a":{"a":5.0,"q":[' + repeated("{}") + "]}}",
+        "invalid_input",
+    ),
+    "a whole fraction beside a large argument": (
+        "many",
+        lambda: '{"a":5.0,"q":[' + repeated("{}") + "]}",
+        "invalid_input",
+    ),
+    "lists in lists, the last of which is none": (
+        "grid",
+        lambda: '{"a":[' + repeated("[[]]") + ",1]}",
+        "invalid_input",
+    ),
     "a map whose last value is wrong": (
         "named",
         lambda: json.dumps({"a": {f"{index:x}": 1 for index in range(330_000)} | {"z": "z"}}),
         "invalid_input",
     ),
-    "half-right objects for a union": ("either", lambda: '{"a":[' + ",".join(['{"k":"q","inner":[{}]}'] * 170_000) + "]}", "invalid_input"),
+    "half-right objects for a union": (
+        "either",
+        lambda: '{"a":[' + ",".join(['{"k":"q","inner":[{}]}'] * 170_000) + "]}",
+        "invalid_input",
+    ),
     "many missing arguments beside a large one": ("many", lambda: '{"q":[' + repeated("{}") + "]}", "invalid_input"),
-    "many unknown arguments": ("numbers", lambda: json.dumps({f"{index:x}": 1 for index in range(350_000)}), "invalid_input"),
+    "many unknown arguments": (
+        "numbers",
+        lambda: json.dumps({f"{index:x}": 1 for index in range(350_000)}),
+        "invalid_input",
+    ),
     "a chain of many steps": ("run_chain", lambda: chain(*[{"tool_id": "ping", "wrong": 1}] * 50_000), "invalid_input"),
     "a chain of large wrong steps": (
         "run_chain",
@@ -158,7 +183,9 @@ def call(address: str, tool: str, arguments: str) -> dict[str, Any]:
         '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
         '"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}'
     )
-    body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool}","arguments":{arguments},{meta}}}}}'
+    body = (
+        f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool}","arguments":{arguments},{meta}}}}}'
+    )
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
@@ -169,7 +196,11 @@ def call(address: str, tool: str, arguments: str) -> dict[str, Any]:
     request = urllib.request.Request(address, body.encode(), headers)  # noqa: S310 - our own server
     with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 - as above
         text = response.read().decode()
-    data = text if text.startswith("{") else next(line[5:] for line in text.splitlines() if line.startswith("data:") and '"result"' in line)
+    data = (
+        text
+        if text.startswith("{")
+        else next(line[5:] for line in text.splitlines() if line.startswith("data:") and '"result"' in line)
+    )
     return json.loads(data)["result"]["structuredContent"]
 
 
@@ -219,7 +250,9 @@ def test_other_clients_are_answered_while_an_attack_runs(attack: str, tmp_path: 
     with served(tmp_path) as (process, address):
         call(address, "ping", "{}")
         sender = [sys.executable, "-c", SENDER, str(Path(__file__).parent), address, tool]
-        with Prober(address, process.pid) as prober:  # the attacker is another process, so that it does not slow the prober down
+        with Prober(
+            address, process.pid
+        ) as prober:  # the attacker is another process, so that it does not slow the prober down
             sent = subprocess.run(sender, input=arguments, capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - our own
         answer = json.loads(sent.stdout)
         memory = peak_memory_kb(process.pid)

@@ -20,18 +20,23 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 from msgspec.structs import fields
+from table_tests import every_row
 
 import callyard
 from callyard import CODES, Limits, Rule, Toolset
 from callyard.cli.parser import make_parsers
 from callyard.config import known_settings
-from callyard.config.profiles import ProfileTable
-from callyard.providers.functions.decorators import ToolOptions
+from callyard.config.read import ProfileTable
+from callyard.providers.functions.provider import ToolOptions
 from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-OURS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(page for page in DOCS.rglob("*.md") if "adr" not in page.parts)]
+OURS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(page for page in DOCS.rglob("*.md") if "adr" not in page.parts),
+]
 ALL = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "bench").glob("*.md"))]
 
 _FENCE = re.compile(r"^(?P<marks>```+)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=marks)[ ]*$", re.MULTILINE | re.DOTALL)
@@ -101,7 +106,7 @@ def _shell_commands() -> list[tuple[Path, str, str]]:
     return [(page, command, output) for page, command, output in found if command.startswith(_RUN)]
 
 
-@pytest.mark.parametrize("page", _python_pages(), ids=_name)
+@every_row("page", _python_pages(), ids=_name)
 def test_the_python_of_a_page_runs_and_prints_what_is_shown(page: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
     with asyncio.Runner() as runner, chdir(ROOT), _log_levels_restored():
@@ -134,7 +139,7 @@ def _run(block: Block, page: Path, namespace: dict[str, Any], runner: asyncio.Ru
     return output.getvalue()
 
 
-@pytest.mark.parametrize(("page", "command", "shown"), _shell_commands(), ids=[command for _, command, _ in _shell_commands()])
+@every_row(("page", "command", "shown"), _shell_commands(), ids=[command for _, command, _ in _shell_commands()])
 def test_a_command_of_a_page_prints_what_is_shown(page: Path, command: str, shown: str) -> None:
     """A page marks a command that does not exit with 0, as in `callyard call …  # exits 10`."""
     program, *arguments = shlex.split(command, comments=True)
@@ -144,7 +149,9 @@ def test_a_command_of_a_page_prints_what_is_shown(page: Path, command: str, show
 
     exits = re.search(r"# exits (\d+)", command)
     assert ran.returncode == (int(exits[1]) if exits else 0), ran.stderr
-    assert not shown.strip() or _matches(shown, ran.stdout + ran.stderr), f"{_name(page)}: it prints:\n{ran.stdout}{ran.stderr}"
+    assert not shown.strip() or _matches(shown, ran.stdout + ran.stderr), (
+        f"{_name(page)}: it prints:\n{ran.stdout}{ran.stderr}"
+    )
 
 
 def test_the_example_of_the_readme_is_the_first_example() -> None:
@@ -157,7 +164,9 @@ def test_the_example_of_the_readme_is_the_first_example() -> None:
 def _bare(source: str) -> ast.Module:
     """Return a program without its docstrings, which the README leaves out."""
     tree = ast.parse(source)
-    tree.body = [node for node in tree.body if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant)]
+    tree.body = [
+        node for node in tree.body if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant)
+    ]
     for node in tree.body:
         if isinstance(node, ast.AsyncFunctionDef) and ast.get_docstring(node):
             del node.body[0]
@@ -175,11 +184,13 @@ def test_the_mistake_in_the_readme_is_what_the_first_example_answers() -> None:
 def _is_part(part: object, whole: object) -> bool:
     if isinstance(part, dict) and isinstance(whole, dict):
         inner = cast("dict[str, object]", whole)
-        return all(key in inner and _is_part(value, inner[key]) for key, value in cast("dict[str, object]", part).items())
+        return all(
+            key in inner and _is_part(value, inner[key]) for key, value in cast("dict[str, object]", part).items()
+        )
     return part == whole
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("page", "names"),
     [
         ("reference/codes.md", list(CODES)),
@@ -208,17 +219,25 @@ def _section(page: Path, anchor: str) -> str:
 
 
 def _parameters(public: Any) -> list[str]:
-    """Return the names of the parameters of a class or function; types, protocols, enums and what only the yard makes have none."""
-    if public in (callyard.Call, callyard.Session) or getattr(public, "_is_protocol", False) or isinstance(public, EnumType):
+    """Return the parameter names of a class or function; types, protocols, enums and objects of the yard have none."""
+    if (
+        public in (callyard.Call, callyard.Session)
+        or getattr(public, "_is_protocol", False)
+        or isinstance(public, EnumType)
+    ):
         return []
     try:
         parameters = inspect.signature(public).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [parameter.name for parameter in parameters if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    ]
 
 
-@pytest.mark.parametrize("name", callyard.__all__)
+@every_row("name", callyard.__all__)
 def test_the_page_of_public_names_has_every_parameter(name: str) -> None:
     page = DOCS / "reference" / "api.md"
     taken = _cells(page.read_text(encoding="utf-8"))[name][3]
@@ -238,12 +257,20 @@ def test_the_page_of_public_names_calls_a_yard_as_the_code_does() -> None:
     written_for_programs = {"configure", "use_rules", "open"}
     methods = dict(inspect.getmembers(callyard.Yard, inspect.isfunction))
 
-    expected = {name: list(inspect.signature(method).parameters)[1:] for name, method in methods.items() if not name.startswith("_")}
+    expected = {
+        name: list(inspect.signature(method).parameters)[1:]
+        for name, method in methods.items()
+        if not name.startswith("_")
+    }
     assert shown == {name: parameters for name, parameters in expected.items() if name not in written_for_programs}
 
 
 def test_the_settings_page_gives_every_setting_a_meaning() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| \S+ \| \S.*\.? \|$", (DOCS / "reference" / "settings.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| \S+ \| \S.*\.? \|$",
+        (DOCS / "reference" / "settings.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
 
     tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ProfileTable, Toolset, Rule)
     assert rows == [field.name for table in tables for field in fields(table) if not field.required]
@@ -251,7 +278,9 @@ def test_the_settings_page_gives_every_setting_a_meaning() -> None:
 
 def test_the_settings_page_has_the_key_and_the_variable_of_every_setting() -> None:
     text = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
-    keys = [f"`{setting.name if setting.section == 'limits' else setting.key}`" for setting in known_settings().values()]
+    keys = [
+        f"`{setting.name if setting.section == 'limits' else setting.key}`" for setting in known_settings().values()
+    ]
     variables = [f"`{setting.variable}`" for setting in known_settings().values() if setting.section != "limits"]
 
     assert [name for name in (*keys, *variables) if name not in text] == []
@@ -262,10 +291,20 @@ def test_the_number_of_codes_is_right(page: str) -> None:
     assert re.findall(r"(\d+) codes", (ROOT / page).read_text(encoding="utf-8")) == [str(len(CODES))]
 
 
+def test_the_extras_that_pages_name_exist_and_install_what_their_examples_import() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"callyard\[([\w-]+)\]", page.read_text(encoding="utf-8"))}
+
+    assert named <= set(extras)
+    assert any(re.match(r"langchain\b(?!-)", requirement) for requirement in extras["langchain"])
+
+
 def test_every_command_is_documented() -> None:
     text = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 
-    assert [name for name in make_parsers().commands if f"## callyard {name}\n" not in text] == []
+    assert [name for name in make_parsers()[1] if f"## callyard {name}\n" not in text] == []
 
 
 def _events_by_logger() -> dict[str, set[str]]:
@@ -284,7 +323,11 @@ def _events_by_logger() -> dict[str, set[str]]:
 
 
 def test_the_table_of_loggers_has_every_event_in_the_row_of_its_logger() -> None:
-    rows = [row for row in (DOCS / "guides" / "logging-and-records.md").read_text(encoding="utf-8").splitlines() if "| `callyard." in row]
+    rows = [
+        row
+        for row in (DOCS / "guides" / "logging-and-records.md").read_text(encoding="utf-8").splitlines()
+        if "| `callyard." in row
+    ]
     events = _events_by_logger()
     missing = [
         f"{logger}: {event}"
@@ -299,7 +342,9 @@ def test_the_table_of_loggers_has_every_event_in_the_row_of_its_logger() -> None
 
 
 def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     layers: list[str] = contracts[0]["layers"]
     picture = next(block.text for block in _blocks(DOCS / "architecture.md") if block.info == "text")
 
@@ -315,7 +360,11 @@ def test_the_architecture_page_lists_every_folder_and_only_files_that_exist() ->
     files = re.findall(r"`([\w/]+\.py)`", text)
 
     assert sorted(tree) == sorted(top)
-    assert [file for file in files if not any(f"/{path}".endswith(f"/{file}") for path in paths) and not (ROOT / file).exists()] == []
+    assert [
+        file
+        for file in files
+        if not any(f"/{path}".endswith(f"/{file}") for path in paths) and not (ROOT / file).exists()
+    ] == []
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -325,7 +374,7 @@ def test_every_page_is_in_the_index() -> None:
     assert [page for page in pages if page != "README.md" and f"]({page})" not in index] == []
 
 
-@pytest.mark.parametrize("page", ALL, ids=_name)
+@every_row("page", ALL, ids=_name)
 def test_every_link_exists(page: Path) -> None:
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     links = [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]

@@ -18,10 +18,14 @@ AGENT = ROOT / "examples" / "embedded_agent"
 PROGRAMS = [*sorted({*(ROOT / "examples").glob("*.py")} - {SERVER, DESK}), AGENT]
 
 
-def _run(program: Path, *arguments: str, said: str = "", cwd: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
+def _run(
+    program: Path, *arguments: str, said: str = "", cwd: Path = ROOT, **environment: str
+) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, str(program), *arguments]
     known = {**os.environ, **environment}
-    return subprocess.run(command, cwd=cwd, env=known, input=said, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own programs
+    return subprocess.run(  # noqa: S603 - our own programs
+        command, cwd=cwd, env=known, input=said, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
@@ -49,7 +53,9 @@ def test_the_tests_of_the_embedded_agent_pass() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize(("said", "expected"), [("yes\n", "remove_appointment: ok"), ("no\n", "remove_appointment: approval_denied")])
+@pytest.mark.parametrize(
+    ("said", "expected"), [("yes\n", "remove_appointment: ok"), ("no\n", "remove_appointment: approval_denied")]
+)
 def test_the_embedded_agent_asks_at_the_terminal(said: str, expected: str, tmp_path: Path) -> None:
     start = {"title": "Gym", "start": "2026-11-20T18:00"}
     script = [ToolUse("add_appointment", start), ToolUse("remove_appointment", {"appointment": 1}), "Done."]
@@ -62,7 +68,9 @@ def test_the_embedded_agent_asks_at_the_terminal(said: str, expected: str, tmp_p
 
 
 def test_the_guide_shows_what_the_embedded_agent_prints() -> None:
-    section = (ROOT / "docs" / "guides" / "inject.md").read_text(encoding="utf-8").partition("## A whole application")[2]
+    section = (
+        (ROOT / "docs" / "guides" / "inject.md").read_text(encoding="utf-8").partition("## A whole application")[2]
+    )
     shown = section.partition("```text\n")[2].partition("```")[0].replace("…\n", "")
 
     printed = _run(AGENT).stdout.splitlines()

@@ -1,4 +1,4 @@
-"""What the dispatcher promises, whatever it is given: it answers, it records once, it leaks nothing, it leaves nothing behind."""
+"""Promises of the dispatcher for any input: it answers, records once, leaks nothing and leaves nothing behind."""
 
 import asyncio
 import random
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_tests import every_row
 
-from callyard import Call, Caller, Envelope, Limits, Profile, Session, ToolError, Toolset, Yard, tool
+from callyard import Call, Caller, Envelope, Profile, Session, ToolError, Toolset, Yard, tool
 from callyard.model.errors import CODES, CodeName
 from callyard.testing import FakeSink
 
@@ -83,12 +83,12 @@ class Misbehaving:
     """Two tools that do what they are told."""
 
     def __init__(self, kind: str, detail: Any) -> None:
-        self.told = (kind, detail)
+        self.plan = (kind, detail)
 
     @tool(timeout=0.005)
     async def behave(self, value: Any = None, *, call: Call) -> Any:
         """Do what was told."""
-        kind, detail = self.told
+        kind, detail = self.plan
         if kind == "hang":
             try:
                 await asyncio.Event().wait()
@@ -102,7 +102,7 @@ class Misbehaving:
     @tool(timeout=0.5)
     def behave_in_a_thread(self, value: Any = None, *, call: Call) -> Any:
         """Do what was told."""
-        kind, detail = self.told
+        kind, detail = self.plan
         if kind == "invoke":
             return call.wait(call.invoke(detail, {"value": value}))
         return do(kind, detail)
@@ -111,12 +111,16 @@ class Misbehaving:
 names = st.sampled_from(["behave", "behave_in_a_thread", "gone", ""]) | st.text(max_size=10)
 
 
-@given(behaviour=behaviours, name=names, arguments=st.dictionaries(st.text(max_size=6), anything, max_size=3) | anything)
-def test_the_dispatcher_always_answers_records_once_and_leaks_nothing(behaviour: tuple[str, Any], name: str, arguments: Any) -> None:
+@given(
+    behaviour=behaviours, name=names, arguments=st.dictionaries(st.text(max_size=6), anything, max_size=3) | anything
+)
+def test_the_dispatcher_always_answers_records_once_and_leaks_nothing(
+    behaviour: tuple[str, Any], name: str, arguments: Any
+) -> None:
     sink = FakeSink()
 
     async def main() -> Envelope:
-        async with Yard(tools=[Misbehaving(*behaviour)], sinks=[sink], limits=Limits(cleanup=5)) as yard:
+        async with Yard(tools=[Misbehaving(*behaviour)], sinks=[sink]) as yard:
             dispatcher = yard.dispatcher
             answer = await yard.call(name, arguments)
         assert not dispatcher.in_flight
@@ -146,7 +150,7 @@ toolsets = st.builds(
 
 @given(chosen=st.lists(toolsets, max_size=2, unique_by=lambda toolset: toolset.name))
 @settings(max_examples=100)
-def test_what_a_profile_hides_is_neither_listed_nor_called_nor_hinted_at(chosen: list[Toolset]) -> None:
+def test_a_hidden_tool_is_neither_listed_nor_called_nor_hinted_at(chosen: list[Toolset]) -> None:
     def make(name: str, operation: Any, tag: str) -> Callable[..., Any]:
         async def run(call: Call) -> str:
             """Run."""
@@ -155,7 +159,12 @@ def test_what_a_profile_hides_is_neither_listed_nor_called_nor_hinted_at(chosen:
         run.__name__ = name
         return tool(operation=operation, tags=(tag,))(run)
 
-    tools = [make("a_b", "query", "x"), make("a_c", "destroy", "x"), make("b_c", "query", "y"), make("c_b", "destroy", "y")]
+    tools = [
+        make("a_b", "query", "x"),
+        make("a_c", "destroy", "x"),
+        make("b_c", "query", "y"),
+        make("c_b", "destroy", "y"),
+    ]
     profile = Profile(name="some", toolsets=tuple(chosen))
 
     async def main() -> None:
@@ -250,7 +259,7 @@ async def test_thousands_of_calls_cancelled_at_random_leave_nothing_behind() -> 
     assert len(yard.sessions) == 0
 
 
-@pytest.mark.parametrize("code", list(CODES))
+@every_row("code", list(CODES))
 def test_an_envelope_never_promises_a_retry_of_what_may_have_run(code: CodeName) -> None:
     for ran in (False, True, None):
         failure = Envelope.fail(ToolError(code, "x", may_have_run=ran), may_have_run=True).error

@@ -41,7 +41,7 @@ async def test_a_client_sees_what_its_profile_lists() -> None:
     assert answer.error.code == "tool_not_found"
 
 
-async def test_a_client_remembers_everything_it_was_told_on_the_way() -> None:
+async def test_a_client_remembers_every_notification() -> None:
     @tool
     async def work(call: Call) -> str:
         """Work."""
@@ -114,7 +114,7 @@ async def test_a_fake_sink_remembers_every_record() -> None:
     assert [record.success for record in sink.records] == [True, False]
 
 
-async def test_a_fake_provider_publishes_what_it_is_told_while_it_is_open() -> None:
+async def test_a_fake_provider_publishes_changes_while_it_is_open() -> None:
     provider = FakeProvider("p", [made("a")])
     yard = Yard(providers=[provider])
     provider.change([made("b")])

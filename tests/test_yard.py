@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import (
     Call,
@@ -72,8 +73,10 @@ async def test_a_yard_answers_while_it_is_open_and_not_before_or_after() -> None
         await yard.call("add")
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"a": 1}, MappingProxyType({"a": 1}), ChainMap({"a": 1}), OrderedDict({"a": 1})], ids=lambda given: type(given).__name__
+@every_row(
+    "arguments",
+    [{"a": 1}, MappingProxyType({"a": 1}), ChainMap({"a": 1}), OrderedDict({"a": 1})],
+    ids=lambda given: type(given).__name__,
 )
 async def test_arguments_may_be_any_mapping(arguments: Mapping[str, int]) -> None:
     async with Yard(tools=[add]) as yard:
@@ -119,7 +122,7 @@ async def test_closing_a_yard_that_is_not_open_does_nothing() -> None:
     await Yard().__aexit__(None, None, None)
 
 
-async def test_what_the_lifespan_yields_is_there_for_every_call_and_is_closed_last() -> None:
+async def test_the_value_of_the_lifespan_is_there_for_every_call_and_is_closed_last() -> None:
     steps: list[str] = []
 
     class Watching:
@@ -255,7 +258,10 @@ async def test_two_yards_in_one_process_are_independent() -> None:
         return call.start_session().id
 
     one_sink, other_sink = FakeSink(), FakeSink()
-    async with Yard("one", tools=[add, begin], sinks=[one_sink]) as one, Yard("other", tools=[begin], sinks=[other_sink]) as other:
+    async with (
+        Yard("one", tools=[add, begin], sinks=[one_sink]) as one,
+        Yard("other", tools=[begin], sinks=[other_sink]) as other,
+    ):
         session = (await one.call("begin")).data
         assert names(other) == ["begin"]
         assert (await other.call("add", {"a": 1})).success is False
@@ -314,7 +320,9 @@ async def test_a_yard_may_be_a_provider_of_another() -> None:
 
 
 async def test_a_yard_that_holds_somebody_elses_tools_can_be_held_itself() -> None:
-    loose = ToolSpec(name="loose", description="Takes anything.", input_schema={"type": "object"}, operation=Operation.QUERY)
+    loose = ToolSpec(
+        name="loose", description="Takes anything.", input_schema={"type": "object"}, operation=Operation.QUERY
+    )
 
     async def handler(call: Call) -> object:
         return call.arguments
@@ -368,7 +376,7 @@ async def test_the_profile_of_the_outer_yard_holds_too() -> None:
     assert failure(answer).code == "tool_not_found"
 
 
-async def test_what_changes_inside_shows_outside() -> None:
+async def test_a_change_inside_shows_outside() -> None:
     provider = FakeProvider("p", [made("a")])
     async with Yard("outer", providers=[Yard("inner", providers=[provider])]) as outer:
         before = outer.registry.hash(outer.profile)
@@ -408,7 +416,7 @@ async def test_a_session_of_an_inner_yard_can_be_used_from_outside() -> None:
     assert (failure(none).code, failure(stranger).code) == ("not_running", "not_running")
 
 
-async def test_a_failure_inside_is_told_outside_as_it_is() -> None:
+async def test_a_failure_inside_is_the_same_outside() -> None:
     @tool(reasons=("closed",))
     async def fail() -> int:
         """Fail."""
@@ -428,7 +436,7 @@ async def test_arguments_put_right_outside_are_said_once() -> None:
     assert (answer.data, answer.meta.coerced) == (3, ("a",))
 
 
-async def test_what_an_inner_yard_warns_of_is_said_once() -> None:
+async def test_a_warning_of_an_inner_yard_appears_once() -> None:
     @tool(deprecated="Use 'newer'.", aliases=["older"])
     async def old() -> int:
         """Do it."""

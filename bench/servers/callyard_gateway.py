@@ -26,10 +26,14 @@ def _parse() -> argparse.Namespace:
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--stdio", action="store_true", help="serve on stdin and stdout")
     way.add_argument("--http", type=int, default=0, metavar="PORT", help="serve POST /mcp on this port")
-    parser.add_argument("--mode", choices=["json", "default"], default="json", help="stateless and JSON, or as it comes")
+    parser.add_argument(
+        "--mode", choices=["json", "default"], default="json", help="stateless and JSON, or as it comes"
+    )
     up = parser.add_mutually_exclusive_group(required=True)
     up.add_argument("--up-http", metavar="URL", help="the upstream's address")
-    up.add_argument("--up-stdio", nargs=argparse.REMAINDER, metavar="COMMAND", help="the upstream's command, to the end of the line")
+    up.add_argument(
+        "--up-stdio", nargs=argparse.REMAINDER, metavar="COMMAND", help="the upstream's command, to the end of the line"
+    )
     return parser.parse_args()
 
 
@@ -41,9 +45,13 @@ def _upstream(given: argparse.Namespace, folder: Path) -> Upstream:
         settings = UpstreamSettings(command=command, args=tuple(arguments), prefix="", in_flight=512)
 
     def link() -> Link:
-        return StdioLink(_NAME, settings, log=folder / "stderr.log") if given.up_http is None else HttpLink(_NAME, settings)
+        return (
+            StdioLink(_NAME, settings, log=folder / "stderr.log")
+            if given.up_http is None
+            else HttpLink(_NAME, settings)
+        )
 
-    return Upstream(_NAME, settings, link=link)
+    return Upstream(_NAME, settings, link=link, folder=folder)
 
 
 def main() -> None:
@@ -59,7 +67,9 @@ def main() -> None:
         if given.stdio:
             callyard.serve(yard, transport="stdio")
         elif given.mode == "json":
-            callyard.serve(yard, transport="http", host="127.0.0.1", port=given.http, stateless=True, json_response=True)
+            callyard.serve(
+                yard, transport="http", host="127.0.0.1", port=given.http, stateless=True, json_response=True
+            )
         else:
             callyard.serve(yard, transport="http", host="127.0.0.1", port=given.http)
 

@@ -28,7 +28,7 @@ class Bench(Protocol):
 
 
 async def callyard(bench: Bench) -> None:
-    """Measure calls of a yard with two sinks, one of them a log that is off, then of yards with fewer and more parts."""
+    """Measure calls of a yard with two sinks, one a log that is off, then of yards with fewer and more parts."""
     logging.getLogger("callyard.calls").setLevel(logging.WARNING)
     async with Yard(tools=[*_base(), add_by_invoking], sinks=[log_sink, Ring()]) as yard:
         await bench("Yard.call", lambda: yard.call("add", _ARGUMENTS), _is_right)
@@ -38,7 +38,9 @@ async def callyard(bench: Bench) -> None:
         await bench("Yard.call, one call inside", lambda: yard.call("add_by_invoking", _ARGUMENTS), _is_right)
         await bench("Yard.call of run_tool", lambda: yard.call("run_tool", _STEP), _is_right)
         await bench("Yard.call of run_chain, 8 steps", lambda: yard.call("run_chain", _CHAIN), _ends_right)
-        await bench("Yard.call of run_chain, 8 steps that pass it on", lambda: yard.call("run_chain", _PASSING), _ends_right)
+        await bench(
+            "Yard.call of run_chain, 8 steps that pass it on", lambda: yard.call("run_chain", _PASSING), _ends_right
+        )
     async with Yard(tools=_base()) as yard:
         await bench("Yard.call, no sinks", lambda: yard.call("add", _ARGUMENTS), _is_right)
     with TemporaryDirectory() as folder, AuditLog(f"{folder}/audit.jsonl") as audit:

@@ -14,9 +14,13 @@ _TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
 def ready(function: Callable[..., Any]) -> Tool:
-    taken = {name: {"type": _TYPES[kind]} for name, kind in inspect.get_annotations(function).items() if name != "return"}
+    taken = {
+        name: {"type": _TYPES[kind]} for name, kind in inspect.get_annotations(function).items() if name != "return"
+    }
     schema = {"type": "object", "properties": taken, "required": list(taken), "additionalProperties": False}
-    spec = ToolSpec(name=function.__name__, description=function.__doc__ or "", input_schema=schema, operation=Operation.QUERY)
+    spec = ToolSpec(
+        name=function.__name__, description=function.__doc__ or "", input_schema=schema, operation=Operation.QUERY
+    )
 
     async def handle(call: Call) -> object:
         result = function(**call.arguments)

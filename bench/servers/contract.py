@@ -1,6 +1,7 @@
 """The contract of every server here: its options, and the functions it serves.
 
-It imports no framework. The functions come from a module `bench_tools` if there is one, or else from `tools.py` one folder up.
+It imports no framework. The functions come from a module `bench_tools` if there is one, or else from `tools.py` one
+folder up.
 """
 
 import argparse
@@ -33,12 +34,18 @@ def parse() -> Start:
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--stdio", action="store_true", help="serve on stdin and stdout")
     way.add_argument("--http", type=int, default=0, metavar="PORT", help="serve POST /mcp on this port")
-    parser.add_argument("--mode", choices=["json", "default"], default="json", help="stateless and JSON, or as it comes")
+    parser.add_argument(
+        "--mode", choices=["json", "default"], default="json", help="stateless and JSON, or as it comes"
+    )
     parser.add_argument("--tools", type=int, default=5, help="how many tools to serve")
-    parser.add_argument("--shape", choices=["envelope", "plain"], default="plain", help="how Callyard answers: plain is as the peers do")
+    parser.add_argument(
+        "--shape", choices=["envelope", "plain"], default="plain", help="how Callyard answers: plain is as the peers do"
+    )
     parser.add_argument("--page", type=int, default=0, help="tools in a page of Callyard's list; 0 is all of them")
     parser.add_argument("--reply", default="", help="a file with what a limit answers to tools/list")
-    parser.add_argument("--monitor", action="store_true", help="let Callyard keep metrics, audit and access log, with an open console")
+    parser.add_argument(
+        "--monitor", action="store_true", help="let Callyard keep metrics, audit and access log, with an open console"
+    )
     given = parser.parse_args()
     return Start(
         stdio=given.stdio,
@@ -63,4 +70,13 @@ def functions(count: int) -> Sequence[Callable[..., Any]]:
 def serve_asgi(app: object, port: int, **options: Any) -> None:
     """Serve an ASGI application with uvicorn's fastest parts, the same for all."""
     run = import_module("uvicorn").run
-    run(app, host="127.0.0.1", port=port, access_log=False, log_level="warning", loop="uvloop", http="httptools", **options)
+    run(
+        app,
+        host="127.0.0.1",
+        port=port,
+        access_log=False,
+        log_level="warning",
+        loop="uvloop",
+        http="httptools",
+        **options,
+    )

@@ -12,7 +12,9 @@ def main(start: Start) -> None:
     if start.stdio:
         server.run(transport="stdio", show_banner=False)
     else:
-        serve_asgi(server.http_app(path="/mcp", stateless_http=start.stateless, json_response=start.stateless), start.port)
+        serve_asgi(
+            server.http_app(path="/mcp", stateless_http=start.stateless, json_response=start.stateless), start.port
+        )
 
 
 if __name__ == "__main__":

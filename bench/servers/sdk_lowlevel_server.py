@@ -27,7 +27,9 @@ class Tools:
         self.schemas[name] = adapter.json_schema()
         result = TypeAdapter(inspect.signature(function).return_annotation).json_schema()
         promised = {"type": "object", "properties": {"result": result}, "required": ["result"]}
-        return self._types.Tool(name=name, description=function.__doc__, input_schema=self.schemas[name], output_schema=promised)
+        return self._types.Tool(
+            name=name, description=function.__doc__, input_schema=self.schemas[name], output_schema=promised
+        )
 
     async def list(self, _context: object, _params: object) -> Any:
         """Answer tools/list."""
@@ -50,11 +52,15 @@ async def _serve_stdio(server: Any) -> None:
 def main(start: Start) -> None:
     tools = Tools(start.tools)
     lowlevel = import_module("mcp.server.lowlevel")
-    server = lowlevel.Server("bench", on_list_tools=tools.list, on_call_tool=tools.call, get_tool_input_schema=tools.schemas.get)
+    server = lowlevel.Server(
+        "bench", on_list_tools=tools.list, on_call_tool=tools.call, get_tool_input_schema=tools.schemas.get
+    )
     if start.stdio:
         import_module("anyio").run(_serve_stdio, server, backend_options={"use_uvloop": True})
     else:
-        serve_asgi(server.streamable_http_app(stateless_http=start.stateless, json_response=start.stateless), start.port)
+        serve_asgi(
+            server.streamable_http_app(stateless_http=start.stateless, json_response=start.stateless), start.port
+        )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ def main(start: Start) -> None:
     if start.stdio:
         server.run(transport="stdio")
     else:
-        serve_asgi(server.streamable_http_app(stateless_http=start.stateless, json_response=start.stateless), start.port)
+        serve_asgi(
+            server.streamable_http_app(stateless_http=start.stateless, json_response=start.stateless), start.port
+        )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,10 @@ PROMPT = "Move the dentist to the afternoon of Friday the 20th, and cancel the g
 SCRIPT: list[Turn] = [
     ToolUse("list_appointments", {"day": "2026-11-20"}),
     ["The dentist could be at two.", ToolUse("move_appointment", {"appointment": 1, "start": "2026-11-20T14:00"})],
-    ["That is taken by the review, so at half past three.", ToolUse("move_appointment", {"appointment": 1, "start": "2026-11-20T15:30"})],
+    [
+        "That is taken by the review, so at half past three.",
+        ToolUse("move_appointment", {"appointment": 1, "start": "2026-11-20T15:30"}),
+    ],
     [ToolUse("remove_appointment", {"appointment": 3}), ToolUse("remove_appointment", {"appointment": 2})],
     "The dentist is at half past three and the gym is cancelled. You kept the review.",
 ]

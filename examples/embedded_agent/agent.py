@@ -30,6 +30,10 @@ def _ask_model(url: str, messages: list[dict[str, Any]], conversation: Conversat
     """Send the conversation to the model, and return the content of its answer."""
     body = {"model": MODEL, "max_tokens": 2000, "messages": messages}
     body |= {"system": conversation.instructions(), "tools": messages_tools(conversation)}
-    headers = {"content-type": "application/json", "anthropic-version": "2023-06-01", "x-api-key": os.environ.get("ANTHROPIC_API_KEY", "")}
+    headers = {
+        "content-type": "application/json",
+        "anthropic-version": "2023-06-01",
+        "x-api-key": os.environ.get("ANTHROPIC_API_KEY", ""),
+    }
     with urlopen(Request(f"{url}/v1/messages", json.dumps(body).encode(), headers), timeout=120) as response:  # noqa: S310 - the URL is the operator's
         return json.load(response)["content"]

@@ -28,14 +28,24 @@ def explained() -> Generator[None]:
         yield
     except OverlapError as error:
         free_from = error.other.finish.isoformat(timespec="minutes")
-        hint = f"The time is free from {free_from} on, unless something follows. Look at the day, and choose another time."
+        hint = (
+            f"The time is free from {free_from} on, unless something follows. Look at the day, and choose another time."
+        )
         taken_by = error.other.title
         raise ToolError(
-            "state_error", str(error), reason="taken", hint=hint, may_have_run=False, taken_by=taken_by, free_from=free_from
+            "state_error",
+            str(error),
+            reason="taken",
+            hint=hint,
+            may_have_run=False,
+            taken_by=taken_by,
+            free_from=free_from,
         ) from None
     except UnknownAppointmentError as error:
         message = f"There is no appointment {error}."
-        raise ToolError("not_found", message, reason="unknown_appointment", next_actions=["list_appointments(day=…)"]) from None
+        raise ToolError(
+            "not_found", message, reason="unknown_appointment", next_actions=["list_appointments(day=…)"]
+        ) from None
 
 
 @tool(operation="query")
@@ -46,7 +56,9 @@ def list_appointments(day: date, call: Call) -> list[Appointment]:
 
 
 @tool(operation="command", reasons=TAKEN)
-def add_appointment(title: str, start: Start, call: Call, minutes: Annotated[int, Field(ge=5, le=480)] = 60) -> Appointment:
+def add_appointment(
+    title: str, start: Start, call: Call, minutes: Annotated[int, Field(ge=5, le=480)] = 60
+) -> Appointment:
     """Add an appointment; appointments cannot overlap."""
     scheduler: Scheduler = call.state
     with explained():
@@ -81,4 +93,6 @@ def make_yard(path: str, *sinks: Sink) -> Yard:
             scheduler.close()
 
     tools = [list_appointments, add_appointment, move_appointment, remove_appointment]
-    return Yard("planner", tools=tools, profiles=[VISITORS], lifespan=lifespan, sinks=sinks, instructions="Times are local.")
+    return Yard(
+        "planner", tools=tools, profiles=[VISITORS], lifespan=lifespan, sinks=sinks, instructions="Times are local."
+    )

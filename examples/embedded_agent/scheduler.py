@@ -9,7 +9,10 @@ from datetime import date, datetime, timedelta
 
 __all__ = ["Appointment", "OverlapError", "Scheduler", "UnknownAppointmentError"]
 
-_TABLE = "CREATE TABLE IF NOT EXISTS appointments (id INTEGER PRIMARY KEY, title TEXT NOT NULL, start TEXT NOT NULL, finish TEXT NOT NULL)"
+_TABLE = """
+CREATE TABLE IF NOT EXISTS appointments
+    (id INTEGER PRIMARY KEY, title TEXT NOT NULL, start TEXT NOT NULL, finish TEXT NOT NULL)
+"""
 _COLUMNS = "id, title, start, finish"
 
 
@@ -50,7 +53,9 @@ class Scheduler:
     def on(self, day: date) -> list[Appointment]:
         """Return the appointments of a day, the earliest first."""
         with self._lock:
-            return self._find("start < ? AND finish > ?", _text(_midnight(day + timedelta(days=1))), _text(_midnight(day)))
+            return self._find(
+                "start < ? AND finish > ?", _text(_midnight(day + timedelta(days=1))), _text(_midnight(day))
+            )
 
     def add(self, title: str, start: datetime, minutes: int) -> Appointment:
         """Add an appointment.
@@ -77,7 +82,10 @@ class Scheduler:
             old = self._get(appointment_id)
             finish = start + (old.finish - old.start)
             self._check(start, finish, moved=appointment_id)
-            database.execute("UPDATE appointments SET start = ?, finish = ? WHERE id = ?", (_text(start), _text(finish), appointment_id))
+            database.execute(
+                "UPDATE appointments SET start = ?, finish = ? WHERE id = ?",
+                (_text(start), _text(finish), appointment_id),
+            )
             return self._get(appointment_id)
 
     def remove(self, appointment_id: int) -> Appointment:
@@ -112,7 +120,9 @@ class Scheduler:
     def _find(self, condition: str, *values: str | int) -> list[Appointment]:
         query = f"SELECT {_COLUMNS} FROM appointments WHERE {condition} ORDER BY start"  # noqa: S608 - the conditions are written above
         rows = self._database.execute(query, values).fetchall()
-        return [Appointment(row[0], row[1], datetime.fromisoformat(row[2]), datetime.fromisoformat(row[3])) for row in rows]
+        return [
+            Appointment(row[0], row[1], datetime.fromisoformat(row[2]), datetime.fromisoformat(row[3])) for row in rows
+        ]
 
 
 def _midnight(day: date) -> datetime:

@@ -93,7 +93,9 @@ async def test_a_visitor_can_only_look(path: str) -> None:
     script = [ToolUse("remove_appointment", {"appointment": 1}, unlisted=True), "No."]
     with ScriptedAnthropic(script) as model:
         async with make_yard(path) as yard:
-            await run_agent(Conversation(yard, caller=Caller(identity="visitor", profile=VISITORS)), model.url, "Cancel it.")
+            await run_agent(
+                Conversation(yard, caller=Caller(identity="visitor", profile=VISITORS)), model.url, "Cancel it."
+            )
 
     error = model.results[0].envelope.error
     assert error is not None

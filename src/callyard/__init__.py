@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from callyard.config.settings import Serving
-    from callyard.dispatch.call import Call, Caller, Channel, Handler, Middleware, current_call
+    from callyard.dispatch.call import Call, Caller, Channel, Handler, Limiter, Middleware, Policy, current_call
     from callyard.dispatch.outcome import Record, Sink
     from callyard.dispatch.resource import Prompt, Resource
     from callyard.dispatch.sessions import Session
@@ -24,14 +24,24 @@ if TYPE_CHECKING:
     from callyard.model.errors import CODES, ToolError
     from callyard.model.limits import Limits
     from callyard.model.profile import Profile, Surface, Toolset
-    from callyard.model.rule import Predicate, Rule
-    from callyard.model.spec import EvalRule, Example, Operation, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec, ToolSpec
-    from callyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
+    from callyard.model.spec import (
+        EvalRule,
+        Example,
+        Operation,
+        PromptArgument,
+        PromptSpec,
+        PublishError,
+        Reason,
+        ResourceSpec,
+        ToolSpec,
+    )
+    from callyard.policy.settings import BudgetSettings, Predicate, QueueSettings, RateSettings, Rule
     from callyard.providers import Provider
     from callyard.providers.functions import Functions, prompt, resource, tool
     from callyard.providers.upstream.provider import make_upstream
     from callyard.providers.upstream.settings import UpstreamSettings
-    from callyard.runtimes.settings import RuntimeSettings
+    from callyard.runtimes.runtime import RuntimeSettings
+    from callyard.search.settings import SearchSettings
     from callyard.state.memory import MemoryStore
     from callyard.state.sqlite import SqliteStore
     from callyard.state.store import Lease, Store, StoreUnavailableError
@@ -58,11 +68,13 @@ __all__ = [
     "Handler",
     "Image",
     "Lease",
+    "Limiter",
     "Limits",
     "MemoryStore",
     "Message",
     "Middleware",
     "Operation",
+    "Policy",
     "Predicate",
     "Profile",
     "Prompt",
@@ -79,6 +91,7 @@ __all__ = [
     "ResourceSpec",
     "Rule",
     "RuntimeSettings",
+    "SearchSettings",
     "Serving",
     "Session",
     "Sink",
@@ -106,54 +119,19 @@ __all__ = [
 
 _HOMES = {
     "config.settings": ("Serving",),
-    "dispatch.call": (
-        "Call",
-        "Caller",
-        "Channel",
-        "Handler",
-        "Middleware",
-        "current_call",
-    ),
-    "dispatch.outcome": (
-        "Record",
-        "Sink",
-    ),
-    "dispatch.resource": (
-        "Prompt",
-        "Resource",
-    ),
+    "dispatch.call": ("Call", "Caller", "Channel", "Handler", "Limiter", "Middleware", "Policy", "current_call"),
+    "dispatch.outcome": ("Record", "Sink"),
+    "dispatch.resource": ("Prompt", "Resource"),
     "dispatch.sessions": ("Session",),
     "dispatch.tool": ("Tool",),
     "launch.serve": ("serve",),
     "launch.signals": ("run",),
-    "model.content": (
-        "Audio",
-        "Blob",
-        "Embedded",
-        "Image",
-        "Message",
-        "ResourceLink",
-        "Text",
-    ),
-    "model.elicitation": (
-        "ClientRequest",
-        "Confirmation",
-    ),
+    "model.content": ("Audio", "Blob", "Embedded", "Image", "Message", "ResourceLink", "Text"),
+    "model.elicitation": ("ClientRequest", "Confirmation"),
     "model.envelope": ("Envelope",),
-    "model.errors": (
-        "CODES",
-        "ToolError",
-    ),
+    "model.errors": ("CODES", "ToolError"),
     "model.limits": ("Limits",),
-    "model.profile": (
-        "Profile",
-        "Surface",
-        "Toolset",
-    ),
-    "model.rule": (
-        "Predicate",
-        "Rule",
-    ),
+    "model.profile": ("Profile", "Surface", "Toolset"),
     "model.spec": (
         "EvalRule",
         "Example",
@@ -165,28 +143,16 @@ _HOMES = {
         "ResourceSpec",
         "ToolSpec",
     ),
-    "policy.settings": (
-        "BudgetSettings",
-        "QueueSettings",
-        "RateSettings",
-    ),
+    "policy.settings": ("BudgetSettings", "Predicate", "QueueSettings", "RateSettings", "Rule"),
     "providers": ("Provider",),
-    "providers.functions": (
-        "Functions",
-        "prompt",
-        "resource",
-        "tool",
-    ),
+    "providers.functions": ("Functions", "prompt", "resource", "tool"),
     "providers.upstream.provider": ("make_upstream",),
     "providers.upstream.settings": ("UpstreamSettings",),
-    "runtimes.settings": ("RuntimeSettings",),
+    "runtimes.runtime": ("RuntimeSettings",),
+    "search.settings": ("SearchSettings",),
     "state.memory": ("MemoryStore",),
     "state.sqlite": ("SqliteStore",),
-    "state.store": (
-        "Lease",
-        "Store",
-        "StoreUnavailableError",
-    ),
+    "state.store": ("Lease", "Store", "StoreUnavailableError"),
     "transports.http": ("asgi",),
     "yard": ("Yard",),
 }

@@ -1,21 +1,21 @@
 """The yard: assembles registry, providers, sessions, store and dispatcher, and opens and closes them."""
 
-import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
 
 import msgspec
 
-from callyard._internal.files import find_state_dir
-from callyard._internal.lazy import PausedCollection
 from callyard._internal.logfmt import log_value
-from callyard._internal.project import project_dir
+from callyard._internal.project import find_project
 from callyard._internal.signed_tokens import default_signer, environment_secret
+from callyard._internal.tasks import background_task
 from callyard._version import VERSION
+from callyard.config.settings import PACKS
 from callyard.dispatch.call import ANYONE, LIBRARY, Caller, CallRequest, Channel, Limiter, Middleware, Policy
 from callyard.dispatch.dispatcher import Dispatcher
 from callyard.dispatch.outcome import RecordSinks, Sink
@@ -25,40 +25,28 @@ from callyard.dispatch.results import Results
 from callyard.dispatch.sessions import Sessions
 from callyard.jobs.service import Jobs
 from callyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
+from callyard.metatools.provider import Metatools
 from callyard.model.envelope import Envelope
 from callyard.model.limits import Limits
 from callyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
-from callyard.model.rule import Rule
 from callyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from callyard.packs import make_pack
-from callyard.policy.client_timeouts import ClientTimeouts
-from callyard.policy.settings import BudgetSettings, LoadSettings, QueueSettings, RateSettings
+from callyard.policy.approvals import Audit
+from callyard.policy.gate import DecisionPoint, Gate, Webhook
+from callyard.policy.queue import CallLimiter
+from callyard.policy.settings import BudgetSettings, LoadSettings, QueueSettings, RateSettings, Rule
 from callyard.providers import Provider, Publish
-from callyard.providers.provider_set import ProviderSet, own_provider
-from callyard.providers.upstream import LOCK_FILE
-from callyard.runtimes.settings import RuntimeSettings
-from callyard.search.settings import SearchSettings
+from callyard.providers.provider_set import Mount, ProviderSet, all_providers, own_provider
+from callyard.providers.upstream import make_upstreams
+from callyard.runtimes.runtime import RuntimeSettings
+from callyard.search.settings import SearchSettings, read_environment
 from callyard.state.memory import MemoryStore
 from callyard.state.store import Clock, Store, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from callyard.policy.approval_requests import Webhook  # a yard without rules starts sooner
-    from callyard.policy.approvals import Audit
-    from callyard.policy.gate import DecisionPoint, Gate
-    from callyard.policy.limiter import CallLimiter  # see below
-    from callyard.providers.upstream.settings import UpstreamSettings  # see below
+    from callyard.providers.upstream.settings import ResolvedUpstream  # most yards have no upstream
 
-__all__ = [
-    "Lifespan",
-    "ResolvedUpstream",
-    "Yard",
-    "YardOverrides",
-    "all_providers",
-    "background_task",
-    "describe_settings",
-    "known_packs",
-    "upstream_providers",
-]
+__all__ = ["Lifespan", "Yard", "YardOverrides", "background_task", "known_packs"]
 
 
 class YardOverrides(TypedDict, total=False):
@@ -70,9 +58,8 @@ class YardOverrides(TypedDict, total=False):
     allow_eval: bool
     metatools: bool | tuple[str, ...]
     packs: Iterable[str]
-    """More packs."""
     providers: Iterable[Provider]
-    """More providers."""
+    """More providers; the same holds for packs."""
     search: Mapping[str, Any]
     runtime: Mapping[str, Any]
     queue: Mapping[str, Any]
@@ -88,22 +75,8 @@ class YardOverrides(TypedDict, total=False):
     operators: Iterable[str]
     approval_store: Store
     """Where approvals are kept, if not in the yard's own store."""
-    webhook: "Webhook"
-    decision_point: "DecisionPoint"
-
-
-def all_providers(own: Provider | None, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
-    """Return a yard's providers, its own functions first.
-
-    Raises:
-        ValueError: Two have the same name.
-    """
-    found: list[Provider] = [*([] if own is None else [own]), *providers]
-    names = [METATOOLS, *packs, *(provider.name for provider in found)]
-    for known in names:
-        if names.count(known) > 1:
-            raise ValueError(f"Two providers are named '{known}': give one of them another name.")
-    return found
+    webhook: Webhook
+    decision_point: DecisionPoint
 
 
 def known_packs(packs: Iterable[str]) -> list[str]:
@@ -113,76 +86,34 @@ def known_packs(packs: Iterable[str]) -> list[str]:
         ValueError: There is no pack of that name.
     """
     named = [packs] if isinstance(packs, str) else list(packs)
-    if not named:
-        return named
-    from callyard.config.settings import PACKS  # noqa: PLC0415 - a yard without packs starts sooner
-
     for pack in named:
         if pack not in PACKS:
             raise ValueError(f"There is no pack '{pack}'. Known: {', '.join(sorted(PACKS))}.")
     return named
 
 
-class ResolvedUpstream(msgspec.Struct, frozen=True):
-    """The settings of an upstream with variables and secrets filled in, or the problem if one is missing."""
-
-    settings: "UpstreamSettings"
-    problem: str = ""
-
-
-def upstream_providers(
-    upstreams: Mapping[str, ResolvedUpstream], *, state_dir: str | None, project: str, lock: Path | None, longest: int
-) -> list[Provider]:
-    """Return the providers of a project's upstreams; `lock` is the file of accepted definitions.
+def _resolve(upstreams: Mapping[str, Mapping[str, Any]]) -> "dict[str, ResolvedUpstream]":
+    """Return the enabled upstreams of tables as in 'callyard.toml', with variables and secrets filled in.
 
     Raises:
-        OSError: The state directory cannot be used.
+        ConfigError: A table is wrong.
     """
     if not upstreams:
-        return []
-    from callyard.providers.upstream.pins import Pins  # noqa: PLC0415 - the same
-    from callyard.providers.upstream.provider import make_upstream  # noqa: PLC0415 - a yard without upstreams starts sooner
+        return {}
+    from callyard.config.upstreams import from_code  # noqa: PLC0415 - the feature is off without upstreams
 
-    state = project_dir(find_state_dir(state_dir), project)
-    pins = Pins(lock or state / LOCK_FILE, state=state)
-    return [
-        make_upstream(name, resolved.settings, state=state, pins=pins, longest=longest, problem=resolved.problem)
-        for name, resolved in upstreams.items()
-    ]
-
-
-@asynccontextmanager
-async def background_task(work: Any) -> AsyncGenerator[None]:
-    """Run a coroutine in a task while the context is open."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-def describe_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return settings with their origins; one without an origin is from code where it differs from the default."""
-    own = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
-    own |= {"shape": "envelope", **LoadSettings().as_dict()}
-    defaults = {**own, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
-    return {
-        key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
-    }
+    warn = partial(_log.warning, "upstream_warning reason=%r")
+    entries = from_code(upstreams).items()
+    return {name: entry.try_resolve(os.environ, warn) for name, entry in entries if entry.settings.enabled}
 
 
 _COMPLETIONS: Final = 100
 _READY_S: Final = 2.0  # how long opening waits for slow providers: clients wait three seconds for their first answer
 _SIGNING_KEY: Final = "signing_key"
-"""The key of the signing key in the store."""
 _NO_KEY: Final = "nothing"
 """A key that is never set; to delete it only shows whether the store can be written."""
 _log = logging.getLogger(__name__)
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
-Completed = Literal["resource", "prompt"]
-Settled = Mapping[str, str] | None
 
 
 class Yard:
@@ -196,6 +127,7 @@ class Yard:
         resources: Iterable[object] = (),
         prompts: Iterable[object] = (),
         providers: Iterable[Provider] = (),
+        upstreams: Mapping[str, Mapping[str, Any]] | None = None,
         packs: Iterable[str] = (),
         metatools: bool | Iterable[str] = True,
         search: SearchSettings | None = None,
@@ -226,12 +158,11 @@ class Yard:
         self._profiles = Profiles(profile, profiles, shape=shape)
         self.profile = self._profiles.find(None)
         self.limits = msgspec.structs.replace(limits or Limits())
-        self.search = search or SearchSettings()
+        self.search = read_environment({}, search)  # the strategy in lower case
         self.runtime = runtime or RuntimeSettings()
         self.origins: dict[str, str] = {}
         """The origins of settings that do not come from code."""
         self.state_dir = state_dir
-        """The state directory, if not the usual one."""
         self.address: str | None = None
         """Where clients reach the yard, while it is served."""
         self._clock = clock
@@ -241,14 +172,16 @@ class Yard:
         self._packs = known_packs(packs)
         self._metatools = select_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
-        self._providers = all_providers(own, providers, packs=self._packs)
+        self._upstreams = _resolve(upstreams or {})
+        self._providers = all_providers(own, providers, others=[*self._packs, *self._upstreams])
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
         self._policies = tuple(policies)
         self._rules, self._asks_before_destroy = tuple(rules), False
         self._policy_options: YardOverrides = {}
-        self._gate: Gate | None = None
+        self.gate: Gate | None = None
+        """The policy of rules and approvals, if the yard is open and has any."""
         self.audit: Audit | None = None  # gets a line for each decision about an approval; set before the yard opens
         self._limiters = tuple(limiters)
         self._load = LoadSettings(queue or QueueSettings(), rates or RateSettings(), budgets or BudgetSettings())
@@ -257,7 +190,9 @@ class Yard:
         self._jobs: Jobs | None = None
         self._open: AsyncExitStack | None = None
 
-    def configure(self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **overrides: Unpack[YardOverrides]) -> None:
+    def configure(
+        self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **overrides: Unpack[YardOverrides]
+    ) -> None:
         """Apply settings before the yard opens; what they leave out stays as the code has it.
 
         Raises:
@@ -267,12 +202,13 @@ class Yard:
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
-        self._profiles.reshape(cast("Shape", overrides.get("shape", self._profiles.shape)))
+        self._profiles.shape = cast("Shape", overrides.get("shape", self._profiles.shape))
         self.adopt(overrides.get("profiles", ()), profile=overrides.get("profile"))
         self._packs = known_packs(dict.fromkeys([*self._packs, *overrides.get("packs", ())]))
-        self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
+        providers = [*self._providers, *overrides.get("providers", ())]
+        self._providers = all_providers(None, providers, others=[*self._packs, *self._upstreams])
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
-        self.search = msgspec.structs.replace(self.search, **overrides.get("search", {}))
+        self.search = read_environment({}, msgspec.structs.replace(self.search, **overrides.get("search", {})))
         self.runtime = msgspec.structs.replace(self.runtime, **overrides.get("runtime", {}))
         self._load = self._load.replaced(overrides)
         self._metatools = select_metatools(overrides.get("metatools", self._metatools))
@@ -337,11 +273,6 @@ class Yard:
         return self._dispatcher
 
     @property
-    def store(self) -> Store:
-        """Return the store: the one that the yard was given, or one in memory."""
-        return self._store
-
-    @property
     def jobs(self) -> Jobs:
         """Return the jobs.
 
@@ -351,11 +282,6 @@ class Yard:
         if self._jobs is None:
             raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
         return self._jobs
-
-    @property
-    def gate(self) -> "Gate | None":
-        """Return the policy of rules and approvals, if the yard is open and has any."""
-        return self._gate
 
     @property
     def has_store(self) -> bool:
@@ -384,11 +310,14 @@ class Yard:
         """Call a tool, with arguments as data or as JSON; the answer is always an envelope."""
         if session is not None and isinstance(cast("object", arguments or {}), Mapping):
             arguments = {**cast("Mapping[str, Any]", arguments or {}), "session_id": session}
-        return (self._dispatcher or self.dispatcher).dispatch(CallRequest(name, arguments, caller or ANYONE), channel=channel)
+        request = CallRequest(name, arguments, caller or ANYONE)
+        return (self._dispatcher or self.dispatcher).dispatch(request, channel=channel)
 
-    def read(self, uri: str, *, caller: Caller | None = None, channel: Channel = LIBRARY) -> Coroutine[Any, Any, Envelope]:
+    def read(
+        self, uri: str, *, caller: Caller | None = None, channel: Channel = LIBRARY
+    ) -> Coroutine[Any, Any, Envelope]:
         """Read a resource; the data of the envelope are its contents."""
-        return self.dispatcher.read(uri, caller=caller or ANYONE, channel=channel)
+        return self.dispatcher.dispatch(CallRequest(uri, None, caller or ANYONE, "resource"), channel=channel)
 
     def prompt(
         self,
@@ -399,17 +328,26 @@ class Yard:
         channel: Channel = LIBRARY,
     ) -> Coroutine[Any, Any, Envelope]:
         """Ask for a prompt; the data of the envelope are its messages."""
-        return self.dispatcher.prompt(name, arguments, caller=caller or ANYONE, channel=channel)
+        return self.dispatcher.dispatch(CallRequest(name, arguments, caller or ANYONE, "prompt"), channel=channel)
 
     async def complete(
-        self, kind: Completed, name: str, *, argument: str, value: str, arguments: Settled = None, caller: Caller | None = None
+        self,
+        kind: Literal["resource", "prompt"],
+        name: str,
+        *,
+        argument: str,
+        value: str,
+        arguments: Mapping[str, str] | None = None,
+        caller: Caller | None = None,
     ) -> Sequence[str]:
         """Return completions for an argument of a prompt, or for a variable of a resource template.
 
         Raises:
             ToolError: `not_found` if there is no such prompt, template or argument.
         """
-        completions = self.dispatcher.complete(kind, name, argument=argument, value=value, settled=arguments or {}, caller=caller or ANYONE)
+        completions = self.dispatcher.complete(
+            kind, name, argument=argument, value=value, settled=arguments or {}, caller=caller or ANYONE
+        )
         return (await completions)[:_COMPLETIONS]
 
     def notify_updated(self, uri: str) -> None:
@@ -437,9 +375,12 @@ class Yard:
         return self.registry.list_prompts(self.profile_of(profile))
 
     def instructions_for(self, profile: Profile) -> str:
-        """Return the instructions for clients: the yard's own, how to find tools that are not listed, and those of upstreams."""
-        seen = [spec.name for spec in self.list(profile) if spec.source == METATOOLS] if self.registry.uses_meta_surface(profile) else []
-        return "\n\n".join(part for part in (self.instructions, metatool_instructions(seen), self.providers.instructions()) if part)
+        """Return the instructions for clients: the yard's own, how to find unlisted tools, and those of upstreams."""
+        seen: list[str] = []
+        if self.registry.uses_meta_surface(profile):
+            seen = [spec.name for spec in self.list(profile) if spec.source == METATOOLS]
+        parts = (self.instructions, metatool_instructions(seen), self.providers.instructions())
+        return "\n\n".join(part for part in parts if part)
 
     def profile_of(self, profile: Profile | str | None) -> Profile:
         """Return a profile of the yard by its name, its own by default.
@@ -455,11 +396,27 @@ class Yard:
         return self._profiles.known
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Return every setting with its value and its origin."""
-        own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
-        own |= {"metatools": metatools_setting(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
-        own |= {"shape": self._profiles.shape, **self._load.as_dict()}
-        return describe_settings({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
+        """Return every setting with its value and origin; one without an origin is from code if it is no default."""
+        values = {
+            "name": self.name,
+            "version": self.version,
+            "profile": self.profile.name,
+            "packs": self._packs,
+            "metatools": metatools_setting(self._metatools),
+            "search.strategy": self.search.strategy,
+            "state_dir": self.state_dir,
+            "shape": self._profiles.shape,
+            **self._load.as_dict(),
+            "allow_eval": self.registry.allow_eval,
+            **self.limits.as_dict(),
+        }
+        defaults: dict[str, Any] = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": []}
+        defaults |= {"allow_eval": False, "state_dir": None, "shape": "envelope", "metatools": True}
+        defaults |= {"search.strategy": SearchSettings().strategy, **LoadSettings().as_dict(), **Limits().as_dict()}
+        return {
+            key: {"value": value, "from": self.origins.get(key, "default" if value == defaults[key] else "code")}
+            for key, value in values.items()
+        }
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Send records to one more sink; return a function that removes it."""
@@ -472,8 +429,6 @@ class Yard:
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Act as a provider of another yard: every call passes both dispatchers."""
-        from callyard.providers.mount import Mount  # noqa: PLC0415 - few yards are inside another one
-
         async with self:
             with Mount(self.name, self.registry, self.dispatcher, profile=self.profile).shown(publish):
                 yield
@@ -483,20 +438,22 @@ class Yard:
         self.registry = Registry(self.limits, allow_eval=allow_eval, suggestions=SUGGESTIONS)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated)
         self.sessions = Sessions(self.limits, clock=self._clock, store=self._own_store)
-        self._store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
+        self.store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:
-        self._limiter = self._make_limiter()
+        self._limiter = None
+        if self._load.is_set:
+            load, store = self._load, self.store
+            self._limiter = CallLimiter(load, self.limits, store=store, registry=self.registry, clock=self._clock)
         dispatcher = Dispatcher(
             self.registry,
             profile=self.profile,
             limits=self.limits,
             sessions=self.sessions,
-            results=Results(self._store, self.limits, suggest_read=self.registry.suggest_read),
+            results=Results(self.store, self.limits, suggest_read=self.registry.suggest_read),
             middleware=self._middleware,
             policies=self._policies,
             limiters=self._limiters if self._limiter is None else (self._limiter, *self._limiters),
-            client_timeouts=ClientTimeouts(),
         )
         if self._records.sinks:
             dispatcher.observe(self._records)
@@ -507,40 +464,30 @@ class Yard:
     def _apply_policy(self, dispatcher: Dispatcher) -> None:
         """Let the gate judge calls, if there are rules."""
         options = self._policy_options
-        if self._gate is None:
+        if self.gate is None:
             if not self._rules and not self._asks_before_destroy and "decision_point" not in options:
                 return
-            from callyard.policy.gate import Gate  # noqa: PLC0415 - a yard without rules starts sooner
-
-            self._gate = Gate(self._store, self.limits, options, audit=self.audit, rechecks=bool(self._middleware))
-        dispatcher.admission.gate = self._gate
-        self._gate.use(self._rules, asks_before_destroy=self._asks_before_destroy)
-
-    def _make_limiter(self) -> "CallLimiter | None":
-        """Return the limiter of queue, rates and budgets, or nothing if none of them is set, so that calls cost no more."""
-        if not self._load.is_set:
-            return None
-        from callyard.policy.limiter import CallLimiter  # noqa: PLC0415 - a yard without one starts sooner
-
-        return CallLimiter(self._load, self.limits, store=self._store, registry=self.registry, clock=self._clock)
+            self.gate = Gate(self.store, self.limits, options, audit=self.audit, rechecks=bool(self._middleware))
+        dispatcher.admission.gate = self.gate
+        self.gate.use(self._rules, asks_before_destroy=self._asks_before_destroy)
 
     async def _open_store(self) -> None:
         """Take the signing key from the store, or put it there, which also shows whether the store can be used.
 
-        The default store is not written to, so that a yard that stores nothing makes no file: whoever shares that store also shares
-        the state directory, which has the key, too.
+        The default store is not written to, so that a yard that stores nothing makes no file: whoever shares that store
+        also shares the state directory, which has the key, too.
 
         Raises:
             StoreUnavailableError: It cannot, and it was asked for.
         """
         try:
-            secret = await self._store.get(_SIGNING_KEY)
+            secret = await self.store.get(_SIGNING_KEY)
             if secret is None and not self._store_is_optional:
                 if environment_secret():
-                    await self._store.delete(_NO_KEY)
+                    await self.store.delete(_NO_KEY)
                 else:
-                    await self._store.compare_and_set(_SIGNING_KEY, None, self.signer.load_secret())
-                    secret = await self._store.get(_SIGNING_KEY)
+                    await self.store.compare_and_set(_SIGNING_KEY, None, self.signer.load_secret())
+                    secret = await self.store.get(_SIGNING_KEY)
         except StoreUnavailableError as error:
             if not self._store_is_optional:
                 raise
@@ -550,7 +497,7 @@ class Yard:
                 self.signer.use_secret(secret)
 
     async def _close_gate(self) -> None:
-        gate, self._gate = self._gate, None
+        gate, self.gate = self.gate, None
         if gate is not None:
             await gate.close()
 
@@ -561,7 +508,7 @@ class Yard:
         if self._limiter is not None:
             await stack.enter_async_context(self._limiter.open())
         self._jobs = Jobs(
-            self._store,
+            self.store,
             dispatcher,
             self.registry,
             limits=self.limits,
@@ -574,15 +521,16 @@ class Yard:
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))
         stack.push_async_callback(self.providers.remove_all)
-        with PausedCollection():
-            for provider in self._providers:
-                await self.providers.add(provider)
-            for pack in self._packs:
-                await self.providers.add(make_pack(pack, self), gives_way=True)
-            if self._metatools or self.runtime.enabled:
-                from callyard.metatools.provider import Metatools  # noqa: PLC0415 - only a yard that opens with them needs them
-
-                await self.providers.add(Metatools(self, self._metatools), gives_way=True)
+        upstreams: Sequence[Provider] = ()
+        if self._upstreams:
+            longest, project = self.limits.name_characters, find_project()
+            upstreams = make_upstreams(self._upstreams, state_dir=self.state_dir, project=project, longest=longest)
+        for provider in (*self._providers, *upstreams):
+            await self.providers.add(provider)
+        for pack in self._packs:
+            await self.providers.add(make_pack(pack, self), gives_way=True)
+        if self._metatools or self.runtime.enabled:
+            await self.providers.add(Metatools(self, self._metatools), gives_way=True)
         await self.providers.wait_ready(_READY_S, unless_known=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)

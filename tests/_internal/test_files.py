@@ -67,7 +67,7 @@ def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_behind(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_files_behind(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):
         write_atomically(tmp_path / "a", b"1")
@@ -92,9 +92,9 @@ def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.close()
         process.stdin = None  # or 'communicate' would flush it
-    told = {process.communicate(timeout=60)[0] for process in started}
+    printed = {process.communicate(timeout=60)[0] for process in started}
 
-    assert told == {f"{path.read_bytes().hex()}\n"}
+    assert printed == {f"{path.read_bytes().hex()}\n"}
 
 
 def test_one_who_comes_second_takes_what_the_first_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def _is_missing(_: Path) -> bool:
     return False
 
 
-def test_what_others_can_read_or_own_is_not_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_others_can_read_or_own_is_not_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_atomically(tmp_path / "a", b"1")
     (tmp_path / "a").chmod(0o640)
     with pytest.raises(PermissionError):

@@ -4,6 +4,7 @@ import logging
 from typing import NoReturn
 
 import pytest
+from table_tests import every_row
 
 from callyard._internal.logfmt import is_tool_name, log_exception, traceback_of
 
@@ -31,7 +32,9 @@ def raised(secret: str) -> Exception:
         return error
 
 
-def test_an_exception_is_logged_by_type_and_place_and_its_message_only_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_is_logged_by_type_and_place_and_its_message_only_at_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "callyard.test")
     log_exception(_log, "failed id=%s", 7, error=raised("hunter2"))
     caplog.set_level(logging.DEBUG, "callyard.test")
@@ -80,11 +83,13 @@ def test_a_secret_of_the_environment_is_masked_in_messages(monkeypatch: pytest.M
     assert traceback_of(raised("hunter2"), with_messages=True).endswith("RuntimeError: No ***.")
 
 
-@pytest.mark.parametrize("name", ["add", "list_orders", "files__read-file", "oauth2_login", "get.v2", "step_3", "a:b"])
+@every_row("name", ["add", "list_orders", "files__read-file", "oauth2_login", "get.v2", "step_3", "a:b"])
 def test_names_made_of_words_may_be_logged(name: str) -> None:
     assert is_tool_name(name)
 
 
-@pytest.mark.parametrize("name", ["s3cr3t-hunter2", "sk-ant-api03-abc", "ghp_abcdefghijkl", "a b", "x" * 65, "", "4711", "pass1234word"])
+@every_row(
+    "name", ["s3cr3t-hunter2", "sk-ant-api03-abc", "ghp_abcdefghijkl", "a b", "x" * 65, "", "4711", "pass1234word"]
+)
 def test_names_that_may_be_secrets_are_not_logged(name: str) -> None:
     assert not is_tool_name(name)

@@ -1,13 +1,13 @@
 """What is recognised as a secret, and what must stay readable."""
 
-import pytest
+from table_tests import every_row
 
 from callyard._internal.mask import MASK, is_secret_name, mask_arguments, mask_text, mask_url, mask_values, secrets_in
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc_-"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "shown"),
     [
         ("token=abc", "token=***"),
@@ -33,7 +33,7 @@ def test_secrets_are_masked_by_name_and_by_form(text: str, shown: str) -> None:
     assert mask_text(text) == shown
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "ModuleNotFoundError: No module named 'tokens'",
@@ -69,11 +69,29 @@ def test_the_secrets_among_variables_are_those_of_telling_names_and_all_that_may
         "PIN": "123",
     }
 
-    assert secrets_in(variables) == {"word", "a1b2c3d4", "postgres://ada:pw123@db/x", "pw123", "Bearer abc123", "abc123"}
+    assert secrets_in(variables) == {
+        "word",
+        "a1b2c3d4",
+        "postgres://ada:pw123@db/x",
+        "pw123",
+        "Bearer abc123",
+        "abc123",
+    }
 
 
 def test_arguments_are_masked_after_a_telling_flag_in_assignments_and_by_form() -> None:
-    arguments = ["-y", "--api-key", "abc", "--token=abc", "TOKEN=abc", "--verbose", "x", "--secret", "--other", "sk-abc12345678"]
+    arguments = [
+        "-y",
+        "--api-key",
+        "abc",
+        "--token=abc",
+        "TOKEN=abc",
+        "--verbose",
+        "x",
+        "--secret",
+        "--other",
+        "sk-abc12345678",
+    ]
 
     shown = mask_arguments(arguments)
 
@@ -94,13 +112,13 @@ def test_values_are_masked_by_the_names_of_their_fields_and_by_form() -> None:
     assert mask_values(value) == {**shown, "deep": [[[[[[["x"]]]]]]]}
 
 
-@pytest.mark.parametrize("value", ["prod/customers.db", "block", "A", 12, ["a"], {"a": "b"}, None])
-@pytest.mark.parametrize("name", ["key", "Key", "pin", "pat"])
+@every_row("value", ["prod/customers.db", "block", "A", 12, ["a"], {"a": "b"}, None])
+@every_row("name", ["key", "Key", "pin", "pat"])
 def test_a_common_word_is_no_secret_unless_its_value_looks_like_one(name: str, value: object) -> None:
     assert mask_values({name: value}) == {name: value}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "value"),
     [
         ("key", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY/1"),
@@ -127,17 +145,22 @@ def test_endless_lists_are_cut() -> None:
 
 
 def test_the_path_of_a_url_may_be_a_secret_too() -> None:
-    assert mask_url("https://ada:pw@hooks.example.com/services/T/B/X?a=1", keeps_path=False) == "https://hooks.example.com/***"
+    assert (
+        mask_url("https://ada:pw@hooks.example.com/services/T/B/X?a=1", keeps_path=False)
+        == "https://hooks.example.com/***"
+    )
     assert mask_url("https://hooks.example.com/", keeps_path=False) == "https://hooks.example.com"
     assert mask_url("https://ada:pw@h/mcp?token=x") == "https://***@h/mcp?token=***"
     assert mask_url("no url", keeps_path=False) == "no url"
 
 
-@pytest.mark.parametrize("name", ["token", "apiKey", "X-Api-Key", "client_secret", "PGPASSWORD", "passphrase", "authorization", "pin"])
+@every_row(
+    "name", ["token", "apiKey", "X-Api-Key", "client_secret", "PGPASSWORD", "passphrase", "authorization", "pin"]
+)
 def test_names_of_secrets(name: str) -> None:
     assert is_secret_name(name)
 
 
-@pytest.mark.parametrize("name", ["author", "authors", "tokens", "max_tokens", "monkey", "keyboard", "path", "opinion"])
+@every_row("name", ["author", "authors", "tokens", "max_tokens", "monkey", "keyboard", "path", "opinion"])
 def test_names_that_only_sound_like_secrets(name: str) -> None:
     assert not is_secret_name(name)

@@ -96,7 +96,9 @@ async def test_a_paused_reader_notices_a_hangup_and_reads_the_rest(pipe: tuple[i
     assert os.get_blocking(source)
 
 
-async def test_a_paused_reader_notices_a_half_closed_socket_but_not_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_paused_reader_notices_a_half_closed_socket_but_not_an_idle_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("callyard._internal.pipes._POLL_S", 0.001)
     looked = asyncio.Event()
     poll = select.poll
@@ -305,7 +307,9 @@ async def take(source: int, count: int) -> bytes:
     return bytes(taken)
 
 
-async def test_pieces_of_one_loop_iteration_are_written_in_one_system_call(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pieces_of_one_loop_iteration_are_written_in_one_system_call(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, sink = pipe
     pieces: list[bytes] = []
     write = os.write

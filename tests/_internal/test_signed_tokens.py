@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard._internal.signed_tokens import SignatureError, Signer, default_signer
 
 SIGNER = Signer(lambda: b"secret")
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(st.characters(exclude_categories=["Cs"]))),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(st.characters(exclude_categories=["Cs"]))
+    ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
 
@@ -42,7 +45,7 @@ def test_a_changed_token_is_not_verified(content: Any, place: int, change: int) 
         SIGNER.verify("p", changed)
 
 
-@pytest.mark.parametrize("change", ["{}=", "{}==", " {}", "{}\n", "{}A", "{}AAAA", "\u00e4{}"])
+@every_row("change", ["{}=", "{}==", " {}", "{}\n", "{}A", "{}AAAA", "\u00e4{}"])
 def test_a_token_has_one_encoding_only(change: str) -> None:
     with pytest.raises(SignatureError):
         SIGNER.verify("p", change.format(SIGNER.sign("p", [1, 2])))
@@ -123,7 +126,9 @@ def test_an_unsafe_secret_file_is_not_used(
     assert [record.getMessage().split()[0] for record in caplog.records] == ["secret_unkept"]
 
 
-def test_a_user_without_a_home_gets_a_secret_of_the_process(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_without_a_home_gets_a_secret_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("CALLYARD_SECRET", "CALLYARD_STATE_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "expanduser", _has_no_home)

@@ -1,4 +1,7 @@
-"""What the tests of agents share: a runtime that does what a test says. The real SDKs are in `sdks`, in environments of their own."""
+"""What the tests of agents share: a runtime that does what a test says.
+
+The real SDKs are in `sdks`, in environments of their own.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable

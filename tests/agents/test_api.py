@@ -12,9 +12,8 @@ import pytest
 
 from callyard import Yard, tool
 from callyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
-from callyard.agents.api import ROUTES, AgentApi
+from callyard.agents.api import ROUTES, AgentApi, openapi_document
 from callyard.agents.events import TextDelta
-from callyard.agents.openapi import openapi_document
 from callyard.config.settings import Serving
 from callyard.dispatch.call import Caller
 from callyard.launch.serve import serve_forever
@@ -25,8 +24,8 @@ from callyard.transports import Transport
 from callyard.transports.auth import ApiKey, ApiKeys, digest_of
 from callyard.transports.http.app import Mount
 
-PATIENCE = 30.0
-KEYS = {name: f"ty_{name}" for name in ("ada", "bob", "olga")}
+TIMEOUT = 30.0
+KEYS = {name: f"cy_{name}" for name in ("ada", "bob", "olga")}
 JSON = {"content-type": "application/json"}
 
 
@@ -73,7 +72,7 @@ class Clients:
 
     def of(self, name: str = "") -> httpx2.AsyncClient:
         headers = {"authorization": f"Bearer {KEYS[name]}"} if name else {}
-        self._open.append(httpx2.AsyncClient(base_url=self._url, headers=headers, trust_env=False, timeout=PATIENCE))
+        self._open.append(httpx2.AsyncClient(base_url=self._url, headers=headers, trust_env=False, timeout=TIMEOUT))
         return self._open[-1]
 
     async def close(self) -> None:
@@ -97,7 +96,7 @@ def serving(runtime: Any, tmp_path: Path) -> Any:
         authenticator = ApiKeys(ApiKey(name, digest_of(key)) for name, key in KEYS.items()) if keys else None
         settings = Serving(transport="http", port=0, shutdown_seconds=0.1)
         server = asyncio.ensure_future(serve_forever(yard, settings, authenticator, mounted=[part], ready=ready))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             clients = Clients(await listening, manager)
             try:
                 yield clients
@@ -124,8 +123,12 @@ async def read(response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
             yield {"id": event_id, **json.loads(line.removeprefix("data: "))}
 
 
-async def stream(client: httpx2.AsyncClient, session_id: str, content: str = "Go.", **body: Any) -> AsyncIterator[dict[str, Any]]:
-    async with client.stream("POST", f"/api/sessions/{session_id}/messages", json={"content": content, **body}) as response:
+async def stream(
+    client: httpx2.AsyncClient, session_id: str, content: str = "Go.", **body: Any
+) -> AsyncIterator[dict[str, Any]]:
+    async with client.stream(
+        "POST", f"/api/sessions/{session_id}/messages", json={"content": content, **body}
+    ) as response:
         assert response.status_code == 200
         assert response.headers["content-type"] == "text/event-stream"
         async for event in read(response):
@@ -222,7 +225,9 @@ async def test_an_identity_never_sees_or_resolves_what_is_anothers(serving: Any,
                     ("POST", f"/api/interactions/{event['interaction_id']}/answer"),
                 ]
                 bodies: dict[str, Any] = {"messages": {"content": "x"}, "answer": {"content": {}}}
-                refused = [await bob.request(method, path, json=bodies.get(path.split("/")[-1], {})) for method, path in paths]
+                refused = [
+                    await bob.request(method, path, json=bodies.get(path.split("/")[-1], {})) for method, path in paths
+                ]
                 unknown = await bob.post("/api/interactions/i_none/approve", json={})
                 await ada.post(f"/api/interactions/{event['interaction_id']}/approve", json={})
 
@@ -231,7 +236,9 @@ async def test_an_identity_never_sees_or_resolves_what_is_anothers(serving: Any,
     assert refused[5].json()["error"]["details"] == unknown.json()["error"]["details"]
 
 
-async def test_an_operator_sees_and_resolves_what_is_others_and_does_not_speak_for_them(serving: Any, runtime: Any) -> None:
+async def test_an_operator_sees_and_resolves_what_is_others_and_does_not_speak_for_them(
+    serving: Any, runtime: Any
+) -> None:
     runtime.play = burn_tea
     async with serving(keys=True) as clients:
         ada, olga = clients.of("ada"), clients.of("olga")
@@ -294,7 +301,9 @@ async def test_credentials_are_needed_where_the_server_needs_them(serving: Any) 
         ({**JSON, "origin": "https://evil.example"}, 403),
         ({**JSON, "host": "evil.example"}, 421),
         ({"content-type": "Application/JSON; charset=utf-8"}, 201),
-        ({**JSON, "origin": "http://localhost:3000"}, 201),
+        ({**JSON, "origin": "http://localhost:3000"}, 403),
+        ({**JSON, "origin": "null"}, 403),
+        ({**JSON, "host": "localhost:3000", "origin": "http://localhost:3000"}, 201),
     ],
 )
 async def test_a_page_of_another_origin_cannot_use_it(serving: Any, headers: dict[str, str], status: int) -> None:
@@ -308,7 +317,9 @@ async def test_every_post_must_be_json(serving: Any) -> None:
     posts = [route for route in ROUTES if route.method == "POST"]
     async with serving() as clients:
         client = clients.of()
-        responses = [await client.post(route.path, content=b"{}", headers={"content-type": "text/plain"}) for route in posts]
+        responses = [
+            await client.post(route.path, content=b"{}", headers={"content-type": "text/plain"}) for route in posts
+        ]
 
     assert {response.status_code for response in responses} == {415}
 
@@ -348,7 +359,10 @@ async def test_a_caller_may_choose_a_stricter_mode(serving: Any, runtime: Any) -
         _ = [event async for event in stream(client, session_id)]
         _ = [event async for event in stream(client, session_id, permission_mode="acceptEdits", model="large")]
 
-    assert [(request.permission_mode, request.model) for request in runtime.requests] == [("plan", "small"), ("acceptEdits", "large")]
+    assert [(request.permission_mode, request.model) for request in runtime.requests] == [
+        ("plan", "small"),
+        ("acceptEdits", "large"),
+    ]
 
 
 async def test_a_session_is_held_to_what_the_server_allows_now(serving: Any, runtime: Any, tmp_path: Path) -> None:
@@ -357,13 +371,19 @@ async def test_a_session_is_held_to_what_the_server_allows_now(serving: Any, run
         (tmp_path / "inner").mkdir()
         loose, moved = await new_session(client), await new_session(client, cwd="inner")
         session = await clients.manager.sessions.get("local", loose)
-        await clients.manager.sessions.save(session, permission_mode="bypassPermissions")  # as an earlier server allowed it
+        await clients.manager.sessions.save(
+            session, permission_mode="bypassPermissions"
+        )  # as an earlier server allowed it
         (tmp_path / "inner").rmdir()
         (tmp_path / "other").mkdir()
         (tmp_path / "inner").symlink_to(tmp_path / "other")
-        responses = [await client.post(f"/api/sessions/{one}/messages", json={"content": "x"}) for one in (loose, moved)]
+        responses = [
+            await client.post(f"/api/sessions/{one}/messages", json={"content": "x"}) for one in (loose, moved)
+        ]
 
-    assert [(response.status_code, response.json()["error"]["code"]) for response in responses] == [(403, "permission_denied")] * 2
+    assert [(response.status_code, response.json()["error"]["code"]) for response in responses] == [
+        (403, "permission_denied")
+    ] * 2
     assert runtime.requests == []
 
 
@@ -404,8 +424,26 @@ async def test_a_folder_is_confined_to_the_roots(serving: Any, runtime: Any, tmp
     (root / "file").touch()
     (root / "escape").symlink_to(outside)
     (root / "alias").symlink_to(root / "inner")
-    refused = ["..", "/", str(outside), "escape", "inner/../../outside", "file", "none", "a\x00b", str(root) + "x", "~", "x" * 5000]
-    allowed = {"": root, ".": root, "inner": root / "inner", "alias": root / "inner", str(root / "inner"): root / "inner"}
+    refused = [
+        "..",
+        "/",
+        str(outside),
+        "escape",
+        "inner/../../outside",
+        "file",
+        "none",
+        "a\x00b",
+        str(root) + "x",
+        "~",
+        "x" * 5000,
+    ]
+    allowed = {
+        "": root,
+        ".": root,
+        "inner": root / "inner",
+        "alias": root / "inner",
+        str(root / "inner"): root / "inner",
+    }
     async with serving(roots=[root]) as clients:
         client = clients.of()
         statuses = {cwd: (await client.post("/api/sessions", json={"cwd": cwd})).status_code for cwd in refused}
@@ -441,7 +479,9 @@ async def test_a_client_that_goes_away_reads_on_where_it_was(serving: Any, runti
         await client.post(f"/api/interactions/{pending['interaction_id']}/approve", json={})
         replies: list[list[str]] = []
         for last in ("", "1-1", "1-3", "9-2", "nonsense", "1-" + "9" * 99):
-            async with client.stream("GET", f"/api/sessions/{session_id}/events", headers={"last-event-id": last}) as response:
+            async with client.stream(
+                "GET", f"/api/sessions/{session_id}/events", headers={"last-event-id": last}
+            ) as response:
                 replies.append([event["id"] async for event in read(response)])
 
     whole = ["1-1", "1-2", "1-3", "1-4"]
@@ -517,7 +557,7 @@ async def test_a_server_that_shuts_down_ends_its_streams_with_a_word(serving: An
         ("POST", "/api/openapi.json", 405),
     ],
 )
-async def test_what_is_not_there_has_its_status(serving: Any, method: str, path: str, status: int) -> None:
+async def test_a_missing_thing_has_its_status(serving: Any, method: str, path: str, status: int) -> None:
     async with serving() as clients:
         response = await clients.of().request(method, path, headers=JSON)
 
@@ -542,7 +582,11 @@ async def test_a_caller_has_a_thousand_sessions_at_most(serving: Any) -> None:
         refused = await client.post("/api/sessions", json={})
         others = await clients.manager.sessions.create(Caller(identity="bob"), runtime="played")
 
-    assert (refused.status_code, refused.json()["error"]["details"]["reason"], others.identity) == (503, "sessions_full", "bob")
+    assert (refused.status_code, refused.json()["error"]["details"]["reason"], others.identity) == (
+        503,
+        "sessions_full",
+        "bob",
+    )
 
 
 def test_the_openapi_document_has_every_route_event_and_reference() -> None:
@@ -594,7 +638,9 @@ async def test_answers_fit_the_schemas_of_the_openapi_document(serving: Any, run
             "SessionWithInteractions": (await client.get(f"/api/sessions/{created['id']}")).json(),
             "Waiting": waiting,
             "Failure": (await client.get("/api/sessions/none")).json(),
-            "Settled": (await client.post(f"/api/interactions/{waiting['interactions'][0]['interaction_id']}/deny", json={})).json(),
+            "Settled": (
+                await client.post(f"/api/interactions/{waiting['interactions'][0]['interaction_id']}/deny", json={})
+            ).json(),
             "Cancelled": (await client.post(f"/api/sessions/{created['id']}/cancel", json={})).json(),
         }
         await sending

@@ -5,14 +5,20 @@ from typing import Any, get_args
 
 import pytest
 
-from callyard.agents.events import StreamEvent, type_of
-from callyard.agents.interactions import MODES, Decision, Interactions, looseness, mode_asks
+from callyard.agents.events import Decision, StreamEvent, type_of
+from callyard.agents.interactions import MODES, Interactions, looseness, mode_asks
 from callyard.config.settings import PermissionMode
 from callyard.model.errors import ToolError
 from callyard.testing import FakeClock
 
 FORM = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
-FACTS: dict[str, Any] = {"session_id": "chat", "identity": "ada", "text": "May it?", "tool": "burn", "tool_call_id": "t1"}
+FACTS: dict[str, Any] = {
+    "session_id": "chat",
+    "identity": "ada",
+    "text": "May it?",
+    "tool": "burn",
+    "tool_call_id": "t1",
+}
 
 
 class Asked:
@@ -46,7 +52,12 @@ def test_the_table_knows_every_mode_and_only_bypassing_does_not_ask() -> None:
     assert set(MODES) == set(get_args(PermissionMode))
     assert [mode for mode in MODES if not mode_asks(mode)] == ["bypassPermissions"]
     assert mode_asks("a mode of a later version")
-    assert looseness("a mode of a later version") == looseness("default") < looseness("acceptEdits") < looseness("bypassPermissions")
+    assert (
+        looseness("a mode of a later version")
+        == looseness("default")
+        < looseness("acceptEdits")
+        < looseness("bypassPermissions")
+    )
 
 
 @pytest.mark.parametrize(("approve", "outcome"), [(True, "approved"), (False, "denied")])
@@ -70,7 +81,11 @@ async def test_a_question_is_answered_with_what_fits_its_form() -> None:
         interactions.answer("i_1", {"colour": 1}, by="ada")
     interactions.answer("i_1", {"colour": "red"}, by="ada")
 
-    assert (wrong.value.code, (await asked.task).content, asked.outcome) == ("invalid_input", {"colour": "red"}, "answered")
+    assert (wrong.value.code, (await asked.task).content, asked.outcome) == (
+        "invalid_input",
+        {"colour": "red"},
+        "answered",
+    )
 
 
 def approve(interactions: Interactions) -> None:
@@ -87,9 +102,15 @@ def approve_another(interactions: Interactions) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "decide", "reason"),
-    [("question", approve, "is_question"), ("approval", answer, "is_approval"), ("approval", approve_another, "unknown_interaction")],
+    [
+        ("question", approve, "is_question"),
+        ("approval", answer, "is_approval"),
+        ("approval", approve_another, "unknown_interaction"),
+    ],
 )
-async def test_a_decision_of_the_wrong_kind_is_refused(kind: str, decide: Callable[[Interactions], None], reason: str) -> None:
+async def test_a_decision_of_the_wrong_kind_is_refused(
+    kind: str, decide: Callable[[Interactions], None], reason: str
+) -> None:
     interactions = make()
     asked = await started(interactions, kind=kind, form=FORM)
 
@@ -169,7 +190,7 @@ async def test_the_end_of_a_session_cancels_its_own_interactions_alone() -> None
     other.task.cancel()
 
 
-def test_what_the_model_reads_of_a_refusal_has_the_reason() -> None:
+def test_the_sentence_of_a_refusal_for_the_model_has_the_reason() -> None:
     assert Decision(outcome="denied", reason="Not now.").sentence().endswith("Not now.")
     assert Decision(outcome="denied").sentence() == "The person refused."
     assert "cancelled" in Decision(outcome="cancelled").sentence()

@@ -12,15 +12,16 @@ import pytest
 from callyard import Call, Limits, Rule, Yard, tool
 from callyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
 from callyard.agents.events import Done, Error, TextDelta, encode_stream_event, type_of
+from callyard.agents.sessions import SessionFacts
 from callyard.agents.turn import Turn
-from callyard.dispatch.call import Caller
+from callyard.dispatch.call import Caller, InvokeOptions
 from callyard.model.elicitation import ClientRequest
 from callyard.model.errors import ToolError
 from callyard.policy.approvals import AuditLine
 from callyard.state.memory import MemoryStore
 from callyard.state.store import Lease, StoreUnavailableError
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 Decide = Callable[[Any], None]
 FAST = Limits(approval_hold_s=0.01)
 
@@ -51,7 +52,7 @@ async def prepare(call: Call) -> str:
     gate, later = yard.gate, yard.registry.get("burn")
     assert gate is not None
     assert later is not None
-    await gate.obtain(call, later.spec, {"what": "tea", "count": 1})
+    await gate.obtain(call, later, InvokeOptions(text=b'{"what": "tea", "count": 1}'))
     return "prepared"
 
 
@@ -72,7 +73,7 @@ async def lend_itself(yard: Yard) -> AsyncGenerator[Yard]:
 async def managed(runtime: Any, *, yard: Any = None, **options: Any) -> AsyncGenerator[AgentManager]:
     settings: dict[str, Any] = {"store": MemoryStore(), **(yard or {})}
     yard = Yard("shop", tools=[burn, paint, sample, prepare, relay], lifespan=lend_itself, **settings)
-    async with asyncio.timeout(PATIENCE), yard, AgentManager(yard, runtime, AgentOptions(**options)) as manager:
+    async with asyncio.timeout(TIMEOUT), yard, AgentManager(yard, runtime, AgentOptions(**options)) as manager:
         yield manager
 
 
@@ -123,7 +124,7 @@ async def test_a_turn_ends_with_done_and_the_session_is_kept(runtime: Any) -> No
     assert (said(events), events[-1].status) == (["Hello."], "completed")
     assert (session.title, session.turns, session.sdk_session_id) == (("Hello world " + "x" * 100)[:80], 1, "sdk-1")
     assert [request.resume for request in runtime.requests] == ["", "sdk-1"]
-    assert "sdk_session_id" not in session.view()
+    assert "sdk_session_id" not in SessionFacts.__struct_fields__
 
 
 async def wait_for_ever(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
@@ -137,7 +138,9 @@ async def test_a_second_message_is_refused_while_one_runs(runtime: Any) -> None:
         turn = await manager.start_turn("chat", "Go.")
         with pytest.raises(ToolError) as refused:
             await manager.start_turn("chat", "Go.")
-        others = await manager.start_turn("chat", "Go.", caller=Caller(identity="bob"))  # the same name, and another session
+        others = await manager.start_turn(
+            "chat", "Go.", caller=Caller(identity="bob")
+        )  # the same name, and another session
         assert turn.session is not None
         assert manager.is_running(turn.session)
         await manager.cancel(turn.session)
@@ -202,7 +205,9 @@ async def test_a_finished_turn_is_dropped_after_some_minutes(runtime: Any, monke
         assert manager.turn_of(session) is None
 
 
-@pytest.mark.parametrize(("content", "code"), [("", "invalid_input"), (" \n", "invalid_input"), ("x" * 1_000_001, "too_large")])
+@pytest.mark.parametrize(
+    ("content", "code"), [("", "invalid_input"), (" \n", "invalid_input"), ("x" * 1_000_001, "too_large")]
+)
 async def test_a_message_that_is_empty_or_too_long_is_refused(runtime: Any, content: str, code: str) -> None:
     async with managed(runtime) as manager:
         with pytest.raises(ToolError) as refused:
@@ -222,7 +227,9 @@ async def test_an_id_that_the_store_cannot_have_is_refused(runtime: Any, session
     assert (refused.value.code, events[-1].status) == ("invalid_input", "completed")
 
 
-async def test_a_defect_of_a_runtime_is_an_error_event_and_not_a_hang(runtime: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_of_a_runtime_is_an_error_event_and_not_a_hang(
+    runtime: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
         yield TextDelta(text="I think.")
         raise KeyError("secret")
@@ -330,7 +337,7 @@ async def test_every_conversation_that_a_session_had_is_forgotten_with_it(runtim
         await manager.delete(session)
 
     assert runtime.forgotten == ["sdk-1", "sdk-2"]
-    assert "sdk_session_ids" not in session.view()
+    assert "sdk_session_ids" not in SessionFacts.__struct_fields__
 
 
 async def test_a_message_during_a_deletion_is_refused_and_the_session_stays_deleted(runtime: Any) -> None:
@@ -389,7 +396,9 @@ async def test_two_servers_on_one_store_never_work_in_one_session_at_once(runtim
     assert (refused.value.code, kept.value.code) == ("state_error", "state_error")
 
 
-async def test_a_turn_whose_session_another_server_took_over_ends(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_whose_session_another_server_took_over_ends(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("callyard.agents.sessions._LEASE_S", 0.03)
     lost = asyncio.Event()
 
@@ -411,7 +420,7 @@ async def test_a_turn_whose_session_another_server_took_over_ends(runtime: Any, 
     assert (events[-2].code, events[-1].status) == ("cancelled", "cancelled")
 
 
-async def test_what_a_person_permitted_is_not_asked_again_by_the_yard(runtime: Any) -> None:
+async def test_a_call_that_a_person_permitted_is_not_asked_about_again_by_the_yard(runtime: Any) -> None:
     runtime.play = calling("burn", {"what": "tea"}, permitted={"what": "tea"})
     async with managed(runtime) as manager:
         events = await send(manager, decide=deciding(manager, approve=True))
@@ -442,13 +451,17 @@ async def test_a_permission_counts_once(runtime: Any) -> None:
     assert (len(asked(events)), said(events)) == (2, ["burnt tea 1"] * 2)
 
 
-@pytest.mark.parametrize(("tool", "shown", "call_id"), [("look", {}, "t1"), ("burn", {}, "t1"), ("burn", {"what": "tea"}, "")])
+@pytest.mark.parametrize(
+    ("tool", "shown", "call_id"), [("look", {}, "t1"), ("burn", {}, "t1"), ("burn", {"what": "tea"}, "")]
+)
 async def test_a_permission_counts_for_its_own_tool_arguments_and_id_alone(
     runtime: Any, tool: str, shown: dict[str, Any], call_id: str
 ) -> None:
     async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
         await request.permit(tool, shown, tool_call_id=call_id, source="yard")
-        envelope = await request.conversation.call("burn", {"what": "tea"}, meta={"openai/toolCallId": call_id} if call_id else None)
+        envelope = await request.conversation.call(
+            "burn", {"what": "tea"}, meta={"openai/toolCallId": call_id} if call_id else None
+        )
         yield TextDelta(text=str(envelope.data))
 
     runtime.play = play
@@ -561,7 +574,9 @@ async def test_the_card_of_an_approval_expires_with_the_approval(runtime: Any) -
     async with managed(runtime, yard={"limits": Limits(approval_ttl_s=0.05)}, park_s=1000.0) as manager:
         events = await send(manager)
 
-    [card], [resolved] = ([event for event in events if type_of(event) == kind] for kind in ("approval_required", "approval_resolved"))
+    [card], [resolved] = (
+        [event for event in events if type_of(event) == kind] for kind in ("approval_required", "approval_resolved")
+    )
     assert card.parks_at == card.expires_at
     assert (resolved.outcome, said(events)) == ("expired", ["approval_denied"])
 
@@ -630,7 +645,9 @@ async def test_permissions_are_written_to_the_audit_log(runtime: Any) -> None:
         manager.yard.audit = lines.append
         await send(manager, decide=deciding(manager, approve=False, by="ada", reason="No."))
 
-    assert [(line.event, line.tool, line.by, line.reason) for line in lines[:1]] == [("permission_denied", "burn", "ada", "No.")]
+    assert [(line.event, line.tool, line.by, line.reason) for line in lines[:1]] == [
+        ("permission_denied", "burn", "ada", "No.")
+    ]
 
 
 @pytest.mark.parametrize(("approve", "expected"), [(None, "painted red"), (False, "approval_denied")])
@@ -670,7 +687,7 @@ async def test_a_tool_cannot_ask_about_an_approval_by_the_key_of_its_question(ru
         assert (await gate.approvals.get(approval.id)).status == "pending"
 
 
-async def test_what_only_a_model_can_answer_is_not_asked_of_a_person(runtime: Any) -> None:
+async def test_a_question_for_a_model_is_not_asked_of_a_person(runtime: Any) -> None:
     runtime.play = calling("sample", {})
     async with managed(runtime) as manager:
         assert said(await send(manager)) == ["not_supported"]
@@ -709,7 +726,7 @@ async def test_the_end_of_a_turn_refuses_what_a_task_of_its_sdk_still_asks(runti
         assert ((await tasks[0]).outcome, manager.interactions.pending()) == ("cancelled", [])
 
 
-async def test_a_reader_that_falls_behind_is_told_that_events_are_missing() -> None:
+async def test_a_reader_that_falls_behind_gets_an_error_about_missing_events() -> None:
     turn = Turn(seconds=0)
     for number in range(500):
         turn.emit(TextDelta(text=f"{number} " + "x" * 40_000))
@@ -754,6 +771,10 @@ async def test_a_reader_misses_nothing_that_comes_while_it_reads() -> None:
 
 def test_only_one_file_calls_the_sdks_query() -> None:
     source = Path(__file__).parents[2] / "src" / "callyard"
-    callers = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if "sdk.query(" in path.read_text(encoding="utf-8")]
+    callers = [
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if "sdk.query(" in path.read_text(encoding="utf-8")
+    ]
 
     assert callers == ["agents/claude.py"]

@@ -7,7 +7,13 @@ from pinned_packages import run_tests_with
 
 HERE = Path(__file__).parent
 PINS = HERE.parent / "inject" / "agents.txt"
-RUNS = [("claude", "every_runtime"), ("claude", "claude"), ("claude", "served"), ("openai", "every_runtime"), ("openai", "openai")]
+RUNS = [
+    ("claude", "every_runtime"),
+    ("claude", "claude"),
+    ("claude", "served"),
+    ("openai", "every_runtime"),
+    ("openai", "openai"),
+]
 """The runtimes and their tests, each in a run of its own, because the program of Claude starts for every turn."""
 
 

@@ -35,24 +35,35 @@ class Empty(Bm25):
 
 @pytest.fixture
 def bad_strategies(write: Callable[..., Path], tmp_path: Path) -> dict[str, str]:
-    """Return the environment in which a package offers strategies of search that fail: 'failing', 'deaf' and 'empty'."""
+    """Return an environment in which a package offers search strategies that fail: 'failing', 'deaf' and 'empty'."""
     (tmp_path / "bad-1.0.dist-info").mkdir()
     write(BAD_STRATEGIES, "bad.py")
-    write("[callyard.search]\nfailing = bad:Failing\ndeaf = bad:Deaf\nempty = bad:Empty\n", "bad-1.0.dist-info/entry_points.txt")
+    write(
+        "[callyard.search]\nfailing = bad:Failing\ndeaf = bad:Deaf\nempty = bad:Empty\n",
+        "bad-1.0.dist-info/entry_points.txt",
+    )
     return {"PYTHONPATH": str(tmp_path)}
 
 
 @pytest.fixture
 def serve_once(write: Callable[..., Path], tmp_path: Path) -> Callable[..., None]:
-    """Leave behind what a server leaves that looked at an upstream, whose tools have these descriptions, in the folder of the test."""
+    """Write the state of a server that listed an upstream with tools of these descriptions."""
     write('state_dir = "state"\n', "callyard.toml")
 
-    def serve(name: str = "shop", *, instructions: str = "", first: Literal["trust", "ask"] = "trust", **tools: str) -> None:
-        listed = tuple({"name": tool, "description": text, "inputSchema": dict[str, str]()} for tool, text in tools.items())
-        catalogue = Catalogue(endpoint_hash="0", seen=0.0, version="2025-11-25", instructions=instructions, tools=listed)
+    def serve(
+        name: str = "shop", *, instructions: str = "", first: Literal["trust", "ask"] = "trust", **tools: str
+    ) -> None:
+        listed = tuple(
+            {"name": tool, "description": text, "inputSchema": dict[str, str]()} for tool, text in tools.items()
+        )
+        catalogue = Catalogue(
+            endpoint_hash="0", seen=0.0, version="2025-11-25", instructions=instructions, tools=listed
+        )
         state = project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml"))
         save(folder_of(state, name), catalogue)
-        Pins(tmp_path / "callyard.lock", state=state).check(name, catalogue, UpstreamSettings(command=name, first=first))
+        Pins(tmp_path / "callyard.lock", state=state).check(
+            name, catalogue, UpstreamSettings(command=name, first=first)
+        )
 
     return serve
 
@@ -63,7 +74,9 @@ def in_process() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", *arguments]
-        return subprocess.run(program, input=stdin, capture_output=True, text=True, env={**os.environ, **environment}, check=False)  # noqa: S603 - our own
+        return subprocess.run(  # noqa: S603 - our own
+            program, input=stdin, capture_output=True, text=True, env={**os.environ, **environment}, check=False
+        )
 
     return run
 
@@ -77,7 +90,9 @@ def in_terminal() -> Callable[..., str]:
         termios.tcsetwinsize(theirs, (24, columns))
         plain = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}}
         program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", *arguments]
-        with subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, env={**plain, "TERM": "xterm", **environment}):  # noqa: S603 - our own
+        with subprocess.Popen(  # noqa: S603 - our own
+            program, stdin=theirs, stdout=theirs, stderr=theirs, env={**plain, "TERM": "xterm", **environment}
+        ):
             os.close(theirs)
             sent = _read_all(ours)
         os.close(ours)

@@ -45,12 +45,18 @@ def test_an_address_is_added_with_its_headers(callyard: Run) -> None:
     )
 
     assert status == 0
-    assert upstreams() == {"web": {"url": "https://a/mcp", "headers": {"Authorization": "Bearer ${NOT_SET_HERE}", "X": "y:z"}}}
+    assert upstreams() == {
+        "web": {"url": "https://a/mcp", "headers": {"Authorization": "Bearer ${NOT_SET_HERE}", "X": "y:z"}}
+    }
     assert "Set the variable 'NOT_SET_HERE'" in err
 
 
 def test_a_new_file_is_made_where_there_is_none(callyard: Run) -> None:
-    assert callyard("add", "web", "--url", "https://a", "--config", "new.toml", "--quiet") == (0, "web\thttps://a\n", "")
+    assert callyard("add", "web", "--url", "https://a", "--config", "new.toml", "--quiet") == (
+        0,
+        "web\thttps://a\n",
+        "",
+    )
     assert upstreams("new.toml") == {"web": {"url": "https://a"}}
 
 
@@ -97,7 +103,7 @@ def test_a_secret_of_somebody_else_stays(callyard: Run) -> None:
         (["metatools", "--", "npx"], "is reserved"),
     ],
 )
-def test_what_makes_no_sense_is_refused(callyard: Run, file: Path, arguments: list[str], why: str) -> None:
+def test_arguments_that_make_no_sense_are_refused(callyard: Run, file: Path, arguments: list[str], why: str) -> None:
     status, out, err = callyard("add", *arguments)
 
     assert (status, out) == (2, "")
@@ -125,7 +131,9 @@ def test_a_file_that_has_all_upstreams_in_one_line_is_left_to_its_author(callyar
 
 
 def test_an_upstream_goes_and_comments_elsewhere_stay(callyard: Run, file: Path) -> None:
-    file.write_text('# Top.\n[upstreams.a]\ncommand = "x"\n[upstreams.a.env]\nB = "c"\n\n# About b.\n[upstreams.b]\ncommand = "y"\n')
+    file.write_text(
+        '# Top.\n[upstreams.a]\ncommand = "x"\n[upstreams.a.env]\nB = "c"\n\n# About b.\n[upstreams.b]\ncommand = "y"\n'
+    )
 
     status, out, err = callyard("remove", "a")
 
@@ -144,7 +152,9 @@ def test_an_upstream_that_is_not_there_cannot_be_removed(callyard: Run) -> None:
     assert callyard("remove", "github", "--quiet") == (0, "github\n", "")
 
 
-def test_projects_side_by_side_have_secrets_of_their_own(callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_projects_side_by_side_have_secrets_of_their_own(
+    callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "shared"))
     for project in ("a", "b"):
         (tmp_path / project).mkdir()

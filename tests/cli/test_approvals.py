@@ -66,7 +66,17 @@ def run(in_process: Callable[..., subprocess.CompletedProcess[str]]) -> Run:
 
 def called(arguments: dict[str, Any]) -> Any:
     """Return the data or the code of a call, by a program of its own."""
-    command = [sys.executable, "-m", "callyard", "call", "yard.py", "delete", json.dumps(arguments), "--json", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "callyard",
+        "call",
+        "yard.py",
+        "delete",
+        json.dumps(arguments),
+        "--json",
+        "--quiet",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
     envelope = json.loads(done.stdout)
     return envelope["data"] if envelope["success"] else envelope["error"]["code"]
@@ -131,6 +141,25 @@ def test_policy_explain_says_which_rule_decides(run: Run, arguments: list[str], 
     assert f"Rule {number}" in text
 
 
+def test_policy_explain_answers_as_the_server_does(run: Run, folder: Path) -> None:
+    one, other = {"name": "a", "count": 1}, {"name": "b"}
+    steps = json.dumps({"steps": [{"tool_id": "delete", "args": args} for args in (one, other)]})
+    rows = [
+        (("run_tool", '{"tool_id": "delete", "args": {"name": "a"}}'), "delete", "ask"),
+        (("run_tool", '{"tool_id": "delete", "args": {"args": {"name": "a", "count": 1}}}'), "delete", "allow"),
+        (("run_chain", steps), "delete", "ask"),
+        (("search_tools", "query=x"), "search_tools", "allow"),
+    ]
+    for command, name, decision in rows:
+        facts = json.loads(run("policy", "explain", *command, "--json")[1])
+        assert facts["decision"] == decision, command
+        assert name in {facts["tool"], command[0]}
+    (folder / "callyard.toml").write_text('target = "yard.py"\n[serve]\nask_before_destroy = false\n')
+    assert json.loads(run("policy", "explain", "delete", "name=a", "--json")[1])["decision"] == "allow"
+    (folder / "callyard.toml").write_text('target = "yard.py"\n')
+    assert json.loads(run("policy", "explain", "delete", "name=a", "--json")[1])["decision"] == "ask"
+
+
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     "command",
@@ -182,7 +211,9 @@ def test_wrong_settings_are_refused(folder: Path, run: Run, settings: str) -> No
 
 
 def test_the_secret_of_the_webhook_is_not_shown(folder: Path, run: Run) -> None:
-    (folder / "callyard.toml").write_text('[approvals]\nwebhook = "https://example.com/hook"\nwebhook_secret = "s3cret"\n')
+    (folder / "callyard.toml").write_text(
+        '[approvals]\nwebhook = "https://example.com/hook"\nwebhook_secret = "s3cret"\n'
+    )
     status, out, _ = run("config")
     assert status == 0
     assert "s3cret" not in out

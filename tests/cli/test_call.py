@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import CODES, Envelope
 from callyard.cli.call import read_arguments
@@ -17,7 +18,7 @@ Run = Callable[..., tuple[int, str, str]]
 Terminal = Callable[..., str]
 
 
-@pytest.mark.parametrize("code", CODES)
+@every_row("code", CODES)
 def test_a_failed_call_exits_with_the_status_of_its_code(code: str, shop: str, callyard: Run) -> None:
     status, out, _ = callyard("call", shop, "fail", f"code={code}", "--json")
 
@@ -61,7 +62,7 @@ def test_people_see_why_it_failed_and_what_to_do(shop: str, callyard: Run) -> No
     assert lines[0].startswith("failed  fail  ")
     assert lines[1] == "rate_limited: No."
     assert lines[2] == 'Details: {"wanted":"rate_limited"}'
-    assert lines[3] == f"Hint: {CODES['rate_limited'].hint}"
+    assert lines[3] == "Hint: Wait a moment, then call again."
     assert lines[4] == "Next: echo(text=…)"
 
 
@@ -158,7 +159,11 @@ def test_blocks_are_mentioned(shop: str, callyard: Run) -> None:
     _, out, err = callyard("call", shop, "paint")
 
     assert out.splitlines()[1] == "painted"
-    assert out.splitlines()[2:] == ["Block 1: image (image/png), 5 bytes", "Block 2: text, 9 characters", "Block 3: link to a://b"]
+    assert out.splitlines()[2:] == [
+        "Block 1: image (image/png), 5 bytes",
+        "Block 2: text, 9 characters",
+        "Block 3: link to a://b",
+    ]
     assert err == ""
 
 
@@ -185,9 +190,12 @@ def test_a_block_that_cannot_be_written_comes_after_the_answer(shop: str, callya
 
 
 @pytest.mark.parametrize(
-    ("mime_type", "ending"), [("image/jpeg", "jpg"), ("audio/ogg", "ogg"), ("text/html; charset=utf-8", "html"), ("x/unheard-of", "bin")]
+    ("mime_type", "ending"),
+    [("image/jpeg", "jpg"), ("audio/ogg", "ogg"), ("text/html; charset=utf-8", "html"), ("x/unheard-of", "bin")],
 )
-def test_the_ending_of_a_file_follows_from_its_type(mime_type: str, ending: str, write: Callable[..., Path], callyard: Run) -> None:
+def test_the_ending_of_a_file_follows_from_its_type(
+    mime_type: str, ending: str, write: Callable[..., Path], callyard: Run
+) -> None:
     write(
         "from callyard import Blob, Yard\n"
         f"def give() -> Blob:\n    '''Give.'''\n    return Blob(b'1', {mime_type!r})\n"
@@ -235,7 +243,7 @@ def read(schema: object, text: str) -> Any:
     return read_arguments([f"x={text}"]).parse(whole)["x"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         {"type": "string"},
@@ -248,11 +256,11 @@ def read(schema: object, text: str) -> Any:
         {},
     ],
 )
-def test_what_may_be_a_string_is_kept_as_text(schema: object) -> None:
+def test_a_value_that_may_be_a_string_is_kept_as_text(schema: object) -> None:
     assert read(schema, "5") == "5"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         {"type": "integer"},
@@ -264,11 +272,11 @@ def test_what_may_be_a_string_is_kept_as_text(schema: object) -> None:
         {"allOf": [{"type": ["string", "number"]}, {"type": "number"}]},
     ],
 )
-def test_what_cannot_be_a_string_is_read_as_json(schema: object) -> None:
+def test_a_value_that_cannot_be_a_string_is_read_as_json(schema: object) -> None:
     assert read(schema, "5") == 5
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "value"),
     [
         ("true", True),
@@ -281,7 +289,7 @@ def test_what_cannot_be_a_string_is_read_as_json(schema: object) -> None:
         ("a=b", "a=b"),
     ],
 )
-def test_what_is_no_json_stays_text(text: str, value: object) -> None:
+def test_text_that_is_not_json_stays_text(text: str, value: object) -> None:
     assert read({"type": "object"}, text) == value
 
 
@@ -301,7 +309,7 @@ def test_an_object_is_taken_as_it_is() -> None:
     assert "y" not in arguments
 
 
-@pytest.mark.parametrize(
+@every_row(
     "items",
     [
         ["x"],
@@ -319,7 +327,7 @@ def test_an_object_is_taken_as_it_is() -> None:
         ['{"x": "\udcff"}'],
     ],
 )
-def test_what_is_of_no_form_or_of_several_is_refused(items: list[str]) -> None:
+def test_arguments_of_no_form_or_of_several_are_refused(items: list[str]) -> None:
     with pytest.raises(LaunchError) as refused:
         read_arguments(items)
 

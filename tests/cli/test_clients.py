@@ -24,14 +24,25 @@ CLAUDE = {
     }
 }
 CURSOR = {
-    "mcpServers": {"github": {"url": "https://gh/mcp", "headers": {"Authorization": "Bearer ${GH}"}}, "Web Search": {"url": "https://web"}}
+    "mcpServers": {
+        "github": {"url": "https://gh/mcp", "headers": {"Authorization": "Bearer ${GH}"}},
+        "Web Search": {"url": "https://web"},
+    }
 }
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a home with the files of three clients; the test runs in a project beside it."""
-    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "CALLYARD_STATE_DIR", "CALLYARD_CONFIG", "GH"):
+    for variable in (
+        "XDG_CONFIG_HOME",
+        "XDG_STATE_HOME",
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "CALLYARD_STATE_DIR",
+        "CALLYARD_CONFIG",
+        "GH",
+    ):
         monkeypatch.delenv(variable, raising=False)
     home, project = tmp_path / "home", tmp_path / "project"
     (home / ".cursor").mkdir(parents=True)
@@ -47,7 +58,7 @@ def upstreams(path: str = "callyard.toml") -> dict[str, Any]:
     return tomllib.loads(Path(path).read_text())["upstreams"]
 
 
-def test_everything_that_is_found_is_told_and_written(home: Path, callyard: Run) -> None:
+def test_every_entry_that_is_found_is_listed_and_written(home: Path, callyard: Run) -> None:
     status, out, err = callyard("import")
 
     assert status == 0
@@ -82,7 +93,11 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 
 def test_a_server_of_one_client_reaches_another_through_callyard(home: Path, callyard: Run) -> None:
     Path("server.py").write_text(SERVER)
-    program = {"command": sys.executable, "args": [str(Path("server.py").absolute())], "env": {"SECRET_WORD": "hunter2"}}
+    program = {
+        "command": sys.executable,
+        "args": [str(Path("server.py").absolute())],
+        "env": {"SECRET_WORD": "hunter2"},
+    }
     (home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"riddle": program}}))
     callyard("import", "--from", "cursor")
     callyard("connect", "claude-code", "--project")
@@ -111,7 +126,10 @@ def test_secrets_go_to_files_of_their_own_and_are_never_shown(home: Path, callya
     file = project_dir(home / ".local/state/callyard", find_project()) / "secrets" / "github.GITHUB_TOKEN"
 
     assert "hunter2" not in out + err + Path("callyard.toml").read_text()
-    assert upstreams()["github"]["env"] == {"GITHUB_TOKEN": f"${{secretref:file:~/{file.relative_to(home)}}}", "LEVEL": "debug"}
+    assert upstreams()["github"]["env"] == {
+        "GITHUB_TOKEN": f"${{secretref:file:~/{file.relative_to(home)}}}",
+        "LEVEL": "debug",
+    }
     assert file.read_text() == "ghp_hunter2"
     assert file.stat().st_mode & 0o777 == 0o600
     settled = read_config(environment={}).upstreams["github"].resolve({}, print)
@@ -119,7 +137,15 @@ def test_secrets_go_to_files_of_their_own_and_are_never_shown(home: Path, callya
 
 
 def test_secrets_inside_arguments_reach_the_server_and_nobody_else(home: Path, callyard: Run) -> None:
-    arguments = ["-y", "mcp-remote", "https://a/mcp", "--header", "Authorization: Bearer hunter2", "-e", "API_KEY=hunter2"]
+    arguments = [
+        "-y",
+        "mcp-remote",
+        "https://a/mcp",
+        "--header",
+        "Authorization: Bearer hunter2",
+        "-e",
+        "API_KEY=hunter2",
+    ]
     (home / ".claude.json").write_text(json.dumps({"mcpServers": {"remote": {"command": "npx", "args": arguments}}}))
 
     _, out, err = callyard("import", "-v", "--from", "claude-code")
@@ -157,7 +183,11 @@ def test_the_servers_of_every_client_are_found_at_once(home: Path, callyard: Run
         path.parent.mkdir(parents=True, exist_ok=True)
         entry = {"command": "npx", "args": [client.name], "cmd": "npx", "type": "stdio"}
         document = {client.section[0]: {f"of-{client.name}": entry}}
-        path.write_text('[mcp_servers.of-codex]\ncommand = "npx"\nargs = ["codex"]\n' if path.suffix == ".toml" else json.dumps(document))
+        path.write_text(
+            '[mcp_servers.of-codex]\ncommand = "npx"\nargs = ["codex"]\n'
+            if path.suffix == ".toml"
+            else json.dumps(document)
+        )
 
     status, _, err = callyard("import")
 
@@ -176,7 +206,7 @@ def test_a_dry_run_writes_nothing(home: Path, callyard: Run) -> None:
     assert not (home / ".local").exists()
 
 
-def test_what_is_in_the_file_stays_as_it_is_and_a_second_time_adds_nothing(home: Path, callyard: Run) -> None:
+def test_an_import_keeps_the_file_as_it_is_and_a_second_import_adds_nothing(home: Path, callyard: Run) -> None:
     written = '# Mine.\n[upstreams.own]  # here\ncommand = "x"\n'
     Path("callyard.toml").write_text(written)
     callyard("import")
@@ -294,7 +324,7 @@ def test_a_file_that_cannot_be_written_is_named(home: Path, callyard: Run) -> No
     assert "taken" in err
 
 
-def test_a_full_disk_is_told(home: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(home: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, content: bytes, *, mode: int = 0) -> None:
         raise OSError(28, "No space left on device", str(path))
 
@@ -306,11 +336,13 @@ def test_a_full_disk_is_told(home: Path, callyard: Run, monkeypatch: pytest.Monk
     assert "No space left" in err
 
 
-def test_without_a_place_for_secrets_there_is_nothing_to_do(home: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_secrets_there_is_nothing_to_do(
+    home: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def nowhere(given: object = None) -> Path:
         raise OSError(2, "There is no home directory")
 
-    monkeypatch.setattr("callyard.cli.add.find_state_dir", nowhere)
+    monkeypatch.setattr("callyard.cli.config.find_state_dir", nowhere)
 
     assert "Set one with 'state_dir'" in callyard("import")[2]
 
@@ -361,7 +393,10 @@ def test_the_change_is_shown_made_and_can_be_undone(mcp: Path, callyard: Run) ->
     assert status == 0
     assert '+    "callyard": {' in out
     assert "hunter2" not in out + err
-    assert entry(mcp) == {"command": sys.executable, "args": ["-m", "callyard", "serve", str(Path.cwd() / "callyard.toml")]}
+    assert entry(mcp) == {
+        "command": sys.executable,
+        "args": ["-m", "callyard", "serve", str(Path.cwd() / "callyard.toml")],
+    }
     assert "// mine" in mcp.read_text()
     (backup,) = mcp.parent.glob("mcp.json.callyard-backup-*")
     assert str(backup) in err
@@ -414,7 +449,9 @@ def test_the_file_of_the_folder_can_be_written_instead(mcp: Path, callyard: Run)
         ("package.module:yard", "package.module:yard"),
     ],
 )
-def test_a_target_is_written_so_that_it_is_found_from_anywhere(mcp: Path, callyard: Run, target: str, served: str) -> None:
+def test_a_target_is_written_so_that_it_is_found_from_anywhere(
+    mcp: Path, callyard: Run, target: str, served: str
+) -> None:
     Path("app.py").touch()
     _, _, err = callyard("connect", "cursor", target)
 
@@ -436,7 +473,9 @@ def test_a_target_is_written_so_that_it_is_found_from_anywhere(mcp: Path, callya
         (["goose", "--undo"], "by hand"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_sentence(mcp: Path, callyard: Run, arguments: list[str], why: str) -> None:
+def test_an_impossible_connection_is_refused_in_one_sentence(
+    mcp: Path, callyard: Run, arguments: list[str], why: str
+) -> None:
     status, out, err = callyard("connect", *arguments)
 
     assert (status, out) == (2, "")
@@ -444,13 +483,49 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(mcp: Path, callyard: Run
     assert mcp.read_text() == WRITTEN
 
 
-def test_the_file_that_the_environment_names_is_the_usual_one(mcp: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_that_the_environment_names_is_the_usual_one(
+    mcp: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("other.toml").touch()
     monkeypatch.setenv("CALLYARD_CONFIG", "other.toml")
 
     callyard("connect", "cursor")
 
     assert entry(mcp)["args"] == ["-m", "callyard", "serve", str(Path.cwd() / "other.toml")]
+
+
+@pytest.mark.parametrize("target", ["", "callyard.toml", "app.py"])
+def test_a_client_that_starts_the_server_speaks_stdio_whatever_the_file_says(
+    mcp: Path, callyard: Run, target: str
+) -> None:
+    Path("app.py").touch()
+    Path("callyard.toml").write_text("[serve]\ntransport = 'http'\n")
+
+    assert callyard("connect", "cursor", *filter(None, [target]))[0] == 0
+
+    served = Path.cwd() / (target or "callyard.toml")
+    assert entry(mcp)["args"] == ["-m", "callyard", "serve", str(served), "--transport", "stdio"]
+
+
+def test_the_credentials_for_a_url_reach_the_client_and_are_not_shown(
+    mcp: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, err = callyard(
+        "connect", "cursor", "--url", "http://a/mcp", "--key", "cy_ada", "--header", "X-Team: red"
+    )
+
+    assert (status, "cy_ada" in out + err) == (0, False)
+    assert entry(mcp) == {"url": "http://a/mcp", "headers": {"X-Team": "red", "Authorization": "Bearer cy_ada"}}
+
+    monkeypatch.setenv("CALLYARD_KEY", "cy_eve")
+    status, out, err = callyard("connect", "cursor", "http://a/mcp", "--header", "X-Team: red")
+
+    assert (status, "cy_eve" in out + err) == (0, False)
+    assert entry(mcp)["env"] == {"CALLYARD_KEY": "cy_eve"}
+    assert entry(mcp)["args"] == ["-m", "callyard", "serve", "http://a/mcp", "--header", "X-Team: red"]
+    assert callyard("connect", "cursor")[0] == 0
+    assert "env" not in entry(mcp)
+    assert callyard("connect", "cursor", "--key", "cy_ada")[0] == 2
 
 
 def test_the_lines_that_differ_are_shown_and_one_around_them(mcp: Path, callyard: Run) -> None:
@@ -487,11 +562,15 @@ def test_without_a_target_there_must_be_a_file(mcp: Path, callyard: Run) -> None
     ("client", "file", "text"),
     [
         ("goose", ".config/goose/config.yaml", None),
-        ("goose", ".config/goose/config.yaml", "GOOSE_MODE: auto\nextensions:\n    # mine\n    a:\n        type: builtin\nz: 1\n"),
+        (
+            "goose",
+            ".config/goose/config.yaml",
+            "GOOSE_MODE: auto\nextensions:\n    # mine\n    a:\n        type: builtin\nz: 1\n",
+        ),
         ("continue", ".continue/config.yaml", "name: x\nmcpServers:\n- name: a\n  command: b\n"),
     ],
 )
-def test_what_yaml_needs_is_shown_as_it_can_be_pasted_and_nothing_is_written(
+def test_a_yaml_entry_is_shown_ready_to_be_pasted_and_no_file_is_written(
     mcp: Path, callyard: Run, client: str, file: str, text: str | None
 ) -> None:
     path = mcp.parent.parent / file
@@ -513,7 +592,7 @@ def test_what_yaml_needs_is_shown_as_it_can_be_pasted_and_nothing_is_written(
         assert [server["name"] for server in document["mcpServers"]] == ["callyard", "a"]
 
 
-def test_a_file_in_yaml_that_cannot_be_read_is_told_in_one_sentence(mcp: Path, callyard: Run) -> None:
+def test_a_yaml_file_that_cannot_be_read_is_reported_in_one_sentence(mcp: Path, callyard: Run) -> None:
     path = mcp.parent.parent / ".continue" / "config.yaml"
     path.parent.mkdir()
     path.write_bytes(b"\xff")
@@ -523,7 +602,9 @@ def test_a_file_in_yaml_that_cannot_be_read_is_told_in_one_sentence(mcp: Path, c
     assert (status, out, "UTF-8" in err) == (2, "", True)
 
 
-def test_what_a_client_writes_in_the_same_moment_is_not_lost(mcp: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrent_write_of_the_client_is_not_lost(
+    mcp: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def slowly(before: str, after: str) -> tuple[int, list[str]]:
         mcp.write_text("{}")
         return 1, []
@@ -538,7 +619,9 @@ def test_what_a_client_writes_in_the_same_moment_is_not_lost(mcp: Path, callyard
     assert list(mcp.parent.iterdir()) == [mcp]
 
 
-def test_a_file_that_cannot_be_written_is_named_in_connect(mcp: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_is_named_in_connect(
+    mcp: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(path: Path, content: bytes, *, mode: int = 0) -> None:
         raise OSError(28, "No space left on device", str(path))
 

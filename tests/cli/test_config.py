@@ -28,7 +28,7 @@ def file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write(FILE, "callyard.toml")
 
 
-def test_every_setting_is_told_with_its_value_and_origin(callyard: Run) -> None:
+def test_every_setting_is_listed_with_its_value_and_origin(callyard: Run) -> None:
     status, out, err = callyard("config", "--port", "8321", "--no-stateless")
     rows = [line.split("\t") for line in out.splitlines()]
 
@@ -44,27 +44,27 @@ def test_every_setting_is_told_with_its_value_and_origin(callyard: Run) -> None:
 
 
 def test_digests_are_not_shown(callyard: Run) -> None:
-    told = callyard("config")[1] + callyard("config", "--json")[1]
+    shown = callyard("config")[1] + callyard("config", "--json")[1]
 
-    assert "abc" not in told
-    assert '{"name":"ci","digest":"…","profile":"readers","profiles":[],"operator":false}' in told
+    assert "abc" not in shown
+    assert '{"name":"ci","digest":"…","profile":"readers","profiles":[],"operator":false}' in shown
 
 
 def test_programs_get_an_object(callyard: Run) -> None:
     status, out, _ = callyard("config", "other.py", "--json")
-    told = json.loads(out)
+    shown = json.loads(out)
 
     assert status == 0
-    assert told["target"] == {"value": "other.py", "from": "flag", "name": "TARGET"}
-    assert told["limits.depth"] == {"value": 2, "from": "environment", "name": "CALLYARD_LIMIT_DEPTH"}
-    assert told["serve.workers"] == {"value": 1, "from": "default", "name": ""}
+    assert shown["target"] == {"value": "other.py", "from": "flag", "name": "TARGET"}
+    assert shown["limits.depth"] == {"value": 2, "from": "environment", "name": "CALLYARD_LIMIT_DEPTH"}
+    assert shown["serve.workers"] == {"value": 1, "from": "default", "name": ""}
 
 
 def test_people_get_a_table_in_which_what_is_set_stands_out(in_terminal: Callable[..., str]) -> None:
-    told = in_terminal("config", columns=120)
+    shown = in_terminal("config", columns=120)
 
-    assert "\x1b[1mserve.host" in told
-    assert "\x1b[2mserve.port" in told
+    assert "\x1b[1mserve.host" in shown
+    assert "\x1b[2mserve.port" in shown
 
 
 def test_a_wrong_setting_is_one_sentence(callyard: Run, write: Write) -> None:
@@ -75,14 +75,14 @@ def test_a_wrong_setting_is_one_sentence(callyard: Run, write: Write) -> None:
     assert err == "callyard: 'serve.prot' in 'other.toml' is not known. Did you mean 'port'?\n"
 
 
-def test_a_misspelt_variable_is_told_unless_nobody_wants_to_hear(callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_is_reported_unless_quiet(callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLYARD_PROT", "1")
 
     assert callyard("config")[2] == "The variable 'CALLYARD_PROT' sets nothing. Did you mean 'CALLYARD_PORT'?\n"
     assert callyard("config", "--quiet")[2] == ""
 
 
-def test_upstreams_profiles_and_toolsets_are_told_without_what_may_be_secret(callyard: Run, write: Write) -> None:
+def test_upstreams_profiles_and_toolsets_are_listed_without_possible_secrets(callyard: Run, write: Write) -> None:
     write(
         """
 packs = ["system"]
@@ -109,12 +109,12 @@ login.identity = {issuer = "https://i.example", client_id = "us", client_secret 
         "other.toml",
     )
     status, out, _ = callyard("config", "other.toml")
-    told = callyard("config", "other.toml", "--json")[1]
+    shown = callyard("config", "other.toml", "--json")[1]
     rows = [line.split("\t") for line in out.splitlines()]
 
     identity = '{"issuer":"https://i.example","client_id":"us","client_secret":"…","id_token":"…"}'
     assert status == 0
-    assert "hush" not in out + told
+    assert "hush" not in out + shown
     assert ["packs", '["system"]', "file other.toml"] in rows
     assert rows[-11:] == [
         [key, value, "file other.toml"]
@@ -134,7 +134,7 @@ login.identity = {issuer = "https://i.example", client_id = "us", client_secret 
     ]
 
 
-def test_upstreams_of_a_client_are_told_with_its_file(callyard: Run, write: Write) -> None:
+def test_upstreams_of_a_client_are_listed_with_its_file(callyard: Run, write: Write) -> None:
     write('{"mcpServers": {"Git": {"command": "npx", "env": {"TOKEN": "hush"}}}}', "mcp.json")
     status, out, err = callyard("config", "mcp.json")
 
@@ -142,7 +142,7 @@ def test_upstreams_of_a_client_are_told_with_its_file(callyard: Run, write: Writ
     assert "upstreams.git.command\tnpx\tfile mcp.json\n" in out
 
 
-def test_an_address_is_told_as_the_target_that_it_is(callyard: Run) -> None:
+def test_an_address_is_listed_as_the_target(callyard: Run) -> None:
     out = callyard("config", "https://a.example/mcp")[1]
 
     assert "upstreams.a-example.url\thttps://a.example/mcp\tflag TARGET\n" in out
@@ -152,9 +152,11 @@ def test_the_key_alone_goes_to_stdout_and_its_line_to_stderr(callyard: Run) -> N
     status, out, err = callyard("key", "ci")
 
     assert status == 0
-    assert out.startswith("ty_")
+    assert out.startswith("cy_")
     assert out.count("\n") == 1
-    assert tomllib.loads(err[err.index("[auth]") :]) == {"auth": {"api_keys": [{"name": "ci", "digest": digest_of(out.strip())}]}}
+    assert tomllib.loads(err[err.index("[auth]") :]) == {
+        "auth": {"api_keys": [{"name": "ci", "digest": digest_of(out.strip())}]}
+    }
 
 
 def test_two_keys_are_never_the_same(callyard: Run) -> None:
@@ -170,7 +172,13 @@ async def test_the_line_lets_the_key_in(callyard: Run, tmp_path: Path) -> None:
     admitted = await ApiKeys([ApiKey(key.name, key.digest, key.profile)]).admit(f"Bearer {made['key']}", None)
 
     assert (admitted.identity, admitted.profile) == ("key:ci", 'the "readers"')
-    assert made == {"key": made["key"], "name": "ci", "digest": key.digest, "profile": 'the "readers"', "line": made["line"]}
+    assert made == {
+        "key": made["key"],
+        "name": "ci",
+        "digest": key.digest,
+        "profile": 'the "readers"',
+        "line": made["line"],
+    }
 
 
 @pytest.mark.parametrize("name", ["a b", "", "a\nb"])
@@ -181,7 +189,7 @@ def test_a_name_is_one_word(name: str, callyard: Run) -> None:
     assert err.count("\n") == 1
 
 
-def test_the_urls_of_services_are_told_without_what_may_be_secret(callyard: Run, write: Write) -> None:
+def test_the_urls_of_services_are_listed_without_possible_secrets(callyard: Run, write: Write) -> None:
     text = """
 [approvals]
 webhook = "https://hooks.example.com/services/hunter2?a=hunter2"

@@ -49,7 +49,9 @@ def test_the_page_has_a_section_for_each_tool(shop: str, callyard: Run) -> None:
 
 
 def test_a_section_tells_what_the_spec_says(shop: str, callyard: Run) -> None:
-    sections = dict(section.split("\n", 1) for section in callyard("manifest", shop, "--markdown")[1].split("\n## ")[1:])
+    sections = dict(
+        section.split("\n", 1) for section in callyard("manifest", shop, "--markdown")[1].split("\n## ")[1:]
+    )
 
     assert "- Operation: query\n- Session: none\n" in sections["list_orders"]
     assert "| `limit` | `int` | no | `10` | How many. |" in sections["list_orders"]
@@ -70,7 +72,8 @@ def test_a_page_stays_one_whatever_authors_write(write: Write, callyard: Run) ->
         "from typing import Annotated, Literal\n"
         "from pydantic import Field\n"
         "from callyard import Example, Yard, tool\n"
-        "@tool(title='T', tags=('a', 'b'), timeout=0, deprecated='Soon.', examples=[Example({'x': 'a`b'}, 'Once', 1)])\n"
+        "@tool(title='T', tags=('a', 'b'), timeout=0, deprecated='Soon.', examples=[Example({'x': 'a`b'}, "
+        "'Once', 1)])\n"
         "def odd(x: Annotated[Literal['a`b', 'c|d'], Field(description='One | two\\nthree \\\\\\\\ four')], "
         "n: Annotated[int, Field(ge=1)] = 1) -> int:\n"
         "    '''Be odd.'''\n    return 1\n"
@@ -95,12 +98,19 @@ def test_the_first_line_is_a_signature(shop: str, callyard: Run, monkeypatch: py
     assert out.splitlines()[0] == "list_orders(limit: int = 10, kind: 'open'|'closed' = \"open\") -> list[int]"
 
 
-def test_a_long_signature_has_a_line_for_each_argument(shop: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_signature_has_a_line_for_each_argument(
+    shop: str, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
 
     _, out, _ = callyard("describe", shop, "list_orders")
 
-    assert out.splitlines()[:4] == ["list_orders(", "  limit: int = 10,", "  kind: 'open'|'closed' = \"open\",", ") -> list[int]"]
+    assert out.splitlines()[:4] == [
+        "list_orders(",
+        "  limit: int = 10,",
+        "  kind: 'open'|'closed' = \"open\",",
+        ") -> list[int]",
+    ]
 
 
 def test_people_see_what_the_spec_says(shop: str, callyard: Run) -> None:
@@ -129,7 +139,12 @@ def test_json_is_the_whole_spec(shop: str, callyard: Run) -> None:
     assert (status, out.count("\n")) == (0, 1)
     assert spec["input_schema"]["required"] == ["name"]
     assert spec["operation_assumed"] is False
-    assert spec["annotations"] == {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
+    assert spec["annotations"] == {
+        "readOnlyHint": False,
+        "destructiveHint": True,
+        "idempotentHint": False,
+        "openWorldHint": False,
+    }
     assert spec["reasons"] == {"busy": {"code": "state_error", "details": ["who"]}}
     assert spec["codes"] == ["state_error"]
     assert spec["session"] == "none"
@@ -195,7 +210,7 @@ def test_json_is_an_array(shop: str, callyard: Run) -> None:
     }
 
 
-def test_what_is_gated_is_counted_on_stderr(shop: str, callyard: Run) -> None:
+def test_gated_tools_are_counted_on_stderr(shop: str, callyard: Run) -> None:
     assert "1 tool is gated: 'evaluate'." in callyard("list", shop)[2]
     assert callyard("list", shop, "--quiet")[2] == ""
 
@@ -207,7 +222,7 @@ def test_a_profile_hides_what_it_denies(shop: str, callyard: Run) -> None:
     assert callyard("list", shop, "--profile", "nobody")[:2] == (2, "")
 
 
-def test_what_a_surface_does_not_list_is_counted(write: Write, callyard: Run) -> None:
+def test_tools_that_a_surface_does_not_list_are_counted(write: Write, callyard: Run) -> None:
     write(
         "from callyard import Profile, Surface, Yard\n"
         "def a() -> int:\n    '''Be\\tone.'''\n    return 1\n"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from callyard._internal.project import find_project, project_dir
+from callyard.launch.errors import exit_status
 from callyard.providers.upstream.catalogue import folder_of
-from callyard.providers.upstream.oauth.metadata import Client, StoredLogin, Token
-from callyard.providers.upstream.oauth.vault import Vault
+from callyard.providers.upstream.oauth.vault import Client, StoredLogin, Token, Vault
 
 if TYPE_CHECKING:
     from tests.providers.upstream.authority import Authority, serving_authority
@@ -37,7 +37,9 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Auth
 
 
 def vault_of(authority: Authority, tmp_path: Path, name: str = "shop") -> Vault:
-    return Vault(folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml")), name), authority.url)
+    return Vault(
+        folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml")), name), authority.url
+    )
 
 
 @pytest.fixture
@@ -50,7 +52,9 @@ def one_browser(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_browser")
-def test_a_browser_is_opened_and_what_was_granted_is_told(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+def test_a_login_opens_a_browser_and_prints_the_granted_scopes(
+    authority: Authority, callyard: Run, tmp_path: Path
+) -> None:
     status, out, err = callyard("login", "shop", "--timeout", "20")
 
     assert status == 0
@@ -83,6 +87,21 @@ def test_an_address_needs_no_configuration(authority: Authority, callyard: Run, 
 
 
 @pytest.mark.usefixtures("one_browser")
+def test_commands_use_the_login_that_is_stored_for_a_url(
+    authority: Authority, callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    assert callyard("list", authority.url)[0] == exit_status("unauthenticated")
+
+    with monkeypatch.context() as patch:
+        patch.setenv("CALLYARD_KEY", "cy_another")  # which is no reason not to sign in
+        assert callyard("login", authority.url)[0] == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert callyard("list", authority.url)[0] == 0
+
+
+@pytest.mark.usefixtures("one_browser")
 def test_a_token_for_ever_and_one_for_minutes(authority: Authority, callyard: Run) -> None:
     authority.given = {"refresh_token": None, "scope": "", "expires_in": None}
     assert len(callyard("login", "shop")[1].splitlines()) == 1
@@ -100,7 +119,9 @@ def test_without_a_browser_only_the_address_is_shown(authority: Authority, cally
 
 
 @pytest.mark.usefixtures("one_browser")
-def test_whoever_refused_a_yard_is_known_by_name_without_a_file(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+def test_an_upstream_that_refused_a_yard_is_known_by_name_without_a_file(
+    authority: Authority, callyard: Run, tmp_path: Path
+) -> None:
     (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{"elsewhere": {{"url": "{authority.url}"}}}}}}')
     assert "There is no upstream 'elsewhere'." in callyard("login", "elsewhere")[2]
     assert "'callyard login elsewhere'" in callyard("upstreams", "mcp.json", "--check")[1]
@@ -112,7 +133,9 @@ def test_whoever_refused_a_yard_is_known_by_name_without_a_file(authority: Autho
     assert callyard("logout", "elsewhere")[1] == "The login at 'elsewhere' is deleted and revoked.\n"
 
 
-def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+def test_a_login_that_only_the_keyring_can_open_is_reported(
+    authority: Authority, callyard: Run, tmp_path: Path
+) -> None:
     folder = folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml")), "elsewhere")
     folder.mkdir(parents=True)
     (folder / "tokens.json").write_text('{"kept_in": "keyring", "user": "x"}')
@@ -125,7 +148,9 @@ def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Aut
     assert not authority.asked("/authorize")
 
 
-def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+def test_an_upstream_that_signs_in_by_itself_needs_no_login_and_says_so(
+    authority: Authority, callyard: Run, tmp_path: Path
+) -> None:
     login = 'login = { grant = "client_credentials", client_id = "us", client_secret = "s" }'
     (tmp_path / "callyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n{login}')
 
@@ -150,7 +175,7 @@ def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Aut
         (("login", "shop", "--timeout", "nan"), "'nan' is not a number of seconds."),
     ],
 )
-def test_what_cannot_be_signed_in_at_is_told(callyard: Run, arguments: tuple[str, ...], why: str) -> None:
+def test_an_upstream_without_a_login_is_reported(callyard: Run, arguments: tuple[str, ...], why: str) -> None:
     status, out, err = callyard(*arguments)
 
     assert (status, out) == (2, "")
@@ -163,7 +188,7 @@ def test_without_any_upstream_an_address_is_wanted(authority: Authority, callyar
     assert "Name one of the configuration, or a URL." in callyard("login", "shop")[2]
 
 
-def test_a_home_that_is_not_there_is_told(authority: Authority, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_home_is_reported(authority: Authority, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLYARD_STATE_DIR", "~nobody-of-that-name/x")
 
     assert "The state directory cannot be used" in callyard("login", "shop")[2]
@@ -174,7 +199,9 @@ def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, 
     vault = vault_of(authority, tmp_path)
     client = Client(client_id="me", issuer=authority.origin)
     token = Token(access_token="a")  # noqa: S106 - no secret
-    vault.write(StoredLogin(url=authority.url, revocation_endpoint=f"{authority.origin}/revoke", client=client, token=token))
+    vault.write(
+        StoredLogin(url=authority.url, revocation_endpoint=f"{authority.origin}/revoke", client=client, token=token)
+    )
 
     status, out, _ = callyard("logout", "shop")
 
@@ -183,8 +210,10 @@ def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, 
     assert vault.stamp is None
 
 
-def test_a_login_that_cannot_be_removed_is_told(authority: Authority, callyard: Run, tmp_path: Path) -> None:
-    (folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml")), "shop") / "tokens.json").mkdir(parents=True)
+def test_a_login_that_cannot_be_removed_is_reported(authority: Authority, callyard: Run, tmp_path: Path) -> None:
+    (
+        folder_of(project_dir(tmp_path / "state", find_project(tmp_path / "callyard.toml")), "shop") / "tokens.json"
+    ).mkdir(parents=True)
 
     status, _, err = callyard("logout", "shop")
 
@@ -192,11 +221,15 @@ def test_a_login_that_cannot_be_removed_is_told(authority: Authority, callyard: 
 
 
 @pytest.mark.usefixtures("one_browser")
-def test_logins_of_two_projects_are_separate(authority: Authority, callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logins_of_two_projects_are_separate(
+    authority: Authority, callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "state"))
     for project in ("a", "b", "c"):
         (tmp_path / project).mkdir()
-        (tmp_path / project / "callyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n' if project != "c" else "")
+        (tmp_path / project / "callyard.toml").write_text(
+            f'[upstreams.shop]\nurl = "{authority.url}"\n' if project != "c" else ""
+        )
     monkeypatch.chdir(tmp_path / "a")
     assert callyard("login", "shop")[0] == 0
 

@@ -61,7 +61,7 @@ def test_help_that_was_asked_for_goes_to_stdout(callyard: Run) -> None:
         (["--qiet", "version"], "'--quiet'"),
     ],
 )
-def test_what_is_nearly_known_is_suggested(arguments: list[str], meant: str, callyard: Run) -> None:
+def test_a_similar_name_is_suggested(arguments: list[str], meant: str, callyard: Run) -> None:
     status, out, err = callyard(*arguments)
 
     assert (status, out) == (2, "")
@@ -101,7 +101,13 @@ def test_options_may_stand_between_arguments(shop: str, callyard: Run) -> None:
 def test_a_closed_pipe_is_no_traceback(arguments: list[str], shop: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", *arguments, "--quiet"]
+    program = [
+        sys.executable,
+        "-c",
+        "import sys; from callyard.cli import main; sys.exit(main())",
+        *arguments,
+        "--quiet",
+    ]
     done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, check=False)  # noqa: S603 - our own
     os.close(writer)
 
@@ -146,7 +152,15 @@ def test_a_log_that_nobody_reads_fails_nothing(write: Write) -> None:
     write(NOISY)
     reader, writer = os.pipe()
     os.close(reader)
-    program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", "call", "app.py", "make", "--json"]
+    program = [
+        sys.executable,
+        "-c",
+        "import sys; from callyard.cli import main; sys.exit(main())",
+        "call",
+        "app.py",
+        "make",
+        "--json",
+    ]
     done = subprocess.run(program, stdout=subprocess.PIPE, stderr=writer, check=False)  # noqa: S603 - our own
     os.close(writer)
 
@@ -154,8 +168,12 @@ def test_a_log_that_nobody_reads_fails_nothing(write: Write) -> None:
     assert b'"success":true' in done.stdout
 
 
-@pytest.mark.parametrize(("options", "numbers"), [((), "34"), (("-v",), "234"), (("-vv",), "1234"), (("--quiet",), "4")])
-def test_logs_go_to_stderr_at_the_level_asked_for(options: tuple[str, ...], numbers: str, write: Write, callyard: Run) -> None:
+@pytest.mark.parametrize(
+    ("options", "numbers"), [((), "34"), (("-v",), "234"), (("-vv",), "1234"), (("--quiet",), "4")]
+)
+def test_logs_go_to_stderr_at_the_level_asked_for(
+    options: tuple[str, ...], numbers: str, write: Write, callyard: Run
+) -> None:
     write(NOISY)
 
     status, out, err = callyard("call", "app.py", "make", *options)
@@ -196,10 +214,14 @@ def test_the_process_is_as_it_was_afterwards(shop: str, callyard: Run) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-@pytest.mark.parametrize("arguments", [["version"], ["demo"], ["list", "shop.py", "--json"], ["search", "orders", "shop.py"]])
+@pytest.mark.parametrize(
+    "arguments", [["version"], ["demo"], ["list", "shop.py", "--json"], ["search", "orders", "shop.py"]]
+)
 @pytest.mark.usefixtures("shop")
 def test_an_output_that_is_full_is_one_sentence(arguments: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run([sys.executable, "-m", "callyard", *arguments], stdout=full, stderr=subprocess.PIPE, check=False)  # noqa: S603 - our own
+        done = subprocess.run(  # noqa: S603 - our own
+            [sys.executable, "-m", "callyard", *arguments], stdout=full, stderr=subprocess.PIPE, check=False
+        )
 
     assert (done.returncode, done.stderr) == (1, b"callyard: The output cannot be written: No space left on device.\n")

@@ -31,7 +31,9 @@ def program(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def test_a_program_runs_against_a_yard_and_prints_its_value_last(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+def test_a_program_runs_against_a_yard_and_prints_its_value_last(
+    shop: str, callyard: Run, program: Callable[[str], str]
+) -> None:
     status, out, _ = callyard("code", program("print('first')\nlen(await tools.shop.list_orders())"), shop, *DEV)
     first, value = out.splitlines()
     assert (status, first) == (0, "first")
@@ -48,7 +50,9 @@ print('end', end='')
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_what_a_program_prints_is_written_as_it_is(flags: tuple[str, ...], shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+def test_the_output_of_a_program_is_written_unchanged(
+    flags: tuple[str, ...], shop: str, callyard: Run, program: Callable[[str], str]
+) -> None:
     _, out, error = callyard("code", program(PRINTS), shop, *DEV, *flags)
     printed = "x" * 600_000 + "\nab\n\n\nend"
     assert printed in error if flags else printed == out
@@ -59,8 +63,12 @@ def test_the_value_is_on_a_line_of_its_own(shop: str, callyard: Run, program: Ca
     assert out == "a\n5\n"
 
 
-def test_control_characters_of_a_program_do_not_reach_the_terminal(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
-    _, out, error = callyard("code", program("import sys\nprint('\\x1b[31m')\nprint('\\x1b]0;x\\x07', file=sys.stderr)"), shop, *DEV)
+def test_control_characters_of_a_program_do_not_reach_the_terminal(
+    shop: str, callyard: Run, program: Callable[[str], str]
+) -> None:
+    _, out, error = callyard(
+        "code", program("import sys\nprint('\\x1b[31m')\nprint('\\x1b]0;x\\x07', file=sys.stderr)"), shop, *DEV
+    )
     assert "\x1b" not in out
     assert "\x1b" not in error
 
@@ -72,7 +80,9 @@ def test_the_envelope_alone_is_on_stdout_with_json(shop: str, callyard: Run, pro
     assert "live" in error
 
 
-def test_a_mistake_in_a_program_has_its_exit_status_and_line(shop: str, callyard: Run, program: Callable[[str], str]) -> None:
+def test_a_mistake_in_a_program_has_its_exit_status_and_line(
+    shop: str, callyard: Run, program: Callable[[str], str]
+) -> None:
     status, out, _ = callyard("code", program("1\n1 / 0"), shop, *DEV, "--json")
     assert status == exit_status("code_error")
     assert json.loads(out)["error"]["details"]["line"] == 2
@@ -96,20 +106,24 @@ def test_an_unknown_backend_is_refused(shop: str, callyard: Run, program: Callab
     assert status == USAGE
 
 
-def test_every_backend_is_listed_with_the_reason_it_is_missing(callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_backend_is_listed_with_the_reason_it_is_missing(
+    callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path))
     status, out, _ = callyard("runtime", "list", "--json")
     probes = {probe["backend"]: probe for probe in json.loads(out)}
-    assert status == (0 if probes["monty"]["available"] else exit_status("runtime_unavailable"))
-    assert list(probes) == ["container", "bubblewrap", "wasm", "monty", "subprocess"]
-    assert [name for name, probe in probes.items() if probe["available"] and name != "monty"] == ["subprocess"]
+    assert status == exit_status("runtime_unavailable")
+    assert list(probes) == ["container", "bubblewrap", "wasm", "subprocess"]
+    assert [name for name, probe in probes.items() if probe["available"]] == ["subprocess"]
     assert all(probe["reason"] and probe["install"] for probe in probes.values() if not probe["available"])
     status, text, _ = callyard("runtime", "list")
     assert [line.split()[0] for line in text.splitlines() if not line.startswith(" ")] == list(probes)
 
 
-def test_an_image_is_not_built_without_an_engine(callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_not_built_without_an_engine(
+    callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path))
     status, _, _ = callyard("runtime", "build")
@@ -173,11 +187,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_program_in_a_shell_waits_for_an_approval_and_says_how_to_decide(project: Path) -> None:
     (project / "callyard.toml").write_text(SETTINGS % 600)
     with subprocess.Popen(  # noqa: S603 - our own program
-        [*COMMAND, "code", "p.py", "--allow-eval"], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "code", "p.py", "--allow-eval"],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as running:
         assert running.stderr is not None
-        told = next(line for line in running.stderr if "waits for approval" in line)
-        approval_id = told.partition("approve ")[2].partition("'")[0]
+        notice = next(line for line in running.stderr if "waits for approval" in line)
+        approval_id = notice.partition("approve ")[2].partition("'")[0]
         subprocess.run([*COMMAND, "approvals", "approve", approval_id], cwd=project, check=True, capture_output=True)  # noqa: S603 - our own
         out, _ = running.communicate()
     assert (running.returncode, out.splitlines()) == (0, ["before", "after", "wiped a"])
@@ -185,6 +203,8 @@ def test_a_program_in_a_shell_waits_for_an_approval_and_says_how_to_decide(proje
 
 def test_an_approval_that_expires_is_denied_to_a_program_in_a_shell(project: Path) -> None:
     (project / "callyard.toml").write_text(SETTINGS % 1)
-    done = subprocess.run([*COMMAND, "code", "p.py", "--allow-eval", "--json"], cwd=project, check=False, capture_output=True, text=True)  # noqa: S603 - our own program
+    done = subprocess.run(  # noqa: S603 - our own program
+        [*COMMAND, "code", "p.py", "--allow-eval", "--json"], cwd=project, check=False, capture_output=True, text=True
+    )
     error = json.loads(done.stdout)["error"]
     assert (error["code"], error["details"]["tool_error"]["code"]) == ("code_error", "approval_denied")

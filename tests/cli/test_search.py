@@ -127,25 +127,37 @@ def test_the_target_may_stand_in_the_file_of_settings(shop: str, write: Write, i
     assert (done.returncode, done.stdout.split("\t")[0]) == (0, "list_orders")
 
 
-NONE_SUCH = "callyard: There is no search strategy 'guessing'; there are 'bm25', 'hybrid', 'lexical'. It comes from '{}'.\n"
+NONE_SUCH = (
+    "callyard: There is no search strategy 'guessing'; there are 'bm25', 'hybrid', 'lexical'. It comes from '{}'.\n"
+)
 
 
-@pytest.mark.parametrize("command", [("search", "letters", "app.py"), ("call", "app.py", "write"), ("list", "app.py"), ("serve", "app.py")])
-def test_a_search_that_cannot_be_had_is_one_sentence_of_every_command(command: tuple[str, ...], write: Write, in_process: Process) -> None:
+@pytest.mark.parametrize(
+    "command", [("search", "letters", "app.py"), ("call", "app.py", "write"), ("list", "app.py"), ("serve", "app.py")]
+)
+def test_a_search_that_cannot_be_had_is_one_sentence_of_every_command(
+    command: tuple[str, ...], write: Write, in_process: Process
+) -> None:
     write("from callyard import Yard\nyard = Yard()\n")
 
     by_variable = in_process(*command, CALLYARD_SEARCH_STRATEGY="guessing")
     write('[search]\nstrategy = "guessing"\n', "callyard.toml")
     by_file = in_process(*command)
-    misspelt = in_process(*command, CALLYARD_SEARCH_NAME_WEIGTH="5")
+    misspelt = in_process(*command, CALLYARD_SEARCH_BM25_NAME_WEIGTH="5")
 
-    assert (by_variable.returncode, by_variable.stdout, by_variable.stderr) == (2, "", NONE_SUCH.format("CALLYARD_SEARCH_STRATEGY"))
+    assert (by_variable.returncode, by_variable.stdout, by_variable.stderr) == (
+        2,
+        "",
+        NONE_SUCH.format("CALLYARD_SEARCH_STRATEGY"),
+    )
     assert (by_file.returncode, by_file.stdout, by_file.stderr) == (2, "", NONE_SUCH.format("callyard.toml"))
     assert (misspelt.returncode, misspelt.stdout, misspelt.stderr.count("\n")) == (2, "", 1)
-    assert misspelt.stderr.endswith("Did you mean 'CALLYARD_SEARCH_NAME_WEIGHT'?\n")
+    assert misspelt.stderr.endswith("Did you mean 'CALLYARD_SEARCH_BM25_NAME_WEIGHT'?\n")
 
 
-def test_a_yard_without_metatools_says_the_same_of_a_search_that_cannot_be_had(write: Write, in_process: Process) -> None:
+def test_a_yard_without_metatools_says_the_same_of_a_search_that_cannot_be_had(
+    write: Write, in_process: Process
+) -> None:
     write("from callyard import Yard\nyard = Yard(metatools=False)\n")
 
     done = in_process("search", "letters", "app.py", CALLYARD_SEARCH_STRATEGY="guessing")
@@ -155,7 +167,8 @@ def test_a_yard_without_metatools_says_the_same_of_a_search_that_cannot_be_had(w
 
 def test_a_strategy_of_the_code_that_cannot_be_had_comes_from_nowhere_else(write: Write, in_process: Process) -> None:
     write(
-        "from callyard import Yard\nfrom callyard.search import SearchSettings\nyard = Yard(search=SearchSettings(strategy='guessing'))\n"
+        "from callyard import Yard\nfrom callyard.search import SearchSettings\nyard = "
+        "Yard(search=SearchSettings(strategy='guessing'))\n"
     )
 
     done = in_process("search", "letters", "app.py")
@@ -191,14 +204,14 @@ def test_a_terminal_shows_the_name_in_bold(shop: str, in_terminal: Terminal) -> 
 
 
 def test_the_operations_are_those_that_there_are() -> None:
-    choices = next(action.choices for action in make_parsers().commands["search"].actions if action.dest == "operation")
+    choices = next(action.choices for action in make_parsers()[1]["search"].actions if action.dest == "operation")
 
     assert list(choices or ()) == list(Operation)
 
 
 TOOLS = """
 {"id": "w", "name": "get_weather", "namespace": "sky", "description": "Say what the weather will be."}
-{"id": "b", "name": "list_bills", "description": "List bills.", "tags": null, "input_schema": {"type": "object"}, "more": 1}
+{"id": "b", "name":"list_bills", "description": "List bills.", "tags":null, "input_schema": {"type":"object"}, "more":1}
 """
 QUERIES = """
 {"id": "1", "query": "weather tomorrow", "relevant": ["w"]}
@@ -219,7 +232,18 @@ def test_json_is_one_object_with_every_measure(in_process: Process) -> None:
 
     measured = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
-    assert list(measured) == ["recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10", "build_s", "p50_ms", "p99_ms", "tools", "queries"]
+    assert list(measured) == [
+        "recall@1",
+        "recall@5",
+        "recall@10",
+        "mrr@10",
+        "ndcg@10",
+        "build_s",
+        "p50_ms",
+        "p99_ms",
+        "tools",
+        "queries",
+    ]
     assert (measured["recall@1"], measured["ndcg@10"], measured["tools"], measured["queries"]) == (1.0, 1.0, 2, 2)
 
 
@@ -247,22 +271,27 @@ def test_the_strategy_of_the_environment_holds_unless_one_is_named(in_process: P
     assert "'guessing'" in by_variable
     assert by_variable.endswith(" It comes from 'CALLYARD_SEARCH_STRATEGY'.\n")
     assert "comes from" not in in_process("eval", "search", *FILES, "--strategy", "guessing").stderr
-    assert in_process("eval", "search", *FILES, "--strategy", "bm25", CALLYARD_SEARCH_STRATEGY="guessing").returncode == 0
-    assert "must be a number" in in_process("eval", "search", *FILES, CALLYARD_SEARCH_FIT="much").stderr
+    assert (
+        in_process("eval", "search", *FILES, "--strategy", "bm25", CALLYARD_SEARCH_STRATEGY="guessing").returncode == 0
+    )
+    assert (
+        "must be a whole number" in in_process("eval", "search", *FILES, CALLYARD_SEARCH_BM25_TAG_WEIGHT="much").stderr
+    )
 
 
 @pytest.mark.usefixtures("files")
 def test_the_file_of_settings_counts_below_the_environment_and_the_flag(write: Write, in_process: Process) -> None:
     write('[search]\nstrategy = "guessing"\n', "callyard.toml")
-    write("[search]\nfit = 2\n", "other.toml")
-    write("[search]\nfit = 1.0\n", "strict.toml")
+    write("[search]\nbm25_name_weight = 101\n", "other.toml")
+    write('[search]\nstrategy = "bm25"\nbm25_name_weight = 0\nbm25_description_weight = 0\n', "strict.toml")
     write('{"query": "weather of the bills and much else", "relevant": ["w"]}\n', "queries.jsonl")
 
     by_file = in_process("eval", "search", *FILES)
     by_other = in_process("eval", "search", *FILES, "--config", "other.toml")
     by_missing = in_process("eval", "search", *FILES, "--config", "nowhere.toml")
     strict = in_process("eval", "search", *FILES, "--json", "--config", "strict.toml")
-    lenient = in_process("eval", "search", *FILES, "--json", "--config", "strict.toml", CALLYARD_SEARCH_FIT="0")
+    weight = {"CALLYARD_SEARCH_BM25_DESCRIPTION_WEIGHT": "1"}
+    lenient = in_process("eval", "search", *FILES, "--json", "--config", "strict.toml", **weight)
 
     assert (by_file.returncode, by_file.stdout, by_file.stderr.count("\n")) == (2, "", 1)
     assert "'guessing'" in by_file.stderr
@@ -294,7 +323,9 @@ def test_a_strategy_that_fails_is_one_sentence(name: str, bad_strategies: dict[s
         ("", QUERIES, "The file 'tools.jsonl' is empty."),
     ],
 )
-def test_what_cannot_be_read_is_named_with_file_and_line(tools: str, queries: str, said: str, write: Write, callyard: Run) -> None:
+def test_an_unreadable_line_is_named_with_its_file_and_number(
+    tools: str, queries: str, said: str, write: Write, callyard: Run
+) -> None:
     write(tools, "tools.jsonl")
     write(queries, "queries.jsonl")
 
@@ -312,7 +343,9 @@ def test_files_that_begin_with_the_mark_of_an_editor_are_read(callyard: Run) -> 
     assert callyard("eval", "search", *FILES, "--json")[0] == 0
 
 
-@pytest.mark.parametrize("line", [b'{"id": "\xff", "name": "a"}', b'{"id": "a", "name": "a", "input_schema": ' + b'{"a":' * 5000])
+@pytest.mark.parametrize(
+    "line", [b'{"id": "\xff", "name": "a"}', b'{"id": "a", "name": "a", "input_schema": ' + b'{"a":' * 5000]
+)
 @pytest.mark.usefixtures("files")
 def test_a_line_that_is_no_text_or_has_no_end_is_named_too(line: bytes, callyard: Run) -> None:
     Path("tools.jsonl").write_bytes(b"\n" + line)
@@ -325,7 +358,10 @@ def test_a_line_that_is_no_text_or_has_no_end_is_named_too(line: bytes, callyard
 
 @pytest.mark.usefixtures("files")
 def test_a_file_that_is_not_there_is_one_sentence(callyard: Run) -> None:
-    assert "The file 'nothing' cannot be read" in callyard("eval", "search", "--tools", "nothing", "--queries", "queries.jsonl")[2]
+    assert (
+        "The file 'nothing' cannot be read"
+        in callyard("eval", "search", "--tools", "nothing", "--queries", "queries.jsonl")[2]
+    )
 
 
 @pytest.mark.usefixtures("files")
@@ -337,7 +373,8 @@ def test_tools_that_nobody_can_find_are_counted(write: Write, callyard: Run) -> 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["eval"], ["eval", "search"], ["eval", "chains", *FILES], ["eval", "search", "--tools", "tools.jsonl"]]
+    "arguments",
+    [["eval"], ["eval", "search"], ["eval", "chains", *FILES], ["eval", "search", "--tools", "tools.jsonl"]],
 )
 @pytest.mark.usefixtures("files")
 def test_wrong_usage_is_status_2(arguments: list[str], callyard: Run) -> None:

@@ -22,7 +22,7 @@ from callyard.launch.serve import serve
 from callyard.launch.signals import run
 from callyard.model.spec import PublishError
 from callyard.transports import Address
-from callyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, Tokens, digest_of
+from callyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, ReplaceableAuthenticator, Tokens, digest_of
 from callyard.yard import Yard
 
 Run = Callable[..., tuple[int, str, str]]
@@ -47,7 +47,8 @@ def greet() -> str:
     return "hello"
 
 print("a print of the module")
-yard = Yard("app", tools=[greet], profiles=[Profile(name="readers", toolsets=(Toolset(name="q", operations=("query",)),))])
+readers = Profile(name="readers", toolsets=(Toolset(name="q", operations=("query",)),))
+yard = Yard("app", tools=[greet], profiles=[readers])
 if __name__ == "__main__":
     serve(yard, **eval(sys.argv[1]))
 """
@@ -57,15 +58,24 @@ HELLO: dict[str, Any] = {
     "method": "initialize",
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
 }
-GREET: dict[str, Any] = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "greet", "arguments": {}}}
-KEY = "ty_test"
+GREET: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "id": 2,
+    "method": "tools/call",
+    "params": {"name": "greet", "arguments": {}},
+}
+KEY = "cy_test"
 
 
 @contextmanager
-def begun(*arguments: str, program: tuple[str, ...] = ("-c", PROGRAM, "serve"), **environment: str) -> "Generator[subprocess.Popen[str]]":
+def begun(
+    *arguments: str, program: tuple[str, ...] = ("-c", PROGRAM, "serve"), **environment: str
+) -> "Generator[subprocess.Popen[str]]":
     command = [sys.executable, *program, *arguments]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}) as process:  # noqa: S603 - our own
+    with subprocess.Popen(  # noqa: S603 - our own
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}
+    ) as process:
         try:
             yield process
         finally:
@@ -119,7 +129,13 @@ class Served:
         self.calls: list[tuple[Yard, Serving, Authenticator | None]] = []
 
     def __call__(
-        self, yard: Yard, serving: Serving, authenticator: Authenticator | None, *, ready: Callable[[Any], None], **others: object
+        self,
+        yard: Yard,
+        serving: Serving,
+        authenticator: Authenticator | None,
+        *,
+        ready: Callable[[Any], None],
+        **others: object,
     ) -> None:
         self.calls.append((yard, serving, authenticator))
         run(self._serve(yard, ready))
@@ -146,7 +162,9 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callyard.launch.serve.is_own", bool)
 
 
-def test_over_stdio_stdout_holds_the_protocol_alone_and_the_end_of_input_ends_it(write: Write, in_process: Process) -> None:
+def test_over_stdio_stdout_holds_the_protocol_alone_and_the_end_of_input_ends_it(
+    write: Write, in_process: Process
+) -> None:
     write(APP)
     messages = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}, GREET]
     done = in_process("serve", "app.py", stdin="".join(json.dumps(message) + "\n" for message in messages))
@@ -161,7 +179,7 @@ def test_over_stdio_stdout_holds_the_protocol_alone_and_the_end_of_input_ends_it
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_over_http_it_serves_until_it_is_told_to_end(number: signal.Signals, status: int, write: Write) -> None:
+def test_over_http_it_serves_until_a_signal_ends_it(number: signal.Signals, status: int, write: Write) -> None:
     write(APP)
     with begun("app.py", "--transport", "http", "--port", "0") as process:
         address = address_of(process)
@@ -218,7 +236,10 @@ def test_others_are_not_served_without_authentication(write: Write, callyard: Ru
         (["app.py", "--json-response"], "'--json-response' needs '--transport http'"),
         (["app.py", "--transport", "sse", "--stateless"], "'--stateless' needs '--transport http': 'sse' ignores it."),
         (["app.py", "--metrics"], "'--metrics' needs '--transport http'"),
-        (["app.py", "--transport", "sse", "--access-log", "x"], "'--access-log' needs '--transport http': 'sse' ignores it."),
+        (
+            ["app.py", "--transport", "sse", "--access-log", "x"],
+            "'--access-log' needs '--transport http': 'sse' ignores it.",
+        ),
         (["app.py", "--audit-log", "app.py/x"], "app.py' cannot be used: File exists."),
         (["app.py", "--transport", "http", "--workers", "2", "--stateless", "--metrics"], "'metrics' needs one worker"),
         (["app.py", "--reload"], "'--reload' needs '--transport http'"),
@@ -231,7 +252,7 @@ def test_others_are_not_served_without_authentication(write: Write, callyard: Ru
         (["app.py", "--stateles"], "Did you mean '--stateless'?"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(arguments: list[str], said: str, write: Write, callyard: Run) -> None:
+def test_an_impossible_setting_is_one_sentence(arguments: list[str], said: str, write: Write, callyard: Run) -> None:
     write(APP)
     status, out, err = callyard("serve", *arguments)
 
@@ -240,7 +261,18 @@ def test_what_cannot_be_is_one_sentence(arguments: list[str], said: str, write: 
 
 
 def test_flags_reach_the_server(served: Served, callyard: Run) -> None:
-    flags = ["--transport", "http", "--host", "::1", "--port", "1", "--stateless", "--json-response", "--session-timeout", "2"]
+    flags = [
+        "--transport",
+        "http",
+        "--host",
+        "::1",
+        "--port",
+        "1",
+        "--stateless",
+        "--json-response",
+        "--session-timeout",
+        "2",
+    ]
     more = ["--tls-cert", "c", "--tls-key", "k", "--workers", "3", "--socket", "s"]
 
     assert callyard("serve", "app.py", *flags, *more)[0] == 0
@@ -258,7 +290,9 @@ def test_flags_reach_the_server(served: Served, callyard: Run) -> None:
     )
 
 
-def test_what_was_set_reaches_the_yard_and_the_rest_stays_as_its_code_has_it(served: Served, write: Write, callyard: Run) -> None:
+def test_settings_reach_the_yard_and_the_others_stay_as_in_its_code(
+    served: Served, write: Write, callyard: Run
+) -> None:
     write(
         APP.replace("tools=[greet],", "tools=[greet], limits=Limits(timeout=7, depth=3), allow_eval=True,").replace(
             "import Pro", "import Limits, Pro"
@@ -281,7 +315,13 @@ def test_what_was_set_reaches_the_yard_and_the_rest_stays_as_its_code_has_it(ser
 
 
 @pytest.mark.parametrize(("flag", "allowed"), [("--allow-eval", True), ("--no-allow-eval", False)])
-def test_eval_tools_are_allowed_as_the_flag_says(flag: str, allowed: bool, served: Served, write: Write, callyard: Run) -> None:  # noqa: FBT001 - the value under test
+def test_eval_tools_are_allowed_as_the_flag_says(
+    flag: str,
+    allowed: bool,  # noqa: FBT001 - the value under test
+    served: Served,
+    write: Write,
+    callyard: Run,
+) -> None:
     write("allow_eval = true", "callyard.toml")
 
     assert callyard("serve", "app.py", flag)[0] == 0
@@ -293,14 +333,22 @@ def test_eval_tools_are_allowed_as_the_flag_says(flag: str, allowed: bool, serve
     [
         (f"api_keys = [{{name = 'ci', digest = '{digest_of(KEY)}'}}]", ApiKeys),
         ("issuer = 'https://example.com'\naudience = 'yard'", Tokens),
-        (f"issuer = 'https://example.com'\naudience = 'yard'\napi_keys = [{{name = 'ci', digest = '{digest_of(KEY)}'}}]", AnyOf),
+        (
+            (
+                "issuer = 'https://example.com'\naudience = 'yard'\napi_keys = "
+                f"[{{name = 'ci', digest = '{digest_of(KEY)}'}}]"
+            ),
+            AnyOf,
+        ),
     ],
 )
 def test_authentication_becomes_a_guard(auth: str, kind: type, served: Served, write: Write, callyard: Run) -> None:
     write(f"[auth]\n{auth}", "callyard.toml")
 
     assert callyard("serve", "app.py", "--transport", "http")[0] == 0
-    assert isinstance(served.calls[0][2], kind)
+    guard = served.calls[0][2]
+    assert isinstance(guard, ReplaceableAuthenticator)
+    assert isinstance(guard.current, kind)
     assert callyard("serve", "app.py", "--transport", "stdio")[0] == 0
     assert served.calls[1][2] is None
 
@@ -312,18 +360,26 @@ def test_authentication_becomes_a_guard(auth: str, kind: type, served: Served, w
         ("identity_claim = 'email'", "accepts nobody"),
         ("scopes = ['a']", "'issuer'"),
         ("issuer = 'https://example.com'", "'audience'"),
-        ("api_keys = [{name = 'ci', digest = 'ty_secret'}]", "'sha256:'"),
-        (f"api_keys = [{{name = 'ci', digest = '{digest_of(KEY)}', profile = 'nobody'}}]", "There is no profile 'nobody'."),
-        ("issuer = 'https://example.com'\naudience = 'yard'\nprofiles = {'*' = 'nobody'}", "There is no profile 'nobody'."),
+        ("api_keys = [{name = 'ci', digest = 'cy_secret'}]", "'sha256:'"),
+        (
+            f"api_keys = [{{name = 'ci', digest = '{digest_of(KEY)}', profile = 'nobody'}}]",
+            "There is no profile 'nobody'.",
+        ),
+        (
+            "issuer = 'https://example.com'\naudience = 'yard'\nprofiles = {'*' = 'nobody'}",
+            "There is no profile 'nobody'.",
+        ),
     ],
 )
-def test_authentication_that_cannot_work_is_refused(auth: str, said: str, served: Served, write: Write, callyard: Run) -> None:
+def test_authentication_that_cannot_work_is_refused(
+    auth: str, said: str, served: Served, write: Write, callyard: Run
+) -> None:
     write(f"[auth]\n{auth}", "callyard.toml")
     status, _, err = callyard("serve", "app.py", "--transport", "http")
 
     assert (status, served.calls) == (2, [])
     assert said in err
-    assert "ty_secret" not in err
+    assert "cy_secret" not in err
 
 
 @pytest.mark.parametrize(
@@ -335,7 +391,11 @@ def test_authentication_that_cannot_work_is_refused(auth: str, said: str, served
         (ExceptionGroup("many", [ExceptionGroup("more", [ValueError("Inside.")])]), [], "Inside."),
         (OSError(errno.EADDRINUSE, "In use"), [], "Port 8321 of '127.0.0.1' is in use."),
         (OSError(errno.EADDRINUSE, "In use"), ["--socket", "s"], "The socket 's' cannot be listened on: In use."),
-        (OSError(errno.EACCES, "Not allowed"), ["--port", "80"], "The port 80 of '127.0.0.1' cannot be listened on: Not allowed."),
+        (
+            OSError(errno.EACCES, "Not allowed"),
+            ["--port", "80"],
+            "The port 80 of '127.0.0.1' cannot be listened on: Not allowed.",
+        ),
         (OSError("strange."), [], "cannot be listened on: strange."),
         (FileNotFoundError(errno.ENOENT, "Nowhere", "c.pem"), [], "The file 'c.pem' cannot be used: Nowhere."),
         (
@@ -346,7 +406,9 @@ def test_authentication_that_cannot_work_is_refused(auth: str, said: str, served
     ],
 )
 @pytest.mark.usefixtures("ours")
-def test_why_it_cannot_be_served_is_one_sentence(error: Exception, flags: list[str], said: str, served: Served, callyard: Run) -> None:
+def test_why_it_cannot_be_served_is_one_sentence(
+    error: Exception, flags: list[str], said: str, served: Served, callyard: Run
+) -> None:
     served.error = error
     status, _, err = callyard("serve", "app.py", "--transport", "http", *flags)
 
@@ -354,9 +416,10 @@ def test_why_it_cannot_be_served_is_one_sentence(error: Exception, flags: list[s
     assert said in err.splitlines()[-1]
 
 
-def test_a_failure_of_the_yard_itself_is_told_with_its_place(write: Write, callyard: Run) -> None:
+def test_a_failure_of_the_yard_itself_is_reported_with_its_place(write: Write, callyard: Run) -> None:
     fails = (
-        "from contextlib import asynccontextmanager\n\n@asynccontextmanager\nasync def fail(yard):\n    raise ValueError('no')\n    yield\n"
+        "from contextlib import asynccontextmanager\n\n"
+        "@asynccontextmanager\nasync def fail(yard):\n    raise ValueError('no')\n    yield\n"
     )
     write(fails + APP.replace("tools=[greet],", "tools=[greet], lifespan=fail,"))
     status, _, err = callyard("serve", "app.py")
@@ -390,33 +453,45 @@ def test_quiet_says_nothing(write: Write, in_process: Process) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--transport", "http", "--port", "0"], ["\x1b[32mhttp://127.0.0.1:", "claude mcp add --transport http app http://127.0.0.1:"]),
-        (["--profile", "readers", "--no-allow-eval"], ["over stdio", " -- ", "app.py --profile readers --no-allow-eval"]),
+        (
+            ["--transport", "http", "--port", "0"],
+            ["\x1b[32mhttp://127.0.0.1:", "claude mcp add --transport http app http://127.0.0.1:"],
+        ),
+        (
+            ["--profile", "readers", "--no-allow-eval"],
+            ["over stdio", " -- ", "app.py --profile readers --no-allow-eval"],
+        ),
     ],
 )
-def test_a_person_is_told_how_to_connect(arguments: list[str], expected: list[str], write: Write) -> None:
+def test_a_terminal_shows_how_to_connect(arguments: list[str], expected: list[str], write: Write) -> None:
     path = write(APP)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", PROGRAM, "serve", "app.py", *arguments]
     plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**plain, "TERM": "xterm"}) as process:  # noqa: S603 - our own
+    with subprocess.Popen(  # noqa: S603 - our own
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**plain, "TERM": "xterm"}
+    ) as process:
         os.close(theirs)
-        told = ""
-        while "Any MCP client" not in told:
-            told += os.read(ours, 4096).decode()
+        shown = ""
+        while "Any MCP client" not in shown:
+            shown += os.read(ours, 4096).decode()
         process.send_signal(signal.SIGINT)
     os.close(ours)
 
     assert process.returncode == 130
-    assert all(text in told for text in expected)
-    assert " serving yard=" not in told
-    assert str(path) in told or "http" in arguments
+    assert all(text in shown for text in expected)
+    assert " serving yard=" not in shown
+    assert str(path) in shown or "http" in arguments
 
 
-def test_a_client_starts_the_same_from_anywhere(served: Served, write: Write, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_starts_the_same_from_anywhere(
+    served: Served, write: Write, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands: list[list[str]] = []
 
-    def note(yard: Yard, config: object, terminal: object, *, command: Callable[[], list[str]], **others: object) -> None:
+    def note(
+        yard: Yard, config: object, terminal: object, *, command: Callable[[], list[str]], **others: object
+    ) -> None:
         commands.append(command())
 
     monkeypatch.setattr("callyard.cli.serve.serve_configured", note)
@@ -438,10 +513,15 @@ def test_a_client_starts_the_same_from_anywhere(served: Served, write: Write, ca
 
 def test_serving_over_stdio_loads_nothing_that_is_for_http(write: Write) -> None:
     write(APP)
-    code = "import sys; from callyard.cli import main; main(['serve', 'app.py', '-q']); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)  # noqa: S603 - our own
+    code = (
+        "import sys; from callyard.cli import main; "
+        "main(['serve', 'app.py', '-q']); print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(  # noqa: S603 - our own
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
 
-    assert {"uvicorn", "jwt", "pydantic", "callyard.transports.auth"}.isdisjoint(done.stderr.split())
+    assert {"uvicorn", "jwt", "pydantic", "callyard.transports.http"}.isdisjoint(done.stderr.split())
 
 
 def test_a_program_is_a_server(write: Write) -> None:
@@ -458,8 +538,6 @@ def test_a_program_is_a_server(write: Write) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ("{'prot': 1}", "There is no setting 'prot'. Did you mean 'port'?"),
-        ("{'target': 'app.py'}", "There is no setting 'target'."),
         ("{'port': '1'}", "'port' must be a whole number."),
         ("{'transport': 'pigeon'}", "There is no transport 'pigeon'."),
         ("{'config': 'nowhere.toml'}", "'nowhere.toml'"),
@@ -472,6 +550,13 @@ def test_a_program_that_serves_wrongly_ends_with_one_sentence(settings: str, sai
     assert done.returncode == 2
     assert done.stderr.startswith("callyard: ")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("name", ["prot", "target"])
+def test_a_program_gives_serve_no_argument_that_it_does_not_have(name: str) -> None:
+    given: dict[str, Any] = {name: "app.py"}
+    with pytest.raises(TypeError, match=name):
+        serve(Yard(), **given)
 
 
 def test_a_program_brings_its_own_guard_and_logging(served: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -494,9 +579,13 @@ def test_ctrl_c_ends_a_program_with_its_status(served: Served) -> None:
     assert ended.value.code == 130
 
 
-def test_headers_that_go_on_to_an_upstream_are_not_shown_to_handlers(served: Served, write: Write, callyard: Run) -> None:
+def test_headers_that_go_on_to_an_upstream_are_not_shown_to_handlers(
+    served: Served, write: Write, callyard: Run
+) -> None:
     write(
-        '[serve]\nrequest_headers = ["X-Trace"]\n[upstreams.a]\nurl = "http://127.0.0.1:9"\nforward_headers = ["Authorization"]\n', "t.toml"
+        '[serve]\nrequest_headers = ["X-Trace"]\n[upstreams.a]\nurl = "http://127.0.0.1:9"\nforward_headers = '
+        '["Authorization"]\n',
+        "t.toml",
     )
     assert callyard("serve", "t.toml")[0] == 0
 

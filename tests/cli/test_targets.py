@@ -36,7 +36,9 @@ def test_an_attribute_of_a_file_is_a_target(write: Write, callyard: Run) -> None
     assert (status, out) == (0, "ping\tcommand\tother\tAnswer.\n")
 
 
-def test_an_attribute_of_a_module_in_this_folder_is_a_target(write: Write, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attribute_of_a_module_in_this_folder_is_a_target(
+    write: Write, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(ONE, "a_module_of_this_test.py")
     monkeypatch.delitem(sys.modules, "a_module_of_this_test", raising=False)
 
@@ -49,7 +51,9 @@ def test_a_dotted_attribute_is_a_target(write: Write, callyard: Run) -> None:
     assert callyard("list", "app.py:Holder.inner")[1] == "ping\tcommand\tinner\tAnswer.\n"
 
 
-def test_what_lies_beside_a_file_can_be_imported(write: Write, callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_beside_a_file_can_be_imported(
+    write: Write, callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "inner").mkdir()
     write("TEXT = 'beside'\n", "inner/lies_beside.py")
     write("import lies_beside\nfrom callyard import Yard\nyard = Yard(lies_beside.TEXT)\n", "inner/app.py")
@@ -121,7 +125,9 @@ def test_a_target_that_is_none_is_one_line_and_status_2(target: str, named: str,
         ("raise ValueError\n", 1, "ValueError"),
     ],
 )
-def test_a_module_that_fails_is_named_with_file_line_and_cause(text: str, line: int, kind: str, write: Write, callyard: Run) -> None:
+def test_a_module_that_fails_is_named_with_file_line_and_cause(
+    text: str, line: int, kind: str, write: Write, callyard: Run
+) -> None:
     write(text)
 
     status, out, err = callyard("list", "app.py")
@@ -140,7 +146,9 @@ def test_the_place_is_that_of_the_module_which_failed(write: Write, callyard: Ru
     assert "'fails_beside.py', line 3: here." in callyard("list", "app.py")[2]
 
 
-def test_the_place_of_a_file_elsewhere_is_its_whole_path(write: Write, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_a_file_elsewhere_is_its_whole_path(
+    write: Write, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write("1 / 0\n")
     monkeypatch.chdir("/usr")
 
@@ -222,7 +230,7 @@ def test_a_yard_that_does_not_close_well_has_answered_before(write: Write, cally
     assert "'app.py', line 13: gone." in err
 
 
-def test_what_a_module_prints_does_not_mix_with_data(write: Write, callyard: Run) -> None:
+def test_the_output_of_a_module_does_not_mix_with_data(write: Write, callyard: Run) -> None:
     write(f"print('loading')\n{ONE}")
 
     assert callyard("list", "app.py") == (0, "ping\tcommand\tyard\tAnswer.\n", "loading\n")

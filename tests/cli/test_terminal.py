@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard.cli.demo import outline
 from callyard.cli.terminal import Painted, Terminal, cut, width_of
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "width", "shown"),
     [
         ("abc", 3, "abc"),
@@ -58,10 +59,12 @@ def test_the_width_can_be_given(given: str, columns: int, monkeypatch: pytest.Mo
 
 
 def lines(value: Any, width: int) -> list[str]:
-    return ["".join(part.text if isinstance(part, Painted) else part for part in line) for line in outline(value, width)]
+    return [
+        "".join(part.text if isinstance(part, Painted) else part for part in line) for line in outline(value, width)
+    ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "shown"),
     [
         (5, ["5"]),
@@ -82,7 +85,10 @@ def lines(value: Any, width: int) -> list[str]:
             {"items": [{"name": "one", "text": "quite a long one for this line"}]},
             ["items:", "  - name: one", "    text: quite a long", "          one for this", "          line"],
         ),
-        ({"numbers": [10_000, 20_000, 30_000, 40_000, 50_000]}, ["numbers: [10000, 20000,", "         30000, 40000,", "         50000]"]),
+        (
+            {"numbers": [10_000, 20_000, 30_000, 40_000, 50_000]},
+            ["numbers: [10000, 20000,", "         30000, 40000,", "         50000]"],
+        ),
     ],
 )
 def test_a_value_is_laid_out_to_be_read(value: Any, shown: list[str]) -> None:

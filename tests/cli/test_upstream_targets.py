@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +10,9 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+
+from callyard.launch.errors import exit_status
+from callyard.transports.auth import digest_of
 
 Run = Callable[..., tuple[int, str, str]]
 Write = Callable[..., Path]
@@ -24,7 +28,17 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def yard_file(shop: str, write: Write) -> str:
     """Write a file whose only upstream is the shop beside it."""
-    return write(f"[upstreams.shop]\ncommand = {PYTHON}\nargs = ['-m', 'callyard', 'serve', '{shop}', '--quiet']\n", "callyard.toml").name
+    return write(
+        f"[upstreams.shop]\ncommand = {PYTHON}\nargs = ['-m', 'callyard', 'serve', '{shop}', '--quiet']\n",
+        "callyard.toml",
+    ).name
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def names(out: str) -> list[str]:
@@ -54,7 +68,7 @@ def with_a_hanging_one(yard_file: str) -> None:
         file.write(f"[upstreams.hangs]\ncommand = {PYTHON}\nargs = ['-c', 'import time; time.sleep(600)']\n{slow}")
 
 
-def test_who_wants_one_tool_waits_for_no_other_upstream(yard_file: str, callyard: Run) -> None:
+def test_a_call_of_one_tool_waits_for_no_other_upstream(yard_file: str, callyard: Run) -> None:
     with_a_hanging_one(yard_file)
 
     assert callyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
@@ -62,28 +76,30 @@ def test_who_wants_one_tool_waits_for_no_other_upstream(yard_file: str, callyard
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["search_tools", "query=answer with the arguments"], "shop__echo"),
         (["run_tool", "tool_id=shop__echo", 'arguments={"text": "hello"}'], "hello"),
     ],
 )
-def test_who_runs_a_tool_about_tools_waits_for_those_it_is_about(
-    arguments: list[str], told: str, yard_file: str, callyard: Run, monkeypatch: pytest.MonkeyPatch
+def test_a_metatool_waits_for_the_upstreams_that_it_is_about(
+    arguments: list[str], expected: str, yard_file: str, callyard: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("callyard.yard._READY_S", 0)  # it is open before any upstream is there
     status, out, _ = callyard("call", yard_file, *arguments, "--json")
 
-    assert (status, told in out) == (0, True)
+    assert (status, expected in out) == (0, True)
 
 
-def test_who_describes_a_tool_about_tools_waits_for_nobody(yard_file: str, callyard: Run) -> None:
+def test_a_description_of_a_metatool_waits_for_no_upstream(yard_file: str, callyard: Run) -> None:
     with_a_hanging_one(yard_file)
 
     assert callyard("describe", yard_file, "search_tools")[0] == 0
 
 
-def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_list_names_the_upstreams_that_it_waits_for(
+    yard_file: str, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     callyard("list", yard_file, "--wait")
     with_a_hanging_one(yard_file)
     monkeypatch.setattr("callyard.cli.targets._SILENT_S", 0.01)
@@ -94,14 +110,16 @@ def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, call
     assert (status, "'hangs' …" in err) == (0, True)
 
 
-def test_who_lists_an_address_where_nobody_is_is_told_why_there_is_nothing(callyard: Run) -> None:
+def test_a_list_of_an_address_without_a_server_says_why_it_is_empty(callyard: Run) -> None:
     status, out, err = callyard("list", "http://127.0.0.1:1/mcp")
 
-    assert (status, out) == (2, "")
+    assert (status, out) == (exit_status("upstream_unavailable"), "")
     assert "offers nothing for now. " in err
 
 
-def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_listed(yard_file: str, callyard: Run) -> None:
+def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_listed(
+    yard_file: str, callyard: Run
+) -> None:
     with Path(yard_file).open("a") as file:
         file.write("[upstreams.gone]\nurl = 'http://127.0.0.1:1/mcp'\n")
     status, out, err = callyard("list", yard_file, "--wait")
@@ -123,7 +141,9 @@ def test_packs_and_profiles_of_the_file_hold(yard_file: str, callyard: Run, writ
 
 def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str, callyard: Run, write: Write) -> None:
     write(
-        'from callyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard("own", tools=[look])\n', "own.py"
+        'from callyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard("own", '
+        "tools=[look])\n",
+        "own.py",
     )
     status, out, _ = callyard("list", "own.py", "--wait")
 
@@ -132,7 +152,11 @@ def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str,
 
 
 def test_a_clients_file_is_a_target(shop: str, callyard: Run, write: Write) -> None:
-    server = {"command": sys.executable, "args": ["-m", "callyard", "serve", shop, "--quiet"], "callyard": {"tools": ["echo"]}}
+    server = {
+        "command": sys.executable,
+        "args": ["-m", "callyard", "serve", shop, "--quiet"],
+        "callyard": {"tools": ["echo"]},
+    }
     write(json.dumps({"mcpServers": {"Shop": server}}), "mcp.json")
     status, out, err = callyard("list", "mcp.json", "--wait")
 
@@ -158,6 +182,71 @@ def test_an_address_is_a_target_whose_tools_keep_their_names(address: str, cally
     assert "hello" in out
 
 
+@pytest.fixture
+def guarded(shop: str, write: Write, tmp_path: Path) -> Generator[str]:
+    """Serve the shop over HTTP to the owner of the key 'cy_ada', and return where."""
+    config = write(f"[auth]\napi_keys = [{{name = 'ada', digest = '{digest_of('cy_ada')}'}}]\n", "server.toml")
+    program = [sys.executable, "-m", "callyard", "serve", shop, "--config", str(config)]
+    program += ["--transport", "http", "--port", "0"]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=os.environ) as server:  # noqa: S603 - our own
+        assert server.stderr is not None
+        yield server.stderr.readline().rpartition("address=")[2].strip()
+        server.terminate()
+
+
+CALL = ("call", "echo", "text=hello", "--json")
+BACKGROUND = ("call", "echo", "text=hello", "--background", "--json")
+COMMANDS = [CALL, BACKGROUND, ("describe", "echo"), ("list",), ("manifest",)]
+
+
+def test_every_command_takes_credentials_for_a_url(
+    guarded: str, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = {
+        "key": ["--key", "cy_ada"],
+        "header": ["--header", "X-API-Key: cy_ada"],
+        "bearer": ["--header", "authorization:Bearer cy_ada"],
+        "variable": [],
+    }
+    failed: list[tuple[str, str, str]] = []
+    for command, *arguments in COMMANDS:
+        for way, flags in ways.items():
+            monkeypatch.setenv("CALLYARD_KEY", "cy_ada" if way == "variable" else "cy_wrong")
+            status, out, err = callyard(command, guarded, *arguments, *flags)
+            if status != 0 or ("echo" not in out and "job_id" not in out and "hello" not in out):
+                failed.append((command, way, out + err))
+
+    assert callyard("search", "echo", guarded, "--key", "cy_ada")[0] == 0
+    assert failed == []
+
+
+def test_refused_credentials_are_unauthenticated_and_nobody_there_is_unavailable(
+    guarded: str, callyard: Run, unused_port: int
+) -> None:
+    nobody = f"http://127.0.0.1:{unused_port}/mcp"
+    failed: list[tuple[str, ...]] = []
+    for command, *arguments in COMMANDS:
+        for address, flags, code in (
+            (guarded, [], "unauthenticated"),
+            (guarded, ["--key", "cy_wrong"], "unauthenticated"),
+            (nobody, [], "upstream_unavailable"),
+        ):
+            status, out, err = callyard(command, address, *arguments, *flags)
+            is_reported = f'"code":"{code}"' in out.replace(" ", "") if "--json" in arguments else bool(out + err)
+            if status != exit_status(code) or not is_reported or "tool_not_found" in out:  # pyright: ignore[reportArgumentType] - a code
+                failed.append((command, code, str(status), out + err))
+
+    assert failed == []
+
+
+def test_credentials_are_for_urls_alone(shop: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLYARD_KEY", "cy_ada")
+
+    assert callyard("list", shop)[0] == 0
+    for flags in (["--key", "cy_ada"], ["--header", "X-API-Key:cy_ada"], ["--header", "nothing"]):
+        assert callyard("list", shop, *flags)[0] == 2
+
+
 @pytest.mark.parametrize("command", [["list"], ["serve"], ["search", "words"]])
 def test_nothing_at_all_is_no_yard(command: list[str], callyard: Run, write: Write) -> None:
     write("[limits]\ndepth = 2", "callyard.toml")
@@ -175,8 +264,12 @@ def test_nothing_at_all_is_no_yard(command: list[str], callyard: Run, write: Wri
         ("[upstreams.yard]\ncommand = 'a'", "Two providers are named 'yard'"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(text: str, said: str, callyard: Run, write: Write) -> None:
-    write('from callyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard(tools=[look])\n', "own.py")
+def test_a_wrong_target_is_reported_before_anything_starts(text: str, said: str, callyard: Run, write: Write) -> None:
+    write(
+        'from callyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = '
+        "Yard(tools=[look])\n",
+        "own.py",
+    )
     write(text, "callyard.toml")
     status, _, err = callyard("list", "own.py")
 
@@ -190,7 +283,7 @@ def test_an_upstream_that_is_switched_off_needs_nothing(callyard: Run, write: Wr
     assert callyard("list", "--quiet") == (0, "", "")
 
 
-def test_a_secret_that_everybody_can_read_is_told_unless_nobody_wants_to_hear(yard_file: str, callyard: Run, write: Write) -> None:
+def test_a_secret_that_everybody_can_read_is_reported_unless_quiet(yard_file: str, callyard: Run, write: Write) -> None:
     write("hush", "token").chmod(0o644)
     write(Path(yard_file).read_text() + "env = {TOKEN = 'secretref:file:token'}\n", "callyard.toml")
 
@@ -210,7 +303,7 @@ def test_without_a_home_the_place_must_be_named(yard_file: str, callyard: Run, m
     def homeless(*_: object) -> Path:
         raise OSError(2, "There is no home directory")
 
-    monkeypatch.setattr("callyard.yard.find_state_dir", homeless)
+    monkeypatch.setattr("callyard.providers.upstream.find_state_dir", homeless)
     status, _, err = callyard("list", yard_file)
 
     assert status == 2
@@ -231,7 +324,9 @@ def test_lists_do_not_wait_for_one_that_hangs(command: list[str], yard_file: str
 
 @pytest.mark.parametrize("name", ["nothing_like_it", "shop__nothing_like_it"])
 @pytest.mark.parametrize("command", ["call", "describe"])
-def test_a_tool_that_does_not_exist_is_unknown_although_an_upstream_hangs(command: str, name: str, yard_file: str, callyard: Run) -> None:
+def test_a_tool_that_does_not_exist_is_unknown_although_an_upstream_hangs(
+    command: str, name: str, yard_file: str, callyard: Run
+) -> None:
     callyard("list", "--wait")
     with_a_hanging_one(yard_file)
     started = time.monotonic()

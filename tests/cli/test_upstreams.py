@@ -20,7 +20,9 @@ from callyard.providers.upstream.provider import Upstream, make_upstream
 
 Run = Callable[..., tuple[int, str, str]]
 BAD: Final = Path(__file__).parent.parent / "providers" / "upstream" / "servers" / "bad_server.py"
-NO_HOME: Final = "callyard: The state directory cannot be used: There is no home directory. Set another with 'state_dir'.\n"
+NO_HOME: Final = (
+    "callyard: The state directory cannot be used: There is no home directory. Set another with 'state_dir'.\n"
+)
 FILE: Final = f"""
 [upstreams.good]
 command = {json.dumps(sys.executable)}
@@ -56,7 +58,7 @@ def use(folder: Path, **more: object) -> None:
 
 
 @pytest.mark.usefixtures("state")
-def test_what_nobody_uses_is_cold_and_what_is_switched_off_stopped(callyard: Run) -> None:
+def test_an_unused_upstream_is_cold_and_a_disabled_one_is_stopped(callyard: Run) -> None:
     status, out, err = callyard("upstreams")
 
     assert (status, err) == (0, "")
@@ -67,16 +69,19 @@ def test_what_nobody_uses_is_cold_and_what_is_switched_off_stopped(callyard: Run
     )
 
 
-def test_what_a_yard_uses_is_as_that_yard_says(state: Path, callyard: Run) -> None:
+def test_the_state_of_an_upstream_in_use_is_the_one_that_its_yard_reports(state: Path, callyard: Run) -> None:
     use(state, withheld=2, warned=1)
     assert callyard("upstreams")[1].splitlines()[0] == "good\tready\t9 (2 withheld, 1 changed)\t1.2 ms\t2 h ago\t"
 
     use(state, last_error="It died.", seen=time.time())
-    assert callyard("upstreams")[1].splitlines()[0] == "good\tready\t9\t1.2 ms\t0 s ago\tOnce: It died. See 'callyard logs good'."
+    assert (
+        callyard("upstreams")[1].splitlines()[0]
+        == "good\tready\t9\t1.2 ms\t0 s ago\tOnce: It died. See 'callyard logs good'."
+    )
 
 
 @pytest.mark.parametrize("change", [{"yard_pid": 2**22 + 1}, {"state": "stopped"}])
-def test_what_a_yard_said_that_is_gone_does_not_count(state: Path, callyard: Run, change: dict[str, object]) -> None:
+def test_the_state_of_a_yard_that_is_gone_does_not_count(state: Path, callyard: Run, change: dict[str, object]) -> None:
     use(state, **change)
 
     assert callyard("upstreams")[1].startswith("good\tcold")
@@ -108,7 +113,9 @@ def test_a_check_that_finds_nothing_wrong_ends_well(state: Path, callyard: Run) 
     assert callyard("upstreams", "--check")[0] == 0
 
 
-def test_a_check_waits_for_one_that_its_yard_starts_meanwhile(state: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_waits_for_one_that_its_yard_starts_meanwhile(
+    state: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def make_hasty(*given: Any, **more: Any) -> Upstream:
         made = make_upstream(*given, **more)
         made._interval = 0.001  # pyright: ignore[reportPrivateUsage] - it looks at what is stale almost at once
@@ -152,7 +159,11 @@ def test_a_restart_leaves_word_for_the_yard_that_uses_it(state: Path, callyard: 
 
 @pytest.mark.usefixtures("state")
 def test_a_restart_of_what_nobody_uses_or_knows_is_refused(callyard: Run) -> None:
-    assert callyard("restart", "good") == (2, "", "callyard: No running yard uses 'good', so there is nothing to restart.\n")
+    assert callyard("restart", "good") == (
+        2,
+        "",
+        "callyard: No running yard uses 'good', so there is nothing to restart.\n",
+    )
     assert callyard("restart", "goood") == (2, "", "callyard: There is no upstream 'goood'. Did you mean 'good'?\n")
     assert callyard("restart", "xyz") == (2, "", "callyard: There is no upstream 'xyz'.\n")
 
@@ -179,7 +190,7 @@ def test_the_last_lines_are_printed(callyard: Run) -> None:
     assert [line.partition(" ")[2] for line in out.splitlines()] == ["stderr notes 148", "stderr notes 149"]
 
 
-def test_what_moves_the_cursor_is_shown_and_not_sent(state_logs: Path, callyard: Run) -> None:
+def test_control_characters_are_shown_and_not_sent_to_the_terminal(state_logs: Path, callyard: Run) -> None:
     log = ProcessLog(log_path(project_dir(state_logs, find_project()), "files"))
     log.feed(b"\x1b[2Jcleared\n")
     log.close()
@@ -187,7 +198,9 @@ def test_what_moves_the_cursor_is_shown_and_not_sent(state_logs: Path, callyard:
     assert callyard("logs", "files", "-n", "1")[1].endswith(" stderr \\x1b[2Jcleared\n")
 
 
-def test_the_state_directory_of_the_file_is_looked_into(state_logs: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_directory_of_the_file_is_looked_into(
+    state_logs: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CALLYARD_STATE_DIR")
     (state_logs.parent / "other.toml").write_text(f'state_dir = "{state_logs}"\n')
 
@@ -200,7 +213,9 @@ def test_a_name_without_a_log_is_refused_with_those_that_have_one(callyard: Run)
     assert callyard("logs", "x") == (2, "", "callyard: There is no log of 'x'. There are logs of 'files', 'notes'.\n")
 
 
-def test_where_nothing_was_started_there_are_no_logs(tmp_path: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_was_started_there_are_no_logs(
+    tmp_path: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "none"))
 
     status, _, err = callyard("logs", "files")
@@ -223,7 +238,16 @@ def test_a_number_of_lines_is_one(number: str, callyard: Run) -> None:
 
 
 def test_lines_that_come_are_printed_until_it_is_interrupted(state_logs: Path) -> None:
-    program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", "logs", "files", "-f", "-n", "1"]
+    program = [
+        sys.executable,
+        "-c",
+        "import sys; from callyard.cli import main; sys.exit(main())",
+        "logs",
+        "files",
+        "-f",
+        "-n",
+        "1",
+    ]
     with subprocess.Popen(program, stdout=subprocess.PIPE, env=os.environ.copy()) as following:  # noqa: S603 - our own
         assert following.stdout is not None
         assert following.stdout.readline().endswith(b" stderr files 149\n")
@@ -256,9 +280,13 @@ def test_failures_that_a_check_finds_are_remembered_until_it_succeeds(state: Pat
     assert (found["failed"], found["reason"]) == (None, "No running yard uses it.")
 
 
-def test_a_check_does_not_wait_long_for_one_that_hangs(state: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_does_not_wait_long_for_one_that_hangs(
+    state: Path, callyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("callyard.cli.upstreams._CHECK_S", 0.1)
-    (state.parent / "callyard.toml").write_text(FILE.partition("[upstreams.lost]")[0].replace('"well"', '"never_answers"'))
+    (state.parent / "callyard.toml").write_text(
+        FILE.partition("[upstreams.lost]")[0].replace('"well"', '"never_answers"')
+    )
     status, out, _ = callyard("upstreams", "--check", "--json")
     [found] = json.loads(out)
 
@@ -268,7 +296,9 @@ def test_a_check_does_not_wait_long_for_one_that_hangs(state: Path, callyard: Ru
 
 def test_a_variable_that_is_not_set_is_the_reason_of_its_upstream_alone(state: Path, callyard: Run) -> None:
     good = FILE.partition("[upstreams.lost]")[0]
-    (state.parent / "callyard.toml").write_text(f"{good}[upstreams.poor]\ncommand = 'x'\nenv = {{A = '${{NOT_SET_HERE}}'}}\n")
+    (state.parent / "callyard.toml").write_text(
+        f"{good}[upstreams.poor]\ncommand = 'x'\nenv = {{A = '${{NOT_SET_HERE}}'}}\n"
+    )
 
     assert "NOT_SET_HERE" in callyard("upstreams")[1].splitlines()[1]
 
@@ -301,7 +331,9 @@ def test_the_state_of_a_clients_file_is_found_by_its_name(
 ) -> None:
     (state.parent / "callyard.toml").unlink()
     (tmp_path / "client").mkdir()
-    (tmp_path / "client" / "mcp.json").write_text(json.dumps({"mcpServers": {"good": {"command": "sh", "args": ["-c", "echo hi >&2"]}}}))
+    (tmp_path / "client" / "mcp.json").write_text(
+        json.dumps({"mcpServers": {"good": {"command": "sh", "args": ["-c", "echo hi >&2"]}}})
+    )
     assert callyard("upstreams", "client/mcp.json", "--check")[0] == 1
 
     assert callyard("logs", "good")[0] == 2

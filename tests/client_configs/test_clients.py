@@ -48,7 +48,9 @@ def test_each_platform_has_its_own_settings_folder(environment: Environment, pla
         ("opencode", "linux", "OPENCODE_CONFIG", ""),
     ],
 )
-def test_a_variable_moves_a_file(environment: Environment, client: str, platform: str, variable: str, place: str) -> None:
+def test_a_variable_moves_a_file(
+    environment: Environment, client: str, platform: str, variable: str, place: str
+) -> None:
     moved = environment._replace(platform=platform, variables={variable: "/elsewhere"})
 
     assert path_to_write(CLIENTS[client], moved, "user") == Path("/elsewhere") / place
@@ -61,7 +63,9 @@ def test_existing_files_are_found_once(environment: Environment) -> None:
         (folder / ".cursor" / "mcp.json").write_text("{}")
 
     assert [file.scope for file in find_files(CLIENTS["cursor"], environment)] == ["user", "project"]
-    assert [file.scope for file in find_files(CLIENTS["cursor"], environment._replace(folder=environment.home))] == ["user"]
+    assert [file.scope for file in find_files(CLIENTS["cursor"], environment._replace(folder=environment.home))] == [
+        "user"
+    ]
 
 
 def test_an_existing_file_is_written_rather_than_the_default_one(environment: Environment) -> None:
@@ -76,9 +80,9 @@ def test_an_existing_file_is_written_rather_than_the_default_one(environment: En
 
 def test_the_guide_lists_every_client() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "import.md").read_text()
-    told = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| (yes)? ?\|$", guide, re.MULTILINE)
+    documented = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| (yes)? ?\|$", guide, re.MULTILINE)
 
-    assert told == [(client.name, client.title, "yes" if client.project else "") for client in CLIENTS.values()]
+    assert documented == [(client.name, client.title, "yes" if client.project else "") for client in CLIENTS.values()]
 
 
 def test_some_clients_have_no_file_for_a_project(environment: Environment) -> None:

@@ -29,7 +29,9 @@ ENTRY = command_entry(CURSOR, COMMAND, name="callyard")
 WRITABLE = [client for client in CLIENTS.values() if not client.user[0].endswith(".yaml")]
 
 
-def connect(path: Path, *, client: str = "cursor", name: str = "callyard", entry: dict[str, Any] = ENTRY) -> Path | None:
+def connect(
+    path: Path, *, client: str = "cursor", name: str = "callyard", entry: dict[str, Any] = ENTRY
+) -> Path | None:
     return apply_change(plan_connect(CLIENTS[client], path, name=name, entry=entry), backup=True)
 
 
@@ -38,7 +40,9 @@ def undo(path: Path, *, client: str = "cursor", name: str = "callyard") -> None:
 
 
 @pytest.mark.parametrize("client", WRITABLE, ids=lambda client: client.name)
-def test_every_client_gets_an_entry_that_it_understands_and_that_is_never_imported(client: Any, environment: Environment) -> None:
+def test_every_client_gets_an_entry_that_it_understands_and_that_is_never_imported(
+    client: Any, environment: Environment
+) -> None:
     path = path_to_write(client, environment, "user")
     assert path is not None
     connect(path, client=client.name, name="mine", entry=command_entry(client, COMMAND, name="mine"))
@@ -49,7 +53,9 @@ def test_every_client_gets_an_entry_that_it_understands_and_that_is_never_import
     assert "Callyard itself" in server.reason
 
 
-@pytest.mark.parametrize("client", [client for client in WRITABLE if client.name != "claude-desktop"], ids=lambda client: client.name)
+@pytest.mark.parametrize(
+    "client", [client for client in WRITABLE if client.name != "claude-desktop"], ids=lambda client: client.name
+)
 def test_a_url_is_written_in_the_clients_format(client: Any, environment: Environment) -> None:
     path = path_to_write(client, environment, "user")
     entry = url_entry(client, "http://127.0.0.1:8321/mcp", name="mine")
@@ -98,7 +104,9 @@ CONTENTS = st.one_of(
     st.builds(
         written,
         st.dictionaries(
-            st.sampled_from(["a", "b", "mcpServers"]), st.dictionaries(st.text(max_size=4), st.integers(0, 9), max_size=3), max_size=3
+            st.sampled_from(["a", "b", "mcpServers"]),
+            st.dictionaries(st.text(max_size=4), st.integers(0, 9), max_size=3),
+            max_size=3,
         ),
         st.sampled_from([None, " ", "    ", "\t"]),
         st.sampled_from(["", "\n", "  \n\n"]),
@@ -123,7 +131,13 @@ def test_undo_restores_the_same_bytes(content: bytes, tmp_path_factory: pytest.T
 
 @given(
     content=st.sampled_from(
-        [b"", b"a = 1", b"# c\r\na = 1\r\n", b"[mcp_servers.x]\ncommand = 'y'\n\n\n", b"[mcp_servers.callyard]\nurl='z'\n[b]\n"]
+        [
+            b"",
+            b"a = 1",
+            b"# c\r\na = 1\r\n",
+            b"[mcp_servers.x]\ncommand = 'y'\n\n\n",
+            b"[mcp_servers.callyard]\nurl='z'\n[b]\n",
+        ]
     )
 )
 def test_undo_restores_the_same_bytes_of_toml(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -274,9 +288,16 @@ def test_the_same_server_under_the_same_name_is_there_already() -> None:
 
 
 def test_another_server_of_the_same_name_gets_its_clients_name_added() -> None:
-    found = names(server("git", NPX), server("git", UVX), server("git", {"url": "https://a"}), server("git", {"url": "https://b"}))
+    found = names(
+        server("git", NPX), server("git", UVX), server("git", {"url": "https://a"}), server("git", {"url": "https://b"})
+    )
 
-    assert found == [("git", "added"), ("git-cursor", "renamed"), ("git-cursor-2", "renamed"), ("git-cursor-3", "renamed")]
+    assert found == [
+        ("git", "added"),
+        ("git-cursor", "renamed"),
+        ("git-cursor-2", "renamed"),
+        ("git-cursor-3", "renamed"),
+    ]
 
 
 def test_a_server_that_was_renamed_before_is_recognised() -> None:

@@ -7,16 +7,16 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
-from callyard.client_configs.edit import excerpt, put_member, remove_member, yaml_snippet
-from callyard.client_configs.edit_toml import EditError
+from callyard.client_configs.edit import EditError, excerpt, put_member, remove_member, yaml_snippet
 from callyard.config.upstreams import parse_json
 
 PATH = ("mcpServers", "callyard")
 ENTRY = {"command": "x"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("before", "after"),
     [
         ("", '{\n  "mcpServers": {\n    "callyard": {\n      "command": "x"\n    }\n  }\n}\n'),
@@ -25,17 +25,29 @@ ENTRY = {"command": "x"}
         ('{"mcpServers": {"a": {}}}', '{"mcpServers": {"a": {}, "callyard": {"command": "x"}}}'),
         (
             '{\n\t"a": [1, {"mcpServers": 2}] // why\n}\n',
-            '{\n\t"a": [1, {"mcpServers": 2}], // why\n\t"mcpServers": {\n\t\t"callyard": {\n\t\t\t"command": "x"\n\t\t}\n\t}\n}\n',
+            (
+                '{\n\t"a": [1, {"mcpServers": 2}], // why\n\t"mcpServers": {\n\t\t"callyard": {\n\t\t\t"command": '
+                '"x"\n\t\t}\n\t}\n}\n'
+            ),
         ),
         (
             '// top\n{\n  "mcpServers": {\n    "a": {}, // one\n    /* end, { */\n  },\n}',
-            '// top\n{\n  "mcpServers": {\n    "a": {}, // one\n    /* end, { */\n    "callyard": {\n      "command": "x"\n    },\n  },\n}',
+            (
+                '// top\n{\n  "mcpServers": {\n    "a": {}, // one\n    /* end, { */\n    "callyard": {\n      '
+                '"command": "x"\n    },\n  },\n}'
+            ),
         ),
         (
             '{\r\n    "mcpServers": {\r\n    }\r\n}',
-            '{\r\n    "mcpServers": {\r\n        "callyard": {\r\n            "command": "x"\r\n        }\r\n    }\r\n}',
+            (
+                '{\r\n    "mcpServers": {\r\n        "callyard": {\r\n            "command": "x"\r\n        }\r\n   '
+                " }\r\n}"
+            ),
         ),
-        ('{"mcpServers": {"callyard": {"url": "}"}, "b": {}}}', '{"mcpServers": {"callyard": {"command": "x"}, "b": {}}}'),
+        (
+            '{"mcpServers": {"callyard": {"url": "}"}, "b": {}}}',
+            '{"mcpServers": {"callyard": {"command": "x"}, "b": {}}}',
+        ),
         ('{\n "mcpServers": {\n  "callyard": 5}}', '{\n "mcpServers": {\n  "callyard": {\n   "command": "x"\n  }}}'),
     ],
 )
@@ -44,7 +56,7 @@ def test_a_member_is_added_in_the_style_of_the_rest(before: str, after: str) -> 
     assert put_member(after, PATH, ENTRY) == after
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("before", "after"),
     [
         ('{"mcpServers": {"callyard": {}}}', '{"mcpServers": {}}'),
@@ -58,7 +70,7 @@ def test_a_member_is_removed_with_its_comma(before: str, after: str) -> None:
     assert remove_member(before, PATH) == after
 
 
-@pytest.mark.parametrize("text", ["[]", "5", "// nothing", '{"mcpServers": []}', '{"mcpServers": null}'])
+@every_row("text", ["[]", "5", "// nothing", '{"mcpServers": []}', '{"mcpServers": null}'])
 def test_a_text_without_an_object_is_not_changed(text: str) -> None:
     with pytest.raises(EditError):
         put_member(text, PATH, ENTRY)
@@ -89,7 +101,9 @@ JSON = st.recursive(
     st.dictionaries(KEYS, JSON) | st.none(),
     st.sampled_from([None, 2, "\t"]),
 )
-def test_a_member_can_be_added_to_any_document_and_removed_again(document: dict[str, Any], servers: Any, indent: Any) -> None:
+def test_a_member_can_be_added_to_any_document_and_removed_again(
+    document: dict[str, Any], servers: Any, indent: Any
+) -> None:
     whole = document if servers is None else {**document, "mcpServers": servers}
     text = json.dumps(whole, indent=indent)
 
@@ -99,7 +113,7 @@ def test_a_member_can_be_added_to_any_document_and_removed_again(document: dict[
     assert parse_json(remove_member(added, PATH), "") == {**whole, "mcpServers": servers or {}}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("before", "after", "shown"),
     [
         ("", "a\nb\n", (1, ["+a", "+b"])),
@@ -110,21 +124,26 @@ def test_a_member_can_be_added_to_any_document_and_removed_again(document: dict[
         ("a\r\nb", "a\r\nb\r\nc", (2, [" a", "-b", "+b", "+c"])),
     ],
 )
-def test_an_excerpt_shows_the_changed_lines_with_one_line_of_context(before: str, after: str, shown: tuple[int, list[str]]) -> None:
+def test_an_excerpt_shows_the_changed_lines_with_one_line_of_context(
+    before: str, after: str, shown: tuple[int, list[str]]
+) -> None:
     assert excerpt(before, after) == shown
 
 
 def test_a_line_before_the_excerpt_can_mark_a_secret_in_it() -> None:
     before = '["--token",\n"hunter1"]\n{"TOKEN": "hunter2"}\n'
 
-    assert excerpt(before, before.replace("]\n", "],\nx\n")) == (2, [' ["--token",', '-"…"]', '+"…"],', "+x", ' {"TOKEN": "…"}'])
+    assert excerpt(before, before.replace("]\n", "],\nx\n")) == (
+        2,
+        [' ["--token",', '-"…"]', '+"…"],', "+x", ' {"TOKEN": "…"}'],
+    )
 
 
 YAML_ENTRY = 'callyard: {"cmd": "x"}'
 ITEM = '- {"name": "callyard"}'
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "entry", "lines", "place"),
     [
         ("", YAML_ENTRY, ("a:", f"  {YAML_ENTRY}"), "there"),

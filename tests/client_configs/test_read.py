@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard.client_configs.clients import CLIENTS, Client, ClientFile, Environment
 from callyard.client_configs.read import Server, decode, parse, read_bytes, read_servers, runs_callyard
@@ -76,7 +77,12 @@ def test_codex_names_variables_headers_tools_and_times_in_its_own_way(environmen
 
 
 def test_opencode_has_one_list_for_a_command_and_braces_for_variables_and_files(environment: Environment) -> None:
-    local = {"type": "local", "command": ["bun", "x"], "environment": {"A": "{env:B}", "C": "{file:~/c}"}, "enabled": False}
+    local = {
+        "type": "local",
+        "command": ["bun", "x"],
+        "environment": {"A": "{env:B}", "C": "{file:~/c}"},
+        "enabled": False,
+    }
 
     assert one("opencode", local, environment) == {
         "command": "bun",
@@ -84,7 +90,10 @@ def test_opencode_has_one_list_for_a_command_and_braces_for_variables_and_files(
         "env": {"A": "${B}", "C": "${secretref:file:~/c}"},
         "enabled": False,
     }
-    assert one("opencode", {"type": "remote", "url": "https://a"}, environment) == {"url": "https://a", "transport": "http"}
+    assert one("opencode", {"type": "remote", "url": "https://a"}, environment) == {
+        "url": "https://a",
+        "transport": "http",
+    }
 
 
 def test_goose_has_extensions_some_of_which_are_no_servers(environment: Environment) -> None:
@@ -117,7 +126,13 @@ def test_continue_has_a_list_of_servers_with_names(environment: Environment) -> 
 
 
 def test_gemini_writes_variables_without_braces_and_filters_tools(environment: Environment) -> None:
-    entry = {"httpUrl": "https://a", "headers": {"A": "$B and $${C}"}, "includeTools": ["a"], "excludeTools": ["b"], "trust": True}
+    entry = {
+        "httpUrl": "https://a",
+        "headers": {"A": "$B and $${C}"},
+        "includeTools": ["a"],
+        "excludeTools": ["b"],
+        "trust": True,
+    }
 
     assert one("gemini", entry, environment) == {
         "url": "https://a",
@@ -128,7 +143,11 @@ def test_gemini_writes_variables_without_braces_and_filters_tools(environment: E
 
 
 def test_inputs_of_vscode_become_variables_and_folders_are_filled_in(environment: Environment) -> None:
-    entry = {"command": "${userHome}/x", "args": ["${workspaceFolder}"], "env": {"A": "${input:api-key}", "B": "${env:C}"}}
+    entry = {
+        "command": "${userHome}/x",
+        "args": ["${workspaceFolder}"],
+        "env": {"A": "${input:api-key}", "B": "${env:C}"},
+    }
 
     assert one("vscode", entry, environment) == {
         "command": f"{environment.home}/x",
@@ -205,7 +224,9 @@ def test_a_missing_file_is_named(environment: Environment) -> None:
         {"git": NPX},
     ],
 )
-def test_a_file_of_an_unknown_client_is_searched_for_servers(document: dict[str, Any], environment: Environment) -> None:
+def test_a_file_of_an_unknown_client_is_searched_for_servers(
+    document: dict[str, Any], environment: Environment
+) -> None:
     path = environment.home / "some.json"
     path.write_text(json.dumps(document))
 
@@ -230,15 +251,18 @@ def test_callyard_itself_is_never_imported(entry: dict[str, Any], environment: E
     assert "Callyard itself" in server.reason
 
 
-@pytest.mark.parametrize(
-    "entry", [{"command": "callyard"}, {"command": "x", "args": ["callyard", "list"]}, {"url": "https://a"}, {"args": [5]}]
+@every_row(
+    "entry",
+    [{"command": "callyard"}, {"command": "x", "args": ["callyard", "list"]}, {"url": "https://a"}, {"args": [5]}],
 )
 def test_others_are_not_taken_for_callyard(entry: dict[str, Any]) -> None:
     assert not runs_callyard(entry)
 
 
 def test_an_entry_of_our_name_is_ours_even_with_a_url(environment: Environment) -> None:
-    (server,) = read("cursor", '{"mcpServers": {"callyard": {"url": "http://127.0.0.1:8321/mcp"}}}', environment).values()
+    (server,) = read(
+        "cursor", '{"mcpServers": {"callyard": {"url": "http://127.0.0.1:8321/mcp"}}}', environment
+    ).values()
 
     assert server.reason
 
@@ -249,7 +273,7 @@ def refusal(text: str, name: str) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "text"),
     [
         ("a.json", '\ufeff{"a": {"b": 1}, /* c */ }'),
@@ -266,7 +290,7 @@ def test_an_empty_json_file_is_an_empty_document() -> None:
     assert parse(" \n", Path("a.json")) == {}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "text", "place"),
     [
         ("a.json", '{\n "a": 1,\n "b" 2}', "line 3"),

@@ -5,24 +5,45 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
-from callyard.client_configs.secrets import MASK, SecretStorage, extract_secrets, is_secret, mask_excerpt, mask_table, store_secrets
+from callyard.client_configs.secrets import (
+    MASK,
+    SecretStorage,
+    extract_secrets,
+    is_secret,
+    mask_excerpt,
+    mask_table,
+    store_secrets,
+)
 from callyard.config.convert import Location, References
 
 TABLE: dict[str, Any] = {
     "command": "npx",
-    "args": ["-y", "x", "--api-key", "hunter1", "--token=hunter2", "--port=80", "postgres://me:hunter3@host/db", "sk-hunter4", 5],
+    "args": [
+        "-y",
+        "x",
+        "--api-key",
+        "hunter1",
+        "--token=hunter2",
+        "--port=80",
+        "postgres://me:hunter3@host/db",
+        "sk-hunter4",
+        5,
+    ],
     "env": {"GITHUB_TOKEN": "hunter5", "LEVEL": "debug", "URL": "https://a/?api_key=hunter6&page=2", "NUMBER": 7},
     "headers": {"Authorization": "Bearer hunter7"},
     "url": "https://me:hunter8@a/mcp?token=hunter9&b=c",
 }
 
 
-def extract(storage: SecretStorage, folder: Path = Path("/state/secrets"), **fields: Any) -> tuple[dict[str, Any], dict[str, str]]:
+def extract(
+    storage: SecretStorage, folder: Path = Path("/state/secrets"), **fields: Any
+) -> tuple[dict[str, Any], dict[str, str]]:
     return extract_secrets("git", fields or TABLE, storage=storage, folder=folder, variables={})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "text"),
     [
         ("GITHUB_TOKEN", "a"),
@@ -39,7 +60,7 @@ def test_a_secret_is_recognised_by_its_name_or_form(name: str, text: str) -> Non
     assert is_secret(name, text)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "text"),
     [
         ("TOKEN", ""),
@@ -59,7 +80,10 @@ def test_other_values_are_not_secrets(name: str, text: str) -> None:
 def test_a_masked_table_has_no_secrets() -> None:
     assert "hunter" not in str(mask_table(TABLE))
     assert mask_table(TABLE)["env"] == dict.fromkeys(TABLE["env"], MASK)
-    assert mask_table({"url": "https://a/mcp?b=c", "args": ["--port=80"]}) == {"url": "https://a/mcp?b=c", "args": ["--port=80"]}
+    assert mask_table({"url": "https://a/mcp?b=c", "args": ["--port=80"]}) == {
+        "url": "https://a/mcp?b=c",
+        "args": ["--port=80"],
+    }
 
 
 @pytest.mark.parametrize("storage", ["file", "env"])
@@ -105,7 +129,9 @@ def test_a_table_with_secrets_in_variables_resolves_to_the_original() -> None:
 def test_two_upstreams_with_different_secrets_of_one_name_get_two_variables() -> None:
     taken: dict[str, str] = {}
     texts = [
-        extract_secrets(name, {"env": {"TOKEN": secret}}, storage="env", folder=Path(), variables=taken).table["env"]["TOKEN"]
+        extract_secrets(name, {"env": {"TOKEN": secret}}, storage="env", folder=Path(), variables=taken).table["env"][
+            "TOKEN"
+        ]
         for name, secret in (("a", "1"), ("2b", "2"), ("c", "1"))
     ]
 
@@ -153,7 +179,7 @@ def test_a_secret_inside_a_variable_is_extracted() -> None:
     assert secrets == {"GIT_HEADERS_AUTHORIZATION": 'Bearer hunter1"}'}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "arguments",
     [
         ["--token=${TOKEN}", "server"],
@@ -183,7 +209,7 @@ def test_a_table_without_secrets_does_not_change() -> None:
     assert extract("file", command="npx") == ({"command": "npx"}, {})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "shown"),
     [
         ('"GITHUB_TOKEN": "hunter1", "a": "b"', '"GITHUB_TOKEN": "…", "a": "b"'),

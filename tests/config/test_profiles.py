@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from table_tests import every_row
 
 from callyard import Operation, Profile, Surface, Toolset
 from callyard.config import Config, ConfigError, read_config
@@ -43,13 +44,22 @@ description = "For guests."
     assert not config.is_yard
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "said"),
     [
         ("[profiles.a]\ntoolset = ['b']", "'profiles.a.toolset' in '{}' is not known. Did you mean 'toolsets'?"),
-        ("[profiles.a]\ntoolsets = ['b']", "'profiles.a.toolsets[0]' in '{}' names the toolset 'b', which does not exist. Known: none."),
-        ("[toolsets.c]\n[profiles.a]\ntoolsets = ['b']", "'profiles.a.toolsets[0]' in '{}' names the toolset 'b', which does not exist."),
-        ("[toolsets.b]\n[profiles.a]\ntoolsets = ['b', 'b']", "'profiles.a.toolsets[1]' in '{}' names the toolset 'b' twice."),
+        (
+            "[profiles.a]\ntoolsets = ['b']",
+            "'profiles.a.toolsets[0]' in '{}' names the toolset 'b', which does not exist. Known: none.",
+        ),
+        (
+            "[toolsets.c]\n[profiles.a]\ntoolsets = ['b']",
+            "'profiles.a.toolsets[0]' in '{}' names the toolset 'b', which does not exist.",
+        ),
+        (
+            "[toolsets.b]\n[profiles.a]\ntoolsets = ['b', 'b']",
+            "'profiles.a.toolsets[1]' in '{}' names the toolset 'b' twice.",
+        ),
         ("[profiles.a]\nsurface = 'all'", "'profiles.a.surface' in '{}' must be one of 'direct', 'meta', 'auto'."),
         ("[toolsets.a]\nname = 'b'", "'toolsets.a.name' in '{}' is not known. Did you mean 'names'?"),
         ("[toolsets.a]\nnames = 'b'", "'toolsets.a.names' in '{}' must be a list of texts."),
@@ -57,12 +67,15 @@ description = "For guests."
             "[toolsets.a]\noperations = 'query'",
             "'toolsets.a.operations' in '{}' must be a list of these: 'query', 'command', 'destroy', 'eval'.",
         ),
-        ("[toolsets.a]\noperations = ['read']", "'toolsets.a.operations[0]' in '{}' must be one of 'query', 'command', 'destroy', 'eval'."),
+        (
+            "[toolsets.a]\noperations = ['read']",
+            "'toolsets.a.operations[0]' in '{}' must be one of 'query', 'command', 'destroy', 'eval'.",
+        ),
         ("[toolsets]\na = 1", "'toolsets.a' in '{}' must be a table."),
         ("profiles = 1", "'profiles' in '{}' must be a table."),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_key_and_the_file(text: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_profile_is_refused_with_its_key_and_the_file(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
         read(tmp_path, text)
 

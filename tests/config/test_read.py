@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis.strategies import text
+from table_tests import every_row
 
 from callyard.config import Config, ConfigError, Key, Origin, known_settings, read_config
 from callyard.config.read import colliding_name, is_upstream_name, to_upstream_name
@@ -78,9 +79,12 @@ def test_a_flag_that_says_what_is_the_default_still_wins(key: str, given: object
     assert config.origin(key).kind == "flag"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "value"),
-    [*((text, True) for text in ("1", "true", "yes", "on", "TRUE")), *((text, False) for text in ("0", "false", "no", "off", "Off"))],
+    [
+        *((text, True) for text in ("1", "true", "yes", "on", "TRUE")),
+        *((text, False) for text in ("0", "false", "no", "off", "Off")),
+    ],
 )
 def test_true_and_false_have_words_in_the_environment(text: str, value: bool, write: Write) -> None:  # noqa: FBT001 - the value under test
     config = read(CALLYARD_JSON_RESPONSE=text)
@@ -97,7 +101,7 @@ def test_an_empty_variable_sets_nothing(write: Write) -> None:
     assert read(CALLYARD_PORT="", CALLYARD_STATELESS="").origins == {}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("variable", "text", "key", "value"),
     [
         ("CALLYARD_TARGET", "bank.py", "target", "bank.py"),
@@ -106,7 +110,7 @@ def test_an_empty_variable_sets_nothing(write: Write) -> None:
         ("CALLYARD_METATOOLS", "no", "metatools", False),
         ("CALLYARD_METATOOLS", "run_tool,learning", "metatools", ("run_tool", "learning")),
         ("CALLYARD_SEARCH_STRATEGY", "bm25", "search.strategy", "bm25"),
-        ("CALLYARD_SEARCH_NAME_WEIGHT", "2.5", "search.name_weight", 2.5),
+        ("CALLYARD_SEARCH_BM25_NAME_WEIGHT", "2", "search.bm25_name_weight", 2),
         ("CALLYARD_SESSION_TIMEOUT", "0.5", "serve.session_timeout", 0.5),
         ("CALLYARD_SOCKET", "/s", "serve.socket", "/s"),
         ("CALLYARD_ALLOWED_HOSTS", "a, b,", "serve.allowed_hosts", ("a", "b")),
@@ -151,14 +155,18 @@ profiles = {admin = "all"}
 """)
     config = read()
 
-    assert (config.settings.target, config.settings.allow_eval, config.settings.profile) == ("bank.py:yard", True, "readers")
+    assert (config.settings.target, config.settings.allow_eval, config.settings.profile) == (
+        "bank.py:yard",
+        True,
+        "readers",
+    )
     assert config.explicit("serve") == {"allowed_origins": ("https://example.com",), "session_timeout": 5.0}
     assert config.explicit("limits") == {"depth": 2}
     assert config.settings.auth.api_keys == (Key(name="ci", digest="d", profile="readers"),)
     assert config.settings.auth.audience == "yard"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "key", "meant"),
     [
         ("[serve]\nprot = 1", "'serve.prot'", "'port'"),
@@ -181,12 +189,13 @@ def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_are_kno
 
     assert (
         "Known: target, profile, allow_eval, shape, packs, metatools, state_dir, store, "
-        "agents, approvals, auth, budgets, limits, monitor, policy, profiles, queue, rates, rules, runtime, search, serve, toolsets, "
+        "agents, approvals, auth, budgets, limits, monitor, policy, profiles, queue, rates, rules, runtime, "
+        "search, serve, toolsets, "
         "upstream_defaults, upstreams." in refused()
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "key", "meant"),
     [
         ("target = 1", "target", "text"),
@@ -214,7 +223,7 @@ def test_a_wrong_type_is_refused_with_key_and_file(text: str, key: str, meant: s
     assert meant in said
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "environment", "named"),
     [
         ({"serve.port": "many"}, {}, "'--port'"),
@@ -301,7 +310,9 @@ def test_a_named_file_must_be_there(write: Write) -> None:
 
 
 def test_settings_given_in_code_are_of_their_types(write: Write) -> None:
-    config = read_config({"serve.port": 1, "serve.allowed_hosts": ["a"], "serve.socket": None}, environment={}, origin="code")
+    config = read_config(
+        {"serve.port": 1, "serve.allowed_hosts": ["a"], "serve.socket": None}, environment={}, origin="code"
+    )
 
     assert config.settings.serve.allowed_hosts == ("a",)
     assert str(config.origin("serve.port")) == "code port"
@@ -309,7 +320,7 @@ def test_settings_given_in_code_are_of_their_types(write: Write) -> None:
         read_config({"serve.port": "1"}, environment={}, origin="code")
 
 
-def test_a_variable_that_is_nearly_a_setting_is_told_and_others_are_let_be(write: Write) -> None:
+def test_a_variable_similar_to_a_setting_is_reported_and_others_are_ignored(write: Write) -> None:
     config = read(CALLYARD_PROT="1", CALLYARD_LIMIT_TIMOUT="1", CALLYARD_SECRET="s", CALLYARD_BENCH="b", OTHER_PROT="1")  # noqa: S106 - no secret
 
     assert config.warnings == (
@@ -319,8 +330,8 @@ def test_a_variable_that_is_nearly_a_setting_is_told_and_others_are_let_be(write
 
 
 def test_a_variable_of_search_that_is_no_setting_is_refused_as_by_every_yard(write: Write) -> None:
-    with pytest.raises(ConfigError, match="'CALLYARD_SEARCH_NAME_WEIGHT'"):
-        read(CALLYARD_SEARCH_NAME_WEIGTH="5")
+    with pytest.raises(ConfigError, match="'CALLYARD_SEARCH_BM25_NAME_WEIGHT'"):
+        read(CALLYARD_SEARCH_BM25_NAME_WEIGTH="5")
 
 
 def test_the_environment_of_the_process_is_read_by_default(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,13 +355,13 @@ def test_an_empty_section_of_guards_is_refused_because_it_meant_one(tmp_path: Pa
         read_config(path=str(file), environment={})
 
 
-@pytest.mark.parametrize("name", ["git", "my-git", "my_git", "2fa", "a-b_c"])
+@every_row("name", ["git", "my-git", "my_git", "2fa", "a-b_c"])
 def test_small_letters_digits_and_single_joints_are_a_name(name: str) -> None:
     assert is_upstream_name(name)
     assert to_upstream_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "Git", "a__b", "-a", "a-", "a b", "é", "metatools", "system", "a.b", "a\n"])
+@every_row("name", ["", "Git", "a__b", "-a", "a-", "a b", "é", "metatools", "system", "a.b", "a\n"])
 def test_anything_else_is_none(name: str) -> None:
     assert not is_upstream_name(name)
 
@@ -392,6 +403,6 @@ def test_the_flags_of_tls_and_of_the_streamable_transport_are_read() -> None:
     serving = read_config(flags, environment={}).settings.serve
 
     assert (serving.transport, serving.tls, serving.tls_cert) == ("http", True, "c")
-    assert read_config({**flags, "serve.tls": False}, environment={}).settings.serve.tls_cert is None
+    assert read_config({**flags, "serve.tls": False}, environment={}).settings.serve.certificate is None
     with pytest.raises(ConfigError):
         read_config({"serve.tls": True}, environment={})

@@ -3,6 +3,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from table_tests import every_row
 
 from callyard.config.settings import Serving
 
@@ -12,29 +13,45 @@ def make(name: str, value: Any) -> Serving:
 
 
 def test_every_setting_has_a_default() -> None:
-    settings = Serving().as_dict()
+    settings = msgspec.structs.asdict(Serving())
 
     assert settings["transport"] == "stdio"
     assert settings["host"] == "127.0.0.1"
     assert Serving(**settings) == Serving()
 
 
-@pytest.mark.parametrize("name", [name for name, value in Serving().as_dict().items() if isinstance(value, int | float)])
-@pytest.mark.parametrize("value", [-1, -0.5, math.nan])
+DEFAULTS = msgspec.structs.asdict(Serving())
+BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
+NUMBERS = [name for name, value in DEFAULTS.items() if isinstance(value, int | float) and name not in BOOLEANS]
+
+
+@every_row("name", NUMBERS)
+@every_row("value", [-1, -0.5, math.nan])
 def test_no_number_is_negative(name: str, value: float) -> None:
-    if isinstance(getattr(Serving(), name), bool):
-        return
     with pytest.raises(ValueError, match=name):
         make(name, value)
 
 
-@pytest.mark.parametrize("name", ["workers", "in_flight", "page_size"])
+@every_row("name", BOOLEANS)
+@every_row("value", [-1, -0.5, 0, 1, 1.0, math.nan, "true", ""])
+def test_a_boolean_is_true_or_false_and_nothing_else(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^The setting '{name}' must be true or false\.$"):
+        make(name, value)
+
+
+@every_row("name", BOOLEANS)
+@every_row("value", [False, True])
+def test_a_boolean_is_kept_as_it_is(name: str, value: bool) -> None:  # noqa: FBT001 - a column of the table
+    assert getattr(make(name, value), name) is value
+
+
+@pytest.mark.parametrize("name", ["workers", "connections", "page_size"])
 def test_some_numbers_are_at_least_one(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         make(name, 0)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "settings",
     [
         {"workers": 2},
@@ -69,11 +86,19 @@ def test_a_setting_that_is_none_is_refused() -> None:
         make("prot", 1)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "value"),
-    [("keep_alive", "x"), ("page_size", 1.5), ("port", "80"), ("workers", True), ("hold_back", False), ("stateless", 1), ("reload", "no")],
+    [
+        ("keep_alive", "x"),
+        ("page_size", 1.5),
+        ("port", "80"),
+        ("workers", True),
+        ("ask_seconds", False),
+        ("stateless", 1),
+        ("reload", "no"),
+    ],
 )
-def test_what_is_of_another_kind_is_refused(name: str, value: Any) -> None:
+def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^The setting '{name}' must be (a whole number|a number|true or false)\.$"):
         make(name, value)
 
@@ -101,4 +126,5 @@ def test_tls_needs_a_certificate_and_can_be_switched_off() -> None:
     with pytest.raises(ValueError, match="tls_cert"):
         Serving(tls=True)
     assert Serving(tls=True, tls_cert="c", tls_key="k").tls_cert == "c"
-    assert Serving(tls=False, tls_cert="c", tls_key="k").tls_cert is None
+    assert Serving(tls=True, tls_cert="c", tls_key="k").certificate == ("c", "k")
+    assert Serving(tls=False, tls_cert="c", tls_key="k").certificate is None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard.config import Config, ConfigError, read_config
 from callyard.config.upstreams import ClientFile, parse_json, read_client_file, read_document
@@ -59,21 +60,34 @@ operation = "query"
         idle_seconds=5.0,
         pin="warn",
         login=Login(scopes=("read",)),
-        reshape={"list_files": Reshape(rename="files", fixed={"depth": 1, "deep": {"x": [1]}}, hidden=("all",), operation="query")},
+        reshape={
+            "list_files": Reshape(
+                rename="files", fixed={"depth": 1, "deep": {"x": [1]}}, hidden=("all",), operation="query"
+            )
+        },
     )
     assert str(config.origin("upstreams.git.pin")) == f"file {tmp_path}/callyard.toml"
     assert config.is_yard
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "said"),
     [
         ("[upstreams.git]\ncomand = 'a'", "'upstreams.git.comand' in '{}' is not known. Did you mean 'command'?"),
         ("[upstreams.git]\ncommand = 1", "'upstreams.git.command' in '{}' must be text."),
-        ("[upstreams.git]\ncommand = 'a'\npin = 'of'", "'upstreams.git.pin' in '{}' must be one of 'block', 'warn', 'off'."),
-        ("[upstreams.git]\ncommand = 'a'\ntransport = 'ws'", "'upstreams.git.transport' in '{}' must be one of 'stdio', 'http', 'sse'."),
+        (
+            "[upstreams.git]\ncommand = 'a'\npin = 'of'",
+            "'upstreams.git.pin' in '{}' must be one of 'block', 'warn', 'off'.",
+        ),
+        (
+            "[upstreams.git]\ncommand = 'a'\ntransport = 'ws'",
+            "'upstreams.git.transport' in '{}' must be one of 'stdio', 'http', 'sse'.",
+        ),
         ("[upstreams.git]\ncommand = 'a'\nlogin = 1", "'upstreams.git.login' in '{}' must be a table."),
-        ("[upstreams.git]\ncommand = 'a'\n[upstreams.git.login]\nscope = 1", "'upstreams.git.login.scope' in '{}' is not known."),
+        (
+            "[upstreams.git]\ncommand = 'a'\n[upstreams.git.login]\nscope = 1",
+            "'upstreams.git.login.scope' in '{}' is not known.",
+        ),
         ("[upstreams.git]\ncommand = 'a'\nreshape = 1", "'upstreams.git.reshape' in '{}' must be a table."),
         (
             "[upstreams.git]\ncommand = 'a'\n[upstreams.git.reshape.x]\nrenam = 'b'",
@@ -88,24 +102,36 @@ operation = "query"
         ("upstreams = 1", "'upstreams' in '{}' must be a table."),
         ("[upstreams.'My Git']\ncommand = 'a'", "'upstreams.My Git' in '{}' needs another name"),
         ("[upstreams.system]\ncommand = 'a'", "'upstreams.system' in '{}' needs another name: 'system' is reserved."),
-        ("[upstreams.a-b]\ncommand = 'a'\n[upstreams.a_b]\ncommand = 'a'", "'upstreams.a_b' in '{}' and 'upstreams.a-b' would"),
-        ("[upstream_defaults]\nidle_second = 1", "'upstream_defaults.idle_second' in '{}' is not known. Did you mean 'idle_seconds'?"),
+        (
+            "[upstreams.a-b]\ncommand = 'a'\n[upstreams.a_b]\ncommand = 'a'",
+            "'upstreams.a_b' in '{}' and 'upstreams.a-b' would",
+        ),
+        (
+            "[upstream_defaults]\nidle_second = 1",
+            "'upstream_defaults.idle_second' in '{}' is not known. Did you mean 'idle_seconds'?",
+        ),
         ("[upstream_defaults]\nurl = 'a'", "'upstream_defaults.url' in '{}' cannot be a default"),
         ("[upstrems.git]\ncommand = 'a'", "'upstrems' in '{}' is not known. Did you mean 'upstreams'?"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_key_and_the_file(text: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_upstream_is_refused_with_its_key_and_the_file(text: str, said: str, tmp_path: Path) -> None:
     assert refused(tmp_path, text).startswith(said.format(tmp_path / "callyard.toml"))
 
 
-def test_what_upstreams_have_in_common_is_written_once(tmp_path: Path) -> None:
-    text = "[upstream_defaults]\nidle_seconds = 5\npin = 'off'\n[upstreams.a]\ncommand = 'a'\n[upstreams.b]\ncommand = 'b'\npin = 'warn'"
+def test_defaults_of_upstreams_are_written_once(tmp_path: Path) -> None:
+    text = (
+        "[upstream_defaults]\nidle_seconds = 5\npin = 'off'\n"
+        "[upstreams.a]\ncommand = 'a'\n[upstreams.b]\ncommand = 'b'\npin = 'warn'"
+    )
     config = read(tmp_path, text)
 
-    assert [(one.settings.idle_seconds, one.settings.pin) for one in config.upstreams.values()] == [(5, "off"), (5, "warn")]
+    assert [(one.settings.idle_seconds, one.settings.pin) for one in config.upstreams.values()] == [
+        (5, "off"),
+        (5, "warn"),
+    ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "variables", "found"),
     [
         ("plain $A {A} $(A)", {}, "plain $A {A} $(A)"),
@@ -163,7 +189,7 @@ id_token = "${V}"
     assert web.login == Login(**client, scopes=("1",), issuer="1", grant="identity_assertion", identity=identity)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "key", "said"),
     [
         ("command = '${A}'", "command", "needs the variable 'A', which is not set."),
@@ -172,21 +198,44 @@ id_token = "${V}"
         ("url = 'a'\nheaders = {X = '${A}'}", "headers.X", "needs the variable 'A'"),
         ("url = 'a'\nlogin = {client_secret = '${A}'}", "login.client_secret", "needs the variable 'A'"),
         (
-            "url = 'a'\nlogin = {grant = 'identity_assertion', identity = {issuer = 'i', client_id = 'c', id_token = '${A}'}}",
+            (
+                "url = 'a'\nlogin = {grant = 'identity_assertion', identity = {issuer = 'i', client_id = 'c', "
+                "id_token = '${A}'}}"
+            ),
             "login.identity.id_token",
             "needs the variable 'A'",
         ),
         ("command = 'a'\nenv = {X = '${input:token}'}", "env.X", "refers to '${input:token}'"),
-        ("command = 'a'\nenv = {X = 'secretref:env:A'}", "env.X", "needs the secret 'secretref:env:A': the variable is not set."),
-        ("command = 'a'\nenv = {X = 'secretref:env:EMPTY'}", "env.X", "needs the secret 'secretref:env:EMPTY', which is empty."),
-        ("command = 'a'\nenv = {X = 'secretref:file:no'}", "env.X", "needs the secret 'secretref:file:no': the file cannot be read"),
-        ("command = 'a'\nenv = {X = 'secretref:file:odd'}", "env.X", "needs the secret 'secretref:file:odd': the file is not UTF-8"),
+        (
+            "command = 'a'\nenv = {X = 'secretref:env:A'}",
+            "env.X",
+            "needs the secret 'secretref:env:A': the variable is not set.",
+        ),
+        (
+            "command = 'a'\nenv = {X = 'secretref:env:EMPTY'}",
+            "env.X",
+            "needs the secret 'secretref:env:EMPTY', which is empty.",
+        ),
+        (
+            "command = 'a'\nenv = {X = 'secretref:file:no'}",
+            "env.X",
+            "needs the secret 'secretref:file:no': the file cannot be read",
+        ),
+        (
+            "command = 'a'\nenv = {X = 'secretref:file:odd'}",
+            "env.X",
+            "needs the secret 'secretref:file:odd': the file is not UTF-8",
+        ),
         ("command = 'a'\nenv = {X = 'secretref:safe:A'}", "env.X", "refers to a secret in an unknown form."),
         ("command = 'a'\nenv = {X = 'secretref:env'}", "env.X", "refers to a secret in an unknown form."),
-        ("command = 'a'\nenv = {X = 'secretref:keyring:A'}", "env.X", "needs the secret 'secretref:keyring:A': it is written"),
+        (
+            "command = 'a'\nenv = {X = 'secretref:keyring:A'}",
+            "env.X",
+            "needs the secret 'secretref:keyring:A': it is written",
+        ),
     ],
 )
-def test_what_cannot_be_looked_up_is_refused_with_key_and_file(line: str, key: str, said: str, tmp_path: Path) -> None:
+def test_a_failed_lookup_is_refused_with_key_and_file(line: str, key: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "odd").write_bytes(b"\xff")
     config = read(tmp_path, f"[upstreams.git]\n{line}")
 
@@ -203,7 +252,7 @@ def test_a_secret_in_a_file_is_read_beside_the_one_that_refers_to_it(tmp_path: P
     assert settled(config, NAME="token").env == {"X": "hush"}
 
 
-def test_a_secret_that_everybody_can_read_is_warned_of_and_not_told(tmp_path: Path) -> None:
+def test_a_secret_that_everybody_can_read_is_warned_of_without_its_value(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hush")
     (tmp_path / "token").chmod(0o644)
     config = read(tmp_path, "[upstreams.git]\ncommand = 'a'\nenv = {X = 'secretref:file:token'}")
@@ -226,7 +275,9 @@ class Keyring:
 
 def test_a_secret_in_the_keyring_is_had_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def has(reference: str) -> dict[str, str]:
-        return settled(read(tmp_path, f"[upstreams.git]\ncommand = 'a'\nenv = {{X = 'secretref:keyring:{reference}'}}")).env
+        return settled(
+            read(tmp_path, f"[upstreams.git]\ncommand = 'a'\nenv = {{X = 'secretref:keyring:{reference}'}}")
+        ).env
 
     monkeypatch.setitem(sys.modules, "keyring", Keyring)
     assert has("a/b/c") == {"X": "hush"}
@@ -248,7 +299,9 @@ def test_a_program_of_our_own_file_runs_beside_it(line: str, cwd: str, tmp_path:
 
 
 def test_a_clients_file_is_a_target_and_takes_the_place_of_our_own_upstreams(tmp_path: Path) -> None:
-    (tmp_path / "mcp.json").write_text('{"mcpServers": {"Git": {"command": "${V}"}, "off": {"command": "b", "disabled": true}}}')
+    (tmp_path / "mcp.json").write_text(
+        '{"mcpServers": {"Git": {"command": "${V}"}, "off": {"command": "b", "disabled": true}}}'
+    )
     config = read(tmp_path, "[upstreams.other]\ncommand = 'a'\n[limits]\ndepth = 2", target=str(tmp_path / "mcp.json"))
 
     assert config.settings.limits.depth == 2
@@ -268,7 +321,7 @@ def test_a_clients_file_that_our_own_names_lies_beside_it(tmp_path: Path) -> Non
     assert list(read(tmp_path, "target = 'mcp.jsonc'").upstreams) == ["git"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("address", "name"),
     [
         ("https://mcp.example.com/mcp", "mcp-example-com"),
@@ -280,7 +333,9 @@ def test_a_clients_file_that_our_own_names_lies_beside_it(tmp_path: Path) -> Non
 def test_an_address_is_a_target_whose_tools_keep_their_names(address: str, name: str, tmp_path: Path) -> None:
     config = read(tmp_path, "", target=address)
 
-    assert {name: one.settings for name, one in config.upstreams.items()} == {name: UpstreamSettings(url=address, prefix="")}
+    assert {name: one.settings for name, one in config.upstreams.items()} == {
+        name: UpstreamSettings(url=address, prefix="")
+    }
     assert settled(config, name).url == address
     assert config.is_yard
     assert "hush" not in str(config.tables)
@@ -298,7 +353,9 @@ def test_an_upstream_is_never_shown_with_what_may_be_secret(tmp_path: Path) -> N
     assert "hush" not in repr(settled(config, V="hush"))
 
 
-@pytest.mark.parametrize(("text", "target", "is_yard"), [("", None, False), ("packs = ['system']", None, True), ("", "bank.py", False)])
+@pytest.mark.parametrize(
+    ("text", "target", "is_yard"), [("", None, False), ("packs = ['system']", None, True), ("", "bank.py", False)]
+)
 def test_without_upstreams_and_packs_there_is_no_yard(text: str, target: Any, is_yard: bool, tmp_path: Path) -> None:  # noqa: FBT001 - the value under test
     assert read(tmp_path, text, target=target).is_yard is is_yard
 
@@ -327,7 +384,7 @@ def test_an_address_keeps_its_headers() -> None:
     assert one({"url": "https://a/mcp", "headers": {"X": "${Y}"}}) == {"url": "https://a/mcp", "headers": {"X": "${Y}"}}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "carrier"),
     [
         ("http", "http"),
@@ -338,7 +395,7 @@ def test_an_address_keeps_its_headers() -> None:
         ("SSE", "sse"),
     ],
 )
-@pytest.mark.parametrize("key", ["type", "transport"])
+@every_row("key", ["type", "transport"])
 def test_every_word_for_a_transport_is_understood(key: str, kind: str, carrier: str) -> None:
     assert one({key: kind, "url": "https://a"}) == {"url": "https://a", "transport": carrier}
 
@@ -386,8 +443,14 @@ def test_a_server_that_is_switched_on_is_used() -> None:
     assert one({"command": "a", "disabled": False, "enabled": True}) == {"command": "a"}
 
 
-def test_what_is_theirs_alone_is_passed_over_and_what_is_ours_beats_theirs() -> None:
-    entry = {"command": "a", "autoApprove": ["x"], "timeout": 5, "callyard": {"call_seconds": 3, "enabled": True}, "disabled": True}
+def test_settings_of_the_client_alone_are_ignored_and_ours_win() -> None:
+    entry = {
+        "command": "a",
+        "autoApprove": ["x"],
+        "timeout": 5,
+        "callyard": {"call_seconds": 3, "enabled": True},
+        "disabled": True,
+    }
 
     assert one(entry) == {"command": "a", "call_seconds": 3, "enabled": True}
 
@@ -401,7 +464,7 @@ def test_a_setting_of_ours_that_is_not_known_is_refused_with_what_was_meant() ->
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("document", "place"),
     [
         ({"mcpServers": {"git": {"command": "a"}}, "other": 1}, "mcpServers.git"),
@@ -419,7 +482,7 @@ def test_servers_stand_where_each_client_has_them(document: object, place: str) 
     assert str(found.locations["git"]) == f"'{place}' in 'mcp.json'"
 
 
-@pytest.mark.parametrize("document", [[], 1, {}, {"a": 1}, {"a": {"b": 1}}, {"mcpServers": 1}])
+@every_row("document", [[], 1, {}, {"a": 1}, {"a": {"b": 1}}, {"mcpServers": 1}])
 def test_a_document_without_servers_is_refused(document: object) -> None:
     assert "'mcp.json'" in refused_entries(document)
 
@@ -428,15 +491,15 @@ def test_a_section_without_servers_is_read() -> None:
     assert read_document({"mcpServers": {}}, "mcp.json") == ClientFile({}, {}, ())
 
 
-@pytest.mark.parametrize("entry", [{"type": "ws", "url": "ws://a"}, {"type": "stdio"}, {}, "text"])
-def test_what_cannot_be_used_is_left_out_and_told(entry: object) -> None:
+@every_row("entry", [{"type": "ws", "url": "ws://a"}, {"type": "stdio"}, {}, "text"])
+def test_an_unusable_entry_is_left_out_with_a_warning(entry: object) -> None:
     found = read_entries(("odd", entry), ("git", {"command": "a"}))
 
     assert list(found.upstreams) == ["git"]
     assert found.warnings[0].startswith("'mcpServers.odd' in 'mcp.json' is left out: ")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("theirs", "name"),
     [
         ("My Git", "my-git"),
@@ -449,7 +512,7 @@ def test_what_cannot_be_used_is_left_out_and_told(entry: object) -> None:
         ("天気", "bc79d8-upstream"),
     ],
 )
-def test_a_name_that_cannot_be_one_here_becomes_one_and_that_is_told(theirs: str, name: str) -> None:
+def test_an_invalid_name_becomes_a_valid_one_with_a_warning(theirs: str, name: str) -> None:
     found = read_entries((theirs, {"command": "a"}))
 
     assert list(found.upstreams) == [name]

@@ -1,8 +1,8 @@
-"""Makes a yard the client that the official suite judges, as people run it: `callyard serve`, and `callyard login` when that is wanted.
+"""Makes a yard the client that the official suite judges, as people run it: `callyard serve` and `callyard login`.
 
-The suite runs this program with the address of its server as the last argument, and says in the environment what is wanted. With
-`--login-first` somebody signs in before anything is served; with `--address` there is no file of ours, but only that
-address, and with `--client-file` that of a client.
+The suite runs this program with the address of its server as the last argument, and says in the environment what is
+wanted. With `--login-first` somebody signs in before anything is served; with `--address` there is no file of ours, but
+only that address, and with `--client-file` that of a client.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ GRANTS: Final = {
 }
 """Scenarios in which no person signs in."""
 LOGINS: Final = 2
-PATIENCE: Final = 40.0
+TIMEOUT: Final = 40.0
 CALLYARD: Final = (sys.executable, "-m", "callyard")
 LINE: Final = 4 * 1024 * 1024
 STUBS: Final[Mapping[str, Any]] = {"boolean": True, "integer": 0, "number": 0, "object": {}, "array": []}
@@ -60,7 +60,10 @@ def configuration(url: str) -> str:
 
 def table(name: str, settings: Mapping[str, str | None]) -> list[str]:
     """Return the lines of a table of the file."""
-    return [f"[{name}]", *(f"{setting} = {json.dumps(value)}" for setting, value in settings.items() if value is not None)]
+    return [
+        f"[{name}]",
+        *(f"{setting} = {json.dumps(value)}" for setting, value in settings.items() if value is not None),
+    ]
 
 
 class Served:
@@ -92,7 +95,10 @@ class Served:
             message: dict[str, Any] = json.loads(line)
             if message.get("method") == "elicitation/create":
                 fields = message["params"]["requestedSchema"]["properties"]
-                self.send(id=message["id"], result={"action": "accept", "content": {name: stub_of(rule) for name, rule in fields.items()}})
+                self.send(
+                    id=message["id"],
+                    result={"action": "accept", "content": {name: stub_of(rule) for name, rule in fields.items()}},
+                )
             elif message.get("method") == "notifications/tools/list_changed":
                 self.news.set()
             elif "method" not in message:
@@ -125,7 +131,7 @@ async def served(*arguments: str) -> AsyncGenerator[Served]:
 
 async def signed_in(*arguments: str) -> bool:
     """Sign in as a person would, and return whether that worked."""
-    command = (*CALLYARD, "login", *arguments, "--timeout", str(PATIENCE))
+    command = (*CALLYARD, "login", *arguments, "--timeout", str(TIMEOUT))
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "BROWSER": BROWSER})
     return await process.wait() == 0
 
@@ -143,11 +149,14 @@ def calls_of(schemas: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, dict[s
         return [("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})]
     if "add_numbers" in schemas:
         return [("add_numbers", {"a": 5, "b": 3})]
-    return [(name, {key: stub_of(rule) for key, rule in schema.get("properties", {}).items()}) for name, schema in schemas.items()]
+    return [
+        (name, {key: stub_of(rule) for key, rule in schema.get("properties", {}).items()})
+        for name, schema in schemas.items()
+    ]
 
 
 async def use(server: Served) -> Literal["well", "refused", "nothing"]:
-    """Make the calls that the scenario wants, and return how that went; who must sign in first may see nothing to call."""
+    """Make the calls that the scenario wants, and return the outcome; before a login there may be nothing to call."""
     listed = await server.request("tools/list", {})
     schemas = {tool["name"]: tool["inputSchema"] for tool in listed["tools"]}
     if not schemas and SCENARIO.startswith("auth/"):
@@ -195,7 +204,7 @@ async def main(url: str, ways: Collection[str]) -> int:
     with TemporaryDirectory() as name:
         os.environ["CALLYARD_STATE_DIR"] = str(Path(name) / "state")
         serve, login = arguments_of(url, Path(name), ways)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return int(not await judged(serve, login, login_first=LOGIN_FIRST in ways))
 
 

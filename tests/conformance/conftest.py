@@ -1,6 +1,7 @@
 """What the tests with the official conformance suite share: the suite itself, and the example that it judges.
 
-The suite is written for Node.js. Its versions are pinned in `package.json` and, with their hashes, in `package-lock.json`.
+The suite is written for Node.js. Its versions are pinned in `package.json` and, with their hashes, in
+`package-lock.json`.
 """
 
 import json
@@ -22,7 +23,7 @@ from pinned_packages import NODE, installed
 HERE = Path(__file__).parent
 EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
 GATE = HERE / "gate.py"
-PATIENCE = 60.0
+TIMEOUT = 60.0
 TERMINATED = 0
 _TIME = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")
 _UNSCORED = re.compile(r"^ {2}[✓✗] (\S+) \((?:extension|pending|added-after-release)\)$", re.MULTILINE)
@@ -47,7 +48,9 @@ class Report:
 
     def without(self, beginning: str) -> "Report":
         """Return the report without the scenarios whose names begin so."""
-        return replace(self, scenarios={name: checks for name, checks in self.scenarios.items() if not name.startswith(beginning)})
+        return replace(
+            self, scenarios={name: checks for name, checks in self.scenarios.items() if not name.startswith(beginning)}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Suite:
     def _run(self, line: str, folder: Path, *arguments: str) -> Report:
         node, program = self.home / NODE, self.home / f"node_modules/conformance-{line}/dist/index.js"
         command = [node, program, *arguments, "--output-dir", folder]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)  # noqa: S603 - it is pinned
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False)  # noqa: S603 - it is pinned
         scenarios = {
             _TIME.sub("", path.parent.name).removeprefix("server-"): json.loads(path.read_text())
             for path in sorted(folder.rglob("checks.json"))
@@ -90,8 +93,10 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 
 @pytest.fixture(params=["2025 stdio", "2026 stdio", "2025 http", "2026 http"], scope="session")
-def gate(request: pytest.FixtureRequest, everything: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, str]]:
-    """Serve a yard that has the example as an upstream, of one era and over one carrier; return both and the address."""
+def gate(
+    request: pytest.FixtureRequest, everything: str, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[tuple[str, str]]:
+    """Serve a yard with the example as an upstream, of one era and over one carrier; return both and the address."""
     era, carrier = request.param.split()
     state = str(tmp_path_factory.mktemp("state"))
     with _served(tmp_path_factory, GATE, era, state, str(EVERYTHING) if carrier == "stdio" else everything) as url:
@@ -110,7 +115,7 @@ def _served(folders: pytest.TempPathFactory, program: Path, *arguments: str) -> 
             yield f"http://127.0.0.1:{port}/mcp"
         finally:
             process.terminate()
-            status = process.wait(PATIENCE)
+            status = process.wait(TIMEOUT)
     said = log.read_text()
     assert (status, "Traceback" in said) == (TERMINATED, False), said
 
@@ -122,7 +127,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str) -> None:
             raise AssertionError(f"The example ended with {process.wait(timeout=0.05)}.")
         except subprocess.TimeoutExpired:
             try:
-                urlopen(url, timeout=PATIENCE).close()  # noqa: S310 - our own server
+                urlopen(url, timeout=TIMEOUT).close()  # noqa: S310 - our own server
             except URLError:
                 continue
             return

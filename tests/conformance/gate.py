@@ -13,7 +13,12 @@ reached = {"url": upstream} if upstream.startswith("http") else {"command": sys.
 TASKS = ("slow_compute", "failing_job", "protocol_error_job", "confirm_delete", "multi_input", "test_tool_with_task")
 settings = UpstreamSettings(**reached, prefix="", era=era, without=TASKS)  # pyright: ignore[reportArgumentType] - a test says what it wants
 
-yard = Yard("gate", providers=[make_upstream("up", settings, state=Path(state))], metatools=False, limits=Limits(result_characters=10**9))
+yard = Yard(
+    "gate",
+    providers=[make_upstream("up", settings, state=Path(state))],
+    metatools=False,
+    limits=Limits(result_characters=10**9),
+)
 
 if __name__ == "__main__":
     serve(yard, transport="http", port=int(port))

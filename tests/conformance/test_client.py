@@ -1,4 +1,4 @@
-"""The official conformance suite has nothing to say against a yard as the client of an upstream, nor against how it signs in."""
+"""The official conformance suite passes for a yard as the client of an upstream, and for its logins."""
 
 import sys
 from pathlib import Path
@@ -12,15 +12,31 @@ if TYPE_CHECKING:
 DRIVER: Final = f"{sys.executable} {Path(__file__).with_name('client_driver.py')}"
 SIGNING_IN: Final = (
     *("metadata-default", "metadata-var1", "metadata-var2", "metadata-var3", "basic-cimd", "pre-registration"),
-    *("scope-from-www-authenticate", "scope-from-scopes-supported", "scope-omitted-when-undefined", "scope-step-up", "scope-retry-limit"),
+    *(
+        "scope-from-www-authenticate",
+        "scope-from-scopes-supported",
+        "scope-omitted-when-undefined",
+        "scope-step-up",
+        "scope-retry-limit",
+    ),
     *("token-endpoint-auth-basic", "token-endpoint-auth-post", "token-endpoint-auth-none"),
     *("client-credentials-jwt", "client-credentials-basic", "enterprise-managed-authorization"),
 )
 SCENARIOS: Final = {
     "2025-03-26": ("auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"),
     "2025-11-25": (
-        *("initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry", "json-schema-2020-12-preservation"),
-        *("auth/metadata-default", "auth/scope-step-up", "auth/scope-retry-limit"),  # the others do not depend on the era, and take long
+        *(
+            "initialize",
+            "tools_call",
+            "elicitation-sep1034-client-defaults",
+            "sse-retry",
+            "json-schema-2020-12-preservation",
+        ),
+        *(
+            "auth/metadata-default",
+            "auth/scope-step-up",
+            "auth/scope-retry-limit",
+        ),  # the others do not depend on the era, and take long
     ),
     "2026-07-28": (
         *("tools_call", "request-metadata", "sep-2322-client-request-state"),
@@ -35,9 +51,15 @@ SCENARIOS: Final = {
 }
 
 
-@pytest.mark.parametrize(("version", "scenario"), [(version, name) for version, names in SCENARIOS.items() for name in names])
-def test_a_yard_does_as_a_client_what_the_suite_wants(suite: "Suite", tmp_path: Path, version: str, scenario: str) -> None:
-    report = suite.judge_client(DRIVER, tmp_path, "--scenario", scenario, "--spec-version", version, "--force", "--timeout", "50000")
+@pytest.mark.parametrize(
+    ("version", "scenario"), [(version, name) for version, names in SCENARIOS.items() for name in names]
+)
+def test_a_yard_does_as_a_client_what_the_suite_wants(
+    suite: "Suite", tmp_path: Path, version: str, scenario: str
+) -> None:
+    report = suite.judge_client(
+        DRIVER, tmp_path, "--scenario", scenario, "--spec-version", version, "--force", "--timeout", "50000"
+    )
 
     assert report.checks("FAILURE") == []
     assert report.checks("WARNING") == []
@@ -60,7 +82,9 @@ def test_it_does_not_matter_when_somebody_signs_in_nor_whether_there_is_a_file(
     suite: "Suite", tmp_path: Path, way: str, scenario: str
 ) -> None:
     driver = f"{DRIVER} {way}"
-    report = suite.judge_client(driver, tmp_path, "--scenario", scenario, "--spec-version", "2026-07-28", "--force", "--timeout", "50000")
+    report = suite.judge_client(
+        driver, tmp_path, "--scenario", scenario, "--spec-version", "2026-07-28", "--force", "--timeout", "50000"
+    )
 
     assert report.checks("FAILURE") == []
     assert report.checks("SUCCESS") != []

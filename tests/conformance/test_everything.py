@@ -36,7 +36,9 @@ SKIPPED = "tasks-status-notifications"
         ("stable 2025-11-25", 46),
     ],
 )
-def test_every_check_of_a_version_passes(suite: "Suite", everything: str, tmp_path: Path, line: str, passed: int) -> None:
+def test_every_check_of_a_version_passes(
+    suite: "Suite", everything: str, tmp_path: Path, line: str, passed: int
+) -> None:
     name, version = line.split()
     report = suite.judge(name, everything, tmp_path, "--suite", "all", "--spec-version", version)
 
@@ -47,7 +49,9 @@ def test_every_check_of_a_version_passes(suite: "Suite", everything: str, tmp_pa
 
 
 @pytest.mark.parametrize(("version", "scored"), [("2025-11-25", 30), ("2026-07-28", 37)])
-def test_everything_that_a_version_requires_is_there(suite: "Suite", everything: str, tmp_path: Path, version: str, scored: int) -> None:
+def test_everything_that_a_version_requires_is_there(
+    suite: "Suite", everything: str, tmp_path: Path, version: str, scored: int
+) -> None:
     report = suite.judge("next", everything, tmp_path, "--requirements", version)
     judged = report.without(SKIPPED)
 

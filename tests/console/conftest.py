@@ -20,7 +20,12 @@ from callyard.launch.notices import Notices
 from callyard.launch.serve import serve_forever
 from callyard.transports import Transport
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
+)
 # Without these flags Chromium calls its maker, and needs a sandbox that root has not.
 FLAGS = (
     "--no-sandbox",
@@ -47,20 +52,42 @@ class Served(NamedTuple):
 
     async def call(self, name: str, arguments: object = None, **headers: str) -> Any:
         """Call a tool as an agent does, and return its envelope."""
-        said = {f"{META}protocolVersion": VERSION, f"{META}clientCapabilities": {}, f"{META}clientInfo": {"name": "agent", "version": "1"}}
+        said = {
+            f"{META}protocolVersion": VERSION,
+            f"{META}clientCapabilities": {},
+            f"{META}clientInfo": {"name": "agent", "version": "1"},
+        }
         params = {"name": name, "arguments": arguments or {}, "_meta": said}
-        usual = {"MCP-Protocol-Version": VERSION, "Mcp-Method": "tools/call", "Mcp-Name": name, "Accept": "application/json"}
+        usual = {
+            "MCP-Protocol-Version": VERSION,
+            "Mcp-Method": "tools/call",
+            "Mcp-Name": name,
+            "Accept": "application/json",
+        }
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         response = await self.client.post("/mcp", json=message, headers={**usual, **headers}, timeout=30)
         return response.json()["result"]["structuredContent"]
 
-    async def person(self) -> tuple[dict[str, str], str]:
-        """Log in, and return the cookie as headers, and the CSRF token."""
-        response = await self.client.get(self.login)
-        cookie = response.headers["set-cookie"].partition(";")[0]
+    def login_to(self, page: str) -> str:
+        """Return the address that logs a person in and shows a page."""
+        base, _, fragment = self.login.partition("#")
+        return f"{base}/{page}#{fragment}"
+
+    async def log_in(self, credentials: str = "", **headers: str) -> httpx2.Response:
+        """Log in as the script of the pages does: with credentials, or with the token of the printed address."""
+        given = credentials or self.login.partition("#token=")[2]
+        usual = {"Accept": "application/json"}
+        response = await self.client.post("/console/login", data={"credentials": given}, headers={**usual, **headers})
         self.client.cookies.clear()
-        page = await self.client.get("/console", headers={"Cookie": cookie})
-        return {"Cookie": cookie}, page.text.partition('data-csrf="')[2].partition('"')[0]
+        return response
+
+    async def person(self, credentials: str = "") -> tuple[dict[str, str], str]:
+        """Log in, and return the headers of the login, which are the cookie and the secret, and the CSRF token."""
+        response = await self.log_in(credentials)
+        cookie = response.headers["set-cookie"].partition(";")[0]
+        headers = {"Cookie": cookie, "X-Console-Secret": response.json()["secret"]}
+        page = await self.client.get("/console", headers=headers)
+        return headers, page.text.partition('data-csrf="')[2].partition('"')[0]
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
@@ -85,8 +112,12 @@ def serve(tmp_path: Path) -> Serve:
         def ready(transport: Transport) -> None:
             listening.set_result(transport.info().address.removesuffix("/mcp"))
 
-        server = asyncio.ensure_future(serve_forever(yard, config.settings.serve, authenticator, monitor=monitor, ready=ready))
-        server.add_done_callback(lambda task: None if listening.done() else listening.set_exception(task.exception() or RuntimeError()))
+        server = asyncio.ensure_future(
+            serve_forever(yard, config.settings.serve, authenticator, monitor=monitor, ready=ready)
+        )
+        server.add_done_callback(
+            lambda task: None if listening.done() else listening.set_exception(task.exception() or RuntimeError())
+        )
         try:
             base = await listening
             async with httpx2.AsyncClient(base_url=base, trust_env=False) as client:
@@ -100,7 +131,7 @@ def serve(tmp_path: Path) -> Serve:
 
 @pytest.fixture
 async def look() -> AsyncGenerator[Look]:
-    """Return a function that opens a URL in a real Chromium; a script that fails, or that the policy blocks, fails the test."""
+    """Return a function that opens a URL in a real Chromium; a failed or blocked script fails the test."""
     if CHROMIUM is None:
         pytest.skip("There is no Chromium. Install Debian's package 'chromium'.")
     faults: list[str] = []
@@ -112,8 +143,13 @@ async def look() -> AsyncGenerator[Look]:
             context = await browser.new_context(viewport=size, color_scheme=scheme, java_script_enabled=scripts)
             page = await context.new_page()
             page.on("pageerror", lambda error: faults.append(str(error)))
-            page.on("console", lambda message: faults.append(message.text) if "Content Security Policy" in message.text else None)
+            page.on(
+                "console",
+                lambda message: faults.append(message.text) if "Content Security Policy" in message.text else None,
+            )
             await page.goto(url)
+            if scripts and "#token=" in url:
+                await page.get_by_role("button", name="Log out").wait_for()
             return page
 
         yield open_page

@@ -15,10 +15,10 @@ from playwright.async_api import Page, expect
 from callyard import Profile, Serving, Yard, tool
 from callyard.console.access import Access, Person
 from callyard.dispatch.call import Caller
-from callyard.transports.auth import Admitted, ApiKey, ApiKeys, digest_of
+from callyard.transports.auth import Admitted, ApiKey, ApiKeys, ReplaceableAuthenticator, digest_of
 from callyard.transports.http.request import RefusedError, Request
 
-OPERATOR, CALLER = "ty_operator", "ty_caller"
+OPERATOR, CALLER = "cy_operator", "cy_caller"
 KEYS = f"""
 [auth]
 api_keys = [
@@ -28,6 +28,7 @@ api_keys = [
 """
 
 
+NOT_HELD: Final = "[limits]\napproval_hold_s = 0\n"
 PUBLIC: Final = """
 [serve]
 public_url = "https://tools.example.com"
@@ -55,6 +56,12 @@ async def echo(text: str) -> str:
     return text
 
 
+@tool(operation="destroy")
+async def wipe(place: str) -> str:
+    """Wipe a place."""
+    return f"wiped {place}"
+
+
 def shop() -> Yard:
     return Yard("shop", tools=[echo])
 
@@ -72,19 +79,96 @@ async def test_on_loopback_everybody_reads_and_nobody_changes_without_the_printe
     assert (home.status_code, home.headers["location"]) == (303, "/console")
 
 
-async def test_the_printed_address_sets_a_cookie_once_and_leaves_no_token_in_the_url(serve: Any) -> None:
+async def test_a_login_sets_a_cookie_and_answers_with_a_secret_that_no_page_has(serve: Any) -> None:
     async with serve(shop()) as served:
-        response = await served.client.get(served.login)
-        cookie = response.headers["set-cookie"]
-        wrong = await served.client.get("/console?token=wrong")
-        page = await served.client.get("/console", headers={"Cookie": cookie.partition(";")[0]})
+        response = await served.log_in()
+        cookie, secret = response.headers["set-cookie"], response.json()["secret"]
+        wrong = await served.log_in("wrong")
+        whole = {"Cookie": cookie.partition(";")[0], "X-Console-Secret": secret}
+        pages = [(await served.client.get("/console", headers=whole)).text]
+        pages += [(await served.client.get("/console/tools", headers={"Cookie": whole["Cookie"]})).text]
 
-    assert (response.status_code, response.headers["location"]) == (303, "/console")
     assert {"HttpOnly", "SameSite=Lax", "Path=/console"} <= set(cookie.split("; "))
-    assert served.login.partition("token=")[2] not in page.text
-    assert wrong.status_code == 403
-    assert "set-cookie" not in wrong.headers
-    assert "Log out" in page.text
+    assert secret not in cookie
+    assert not [page for page in pages if secret in page or served.login.partition("token=")[2] in page]
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (403, False)
+    assert ["Log out" in page for page in pages] == [True, False]
+
+
+async def test_the_token_is_in_the_fragment_of_the_printed_address_and_in_no_request_but_the_login(serve: Any) -> None:
+    async with serve(shop()) as served:
+        address, _, fragment = served.login.partition("#")
+        old = await served.client.get(f"{address}?{fragment}")
+
+    assert fragment.startswith("token=")
+    assert "set-cookie" not in old.headers
+
+
+async def test_with_the_cookie_alone_nobody_sees_contents_or_changes_anything(serve: Any) -> None:
+    async with serve(Yard("shop", tools=[echo, wipe]), NOT_HELD) as served:
+        person, csrf = await served.person()
+        await served.call("wipe", {"place": "moon-731"})
+        started = await served.client.post(
+            "/console/tools/run",
+            data={"csrf": csrf, "tool": "echo", "arguments": '{"text": "said-731"}'},
+            headers=person,
+        )
+        run = started.headers["location"]
+        approvals = (await served.client.get("/console/approvals", headers=person)).text
+        approval_id = re.findall(r"approvals/decide/(\w+)", approvals)[0]
+        changes = ("logout", f"approvals/decide/{approval_id}", "tools/run", "chat/api/sessions")
+        cookie = {"Cookie": person["Cookie"]}
+        for headers in (cookie, {**person, "X-Console-Secret": csrf}, {**person, "Cookie": "x=1"}):
+            paths = [run, "/console/approvals", f"/console/approvals?open={approval_id}", "/console/jobs", "/console"]
+            pages = [(await served.client.get(path, headers=headers)).text for path in paths]
+            statuses = {
+                path: (
+                    await served.client.post(
+                        f"/console/{path}", data={"csrf": csrf, "decision": "approve", "tool": "echo"}, headers=headers
+                    )
+                ).status_code
+                for path in changes
+            }
+            assert statuses == dict.fromkeys(changes, 403)
+            assert not [page for page in pages if "731" in page or csrf in page or approval_id in page]
+            assert "wipe" in pages[1]  # the list may rest on the cookie
+        whole = (await served.client.get(run, headers=person)).text
+
+    assert "moon-731" in approvals
+    assert "said-731" in whole
+
+
+async def test_a_live_stream_with_the_cookie_alone_has_no_contents(serve: Any) -> None:
+    async with serve(Yard("shop", tools=[wipe]), NOT_HELD) as served:
+        person, _ = await served.person()
+        await served.call("wipe", {"place": "moon-731"})
+        blocks: list[str] = []
+        for headers in (person, {"Cookie": person["Cookie"]}):
+            async with served.client.stream("GET", "/console/live/approvals", headers=headers) as stream:
+                blocks.append(await anext(line async for line in stream.aiter_lines() if line.startswith("data:")))
+
+    assert ["731" in block for block in blocks] == [True, False]
+
+
+async def test_a_notice_in_an_address_is_not_shown_and_one_of_the_server_is_for_its_login_alone(serve: Any) -> None:
+    text = "Your password expired"
+    nobody: dict[str, str] = {}
+    async with serve(Yard("shop", tools=[wipe]), NOT_HELD) as served:
+        person, csrf = await served.person()
+        other, _ = await served.person()
+        await served.call("wipe", {"place": "x"})
+        page = (await served.client.get("/console/approvals", headers=person)).text
+        approval_id = re.findall(r"approvals/decide/(\w+)", page)[0]
+        done = await served.client.post(
+            f"/console/approvals/decide/{approval_id}", data={"csrf": csrf, "decision": "deny"}, headers=person
+        )
+        forged = [await served.client.get(f"/console?notice={text}", headers=headers) for headers in (person, nobody)]
+        own, others = [
+            (await served.client.get(done.headers["location"], headers=headers)).text for headers in (person, other)
+        ]
+
+    assert not [page for page in forged if text in page.text]
+    assert [re.findall(r'role="status">(Denied\.)<', page) for page in (own, others)] == [["Denied."], []]
 
 
 @pytest.mark.parametrize(
@@ -99,12 +183,16 @@ async def test_the_printed_address_sets_a_cookie_once_and_leaves_no_token_in_the
         {"Sec-Fetch-Site": "none"},
     ],
 )
-async def test_another_site_cannot_change_anything_even_with_the_cookie_and_the_token(serve: Any, headers: dict[str, str]) -> None:
+async def test_another_site_cannot_change_anything_even_with_the_cookie_and_the_token(
+    serve: Any, headers: dict[str, str]
+) -> None:
     async with serve(shop()) as served:
         cookie, csrf = await served.person()
         refused = await served.client.post("/console/logout", data={"csrf": csrf}, headers={**cookie, **headers})
         still = await served.client.get("/console", headers=cookie)
-        own = await served.client.post("/console/logout", data={"csrf": csrf}, headers={**cookie, "Origin": served.base})
+        own = await served.client.post(
+            "/console/logout", data={"csrf": csrf}, headers={**cookie, "Origin": served.base}
+        )
 
     assert refused.status_code == 403
     assert "Log out" in still.text
@@ -135,7 +223,8 @@ async def test_a_page_that_somebody_read_without_a_login_helps_nobody_to_act(ser
 
 async def test_pages_cannot_be_framed_or_read_by_other_origins_and_run_no_scripts_but_their_own(serve: Any) -> None:
     async with serve(shop()) as served:
-        page = await served.client.get("/console", headers={"Origin": "http://localhost:1234"})
+        foreign = await served.client.get("/console", headers={"Origin": "http://localhost:1234"})
+        page = await served.client.get("/console")
         script = await served.client.get(re.findall(r'src="([^"]+console\.js[^"]*)"', page.text)[0])
 
     policy = page.headers["content-security-policy"]
@@ -143,6 +232,7 @@ async def test_pages_cannot_be_framed_or_read_by_other_origins_and_run_no_script
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert page.headers["x-frame-options"] == "DENY"
+    assert (foreign.status_code, "access-control-allow-origin" in foreign.headers) == (403, False)
     assert "access-control-allow-origin" not in page.headers
     assert "no-store" in page.headers["cache-control"]
     assert (script.status_code, "immutable" in script.headers["cache-control"]) == (200, True)
@@ -161,10 +251,14 @@ async def test_where_callers_need_credentials_only_operators_read(serve: Any) ->
         with_key = await served.client.get("/console", headers={"Authorization": f"Bearer {OPERATOR}"})
         caller = await served.client.post("/console/login", data={"credentials": CALLER})
         wrong = await served.client.post("/console/login", data={"credentials": "é"})
-        foreign = await served.client.post("/console/login", data={"credentials": OPERATOR}, headers={"Origin": "https://evil.example"})
+        foreign = await served.client.post(
+            "/console/login", data={"credentials": OPERATOR}, headers={"Origin": "https://evil.example"}
+        )
         operator = await served.client.post("/console/login", data={"credentials": OPERATOR})
-        cookie = {"Cookie": operator.headers["set-cookie"].partition(";")[0]}
-        page = await served.client.get("/console", headers=cookie)
+        served.client.cookies.clear()
+        person, _ = await served.person(OPERATOR)
+        page = await served.client.get("/console", headers=person)
+        reader = await served.client.get("/console", headers={"Cookie": person["Cookie"]})
         forged = await served.client.get("/console", headers={"Cookie": "callyard-console=x; " + "callyard-1=y"})
 
     assert (closed.status_code, with_key.status_code) == (401, 401)
@@ -172,6 +266,7 @@ async def test_where_callers_need_credentials_only_operators_read(serve: Any) ->
     assert (caller.status_code, wrong.status_code, foreign.status_code, forged.status_code) == (403, 403, 403, 401)
     assert operator.status_code == 303
     assert 'title="key:ada"' in page.text
+    assert ("Busiest tools" in reader.text, "Log out" in reader.text) == (True, False)
 
 
 async def test_the_token_opens_the_console_where_callers_need_credentials_too(serve: Any) -> None:
@@ -190,13 +285,14 @@ async def test_behind_a_proxy_nobody_reads_without_a_login(serve: Any) -> None:
 async def test_behind_a_proxy_with_tls_pages_of_the_public_address_are_the_own_ones(serve: Any) -> None:
     host = {"Host": "tools.example.com"}
     async with serve(shop(), PUBLIC) as served:
-        response = await served.client.get(served.login, headers=host)
+        response = await served.log_in(**host)
         cookie = response.headers["set-cookie"]
-        served.client.cookies.clear()
-        own = {**host, "Cookie": cookie.partition(";")[0]}
+        own = {**host, "Cookie": cookie.partition(";")[0], "X-Console-Secret": response.json()["secret"]}
         csrf = (await served.client.get("/console", headers=own)).text.partition('data-csrf="')[2].partition('"')[0]
         plain, secure = [
-            await served.client.post("/console/logout", data={"csrf": csrf}, headers={**own, "Origin": f"{scheme}://tools.example.com"})
+            await served.client.post(
+                "/console/logout", data={"csrf": csrf}, headers={**own, "Origin": f"{scheme}://tools.example.com"}
+            )
             for scheme in ("http", "https")
         ]
 
@@ -209,7 +305,7 @@ async def test_a_strange_cookie_of_another_program_ends_no_login(serve: Any, oth
     async with serve(shop()) as served:
         cookie, _ = await served.person()
         pages = [
-            (await served.client.get("/console", headers={"Cookie": text})).text
+            (await served.client.get("/console", headers={**cookie, "Cookie": text})).text
             for text in (f"{other}; {cookie['Cookie']}", f"{cookie['Cookie']};{other}")
         ]
 
@@ -218,14 +314,15 @@ async def test_a_strange_cookie_of_another_program_ends_no_login(serve: Any, oth
 
 async def test_an_operator_sees_and_runs_what_the_profile_of_the_key_has(serve: Any) -> None:
     async with serve(Yard("shop", tools=[echo, pay]), NARROW) as served:
-        login = await served.client.post("/console/login", data={"credentials": OPERATOR})
-        cookie = {"Cookie": login.headers["set-cookie"].partition(";")[0]}
-        served.client.cookies.clear()
+        cookie, _ = await served.person(OPERATOR)
         listed, searched, opened = [
-            (await served.client.get(f"/console/tools{query}", headers=cookie)).text for query in ("", "?q=pay", "?open=pay")
+            (await served.client.get(f"/console/tools{query}", headers=cookie)).text
+            for query in ("", "?q=pay", "?open=pay")
         ]
         csrf = listed.partition('data-csrf="')[2].partition('"')[0]
-        started = await served.client.post("/console/tools/run", data={"csrf": csrf, "tool": "pay", "arguments": "{}"}, headers=cookie)
+        started = await served.client.post(
+            "/console/tools/run", data={"csrf": csrf, "tool": "pay", "arguments": "{}"}, headers=cookie
+        )
         result = (await served.client.get(started.headers["location"], headers=cookie)).text
         whole = (await served.client.get("/console/tools", headers=(await served.person())[0])).text
 
@@ -249,16 +346,20 @@ async def test_a_login_keeps_the_claims_of_its_credentials_and_lasts_no_longer()
     def find_profile(_: str) -> Any:
         raise AssertionError
 
-    access = Access(Serving(), Issuer(), is_operator=lambda caller: caller.claims["team"] == "red", find_profile=find_profile)
+    access = Access(
+        Serving(), Issuer(), is_operator=lambda caller: caller.claims["team"] == "red", find_profile=find_profile
+    )
     request = Request(method="GET", path="/console", pairs=[], headers={b"host": b"localhost:1"})
-    headers = await access.log_in_with_credentials(request, "token")
-    assert headers is not None
-    cookie = headers[0][1]
-    request.headers[b"cookie"] = cookie.partition(b";")[0]
+    login = await access.log_in_with_credentials(request, "token")
+    assert login is not None
+    cookie = login.headers[0][1]
+    request.headers |= {b"cookie": cookie.partition(b";")[0], b"x-console-secret": login.secret.encode()}
     person = access.person_of(request)
 
     assert isinstance(person, Person)
-    assert person.caller == Caller(identity="ada", claims=person.caller.claims, scope=person.caller.scope, client="console")
+    assert person.caller == Caller(
+        identity="ada", claims=person.caller.claims, scope=person.caller.scope, client="console"
+    )
     assert person.caller.claims["team"] == "red"
     assert 0 < int(cookie.partition(b"Max-Age=")[2].partition(b";")[0]) <= 60
 
@@ -274,9 +375,9 @@ async def test_a_login_whose_profile_is_gone_is_over_and_another_one_works() -> 
     keys = ApiKeys([ApiKey("ada", digest_of(OPERATOR), profile="narrow")])
     access = Access(Serving(), keys, is_operator=lambda _: True, find_profile=find_profile)
     request = Request(method="GET", path="/console", pairs=[], headers={b"host": b"localhost:1"})
-    headers = await access.log_in_with_credentials(request, OPERATOR)
-    assert headers is not None
-    request.headers[b"cookie"] = headers[0][1].partition(b";")[0]
+    login = await access.log_in_with_credentials(request, OPERATOR)
+    assert login is not None
+    request.headers[b"cookie"] = login.headers[0][1].partition(b";")[0]
     before = access.person_of(request)
     known.clear()
 
@@ -285,12 +386,35 @@ async def test_a_login_whose_profile_is_gone_is_over_and_another_one_works() -> 
     assert access.log_in_with_token(request, access.token) is not None
 
 
+async def test_a_login_with_a_key_ends_when_the_key_is_revoked_and_others_go_on() -> None:
+    def find_profile(_: str) -> Any:
+        raise AssertionError
+
+    keys = {name: ApiKey("ada", digest_of(f"cy_{name}")) for name in ("old", "new")}
+    authenticator = ReplaceableAuthenticator(ApiKeys(keys.values()))
+    access = Access(Serving(), authenticator, is_operator=lambda _: True, find_profile=find_profile)
+    requests = {
+        name: Request(method="GET", path="/console", pairs=[], headers={b"host": b"localhost:1"}) for name in keys
+    }
+    for name, request in requests.items():
+        login = await access.log_in_with_credentials(request, f"cy_{name}")
+        assert login is not None
+        request.headers[b"cookie"] = login.headers[0][1].partition(b";")[0]
+
+    await authenticator.replace(ApiKeys([keys["new"]]), only_keys=True)
+
+    assert access.person_of(requests["old"]) is None
+    assert access.person_of(requests["new"]) is not None
+
+
 async def test_the_body_of_somebody_who_may_change_nothing_is_not_read(serve: Any) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     async with serve(shop()) as served:
         cookie, csrf = await served.person()
         stranger = await served.client.post("/console/logout", content=b"a=b&" * 5000, headers=form)
-        fields = await served.client.post("/console/logout", content=f"csrf={csrf}&".encode() + b"a=b&" * 5000, headers={**form, **cookie})
+        fields = await served.client.post(
+            "/console/logout", content=f"csrf={csrf}&".encode() + b"a=b&" * 5000, headers={**form, **cookie}
+        )
         login = await served.client.post("/console/login", content=b"credentials=" + b"x" * 20_000, headers=form)
 
     assert (stranger.status_code, fields.status_code, login.status_code) == (403, 413, 413)
@@ -303,9 +427,14 @@ async def test_the_console_can_be_switched_off(serve: Any) -> None:
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/console/nothing", 404), ("/console/static/../app.py", 404), ("/console/static/nothing.js", 404), ("/console/live/nothing", 404)],
+    [
+        ("/console/nothing", 404),
+        ("/console/static/../app.py", 404),
+        ("/console/static/nothing.js", 404),
+        ("/console/live/nothing", 404),
+    ],
 )
-async def test_what_is_not_there_is_answered_with_a_page(serve: Any, path: str, status: int) -> None:
+async def test_a_missing_path_is_answered_with_a_page(serve: Any, path: str, status: int) -> None:
     async with serve(shop()) as served:
         response = await served.client.get(path)
 
@@ -322,27 +451,41 @@ async def log_of_a_served_yard(folder: Path, settings: str) -> str:
     """Serve a yard without a terminal, and return the line of its log that says where the console is."""
     (folder / "callyard.toml").write_text(settings)
     (folder / "shop.py").write_text('from callyard import Yard\n\nyard = Yard("shop")\n')
-    command = ["-c", "import sys; from callyard.cli import main; sys.exit(main())", "serve", "--transport", "http", "--port", "0"]
+    command = [
+        "-c",
+        "import sys; from callyard.cli import main; sys.exit(main())",
+        "serve",
+        "--transport",
+        "http",
+        "--port",
+        "0",
+    ]
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, "shop.py", cwd=folder, stdin=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, "shop.py", cwd=folder, stdin=pipe, stderr=pipe
+    )
     try:
         assert process.stderr is not None
         async with asyncio.timeout(30):
-            return await anext(line.decode() async for line in process.stderr if b" console" in line)
+            return await anext(
+                line.decode() async for line in process.stderr if re.search(rb" console[ _]address", line)
+            )
     finally:
         process.kill()
         await process.wait()
 
 
-@pytest.mark.parametrize("settings", [PUBLIC, KEYS])
-def test_without_a_terminal_a_private_file_has_the_address_with_the_token_and_the_log_says_which(tmp_path: Path, settings: str) -> None:
+@pytest.mark.parametrize("settings", ["", PUBLIC, KEYS])
+def test_without_a_terminal_a_private_file_has_the_address_with_the_token_and_the_log_says_which(
+    tmp_path: Path, settings: str
+) -> None:
     line = asyncio.run(log_of_a_served_yard(tmp_path, settings))
     file = Path(line.rpartition("file=")[2].strip().strip("'"))
 
     assert "token" not in line
-    assert "/console?token=" in file.read_text()
+    assert "/console#token=" in file.read_text()
     assert file.stat().st_mode & 0o077 == 0
-    assert (settings == PUBLIC) is file.read_text().startswith("https://tools.example.com/console?")
+    assert (settings == PUBLIC) is file.read_text().startswith("https://tools.example.com/console#")
 
 
 def test_without_a_terminal_or_a_state_directory_the_log_says_that_nobody_has_the_address(tmp_path: Path) -> None:
@@ -368,12 +511,25 @@ async def test_an_operator_logs_in_with_the_form_and_logs_out(serve: Any, look: 
         await expect(page.get_by_role("heading", name="Log in to shop")).to_be_visible()
 
 
-async def test_a_tool_is_run_without_scripts(serve: Any, look: Any) -> None:
+async def test_without_scripts_a_login_reads_lists_and_no_contents(serve: Any, look: Any) -> None:
+    async with serve(shop(), KEYS) as served:
+        page: Page = await look(f"{served.base}/console", scripts=False)
+        await page.get_by_label("Token or key").fill(OPERATOR)
+        await page.get_by_role("button", name="Log in").click()
+        await page.goto(f"{served.base}/console/tools?open=echo")
+        await expect(page.locator(".drawer h1")).to_contain_text("echo")
+        await expect(page.locator("#run-form")).to_have_count(0)
+
+
+async def test_the_printed_address_logs_in_once_and_a_wrong_token_says_so(serve: Any, look: Any) -> None:
     async with serve(shop()) as served:
-        page: Page = await look(served.login.replace("/console?", "/console/tools?open=echo&"), scripts=False)
-        await page.get_by_label("Arguments as JSON").fill('{"text": "731"}')
-        await page.get_by_role("button", name="Run", exact=True).click()
-        await expect(page.locator("#run_result")).to_contain_text("731")
+        page: Page = await look(served.login_to("tools?open=echo"))
+        assert page.url == f"{served.base}/console/tools?open=echo"
+        await expect(page.locator("#run-form")).to_be_visible()
+        await page.reload()
+        await expect(page.locator("#run-form")).to_be_visible()
+        await page.evaluate("location.hash = 'token=wrong'")
+        await expect(page.get_by_role("alert")).to_contain_text("not the token")
 
 
 @asynccontextmanager
@@ -382,7 +538,9 @@ async def another_site(link: str) -> AsyncGenerator[str]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<a href='%s'>x</a>" % link.encode())
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<a href='%s'>x</a>" % link.encode()
+        )
         await writer.drain()
         writer.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import re
 import time
 from types import SimpleNamespace
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 from mcp import Client
 from playwright.async_api import Page, expect
+from pydantic import BaseModel, Field
 
-from callyard import Caller, Yard, tool
+from callyard import Caller, Rule, Yard, resource, tool
 from callyard.console.pages.approvals import ApprovalsPage
 from callyard.policy.approvals import Approval, Approvals
 from callyard.state.memory import MemoryStore
@@ -20,7 +22,7 @@ from callyard.state.store import StoreUnavailableError
 from callyard.transports.auth import digest_of
 
 MARKUP = "<img src=x onerror=alert(1)>"
-OPERATOR, OTHER, CALLER = "ty_operator", "ty_other", "ty_caller"
+OPERATOR, OTHER, CALLER = "cy_operator", "cy_other", "cy_caller"
 KEYS = f"""
 [auth]
 api_keys = [
@@ -52,20 +54,18 @@ async def waiting(yard: Yard) -> Approval:
 
 async def decide(served: Any, person: Any, approval_id: str, **fields: str) -> Any:
     cookie, csrf = person
-    return await served.client.post(f"/console/approvals/decide/{approval_id}", data={"csrf": csrf, **fields}, headers=cookie)
+    return await served.client.post(
+        f"/console/approvals/decide/{approval_id}", data={"csrf": csrf, **fields}, headers=cookie
+    )
 
 
 def login_to(served: Any, page: str) -> str:
-    return served.login.replace("/console?", f"/console/{page}?")
+    return served.login_to(page)
 
 
 async def log_in_with(served: Any, key: str) -> tuple[dict[str, str], str]:
-    """Log in with an API key, and return the cookie and the CSRF token."""
-    response = await served.client.post("/console/login", data={"credentials": key})
-    cookie = {"Cookie": response.headers["set-cookie"].partition(";")[0]}
-    served.client.cookies.clear()
-    page = await served.client.get("/console", headers=cookie)
-    return cookie, page.text.partition('data-csrf="')[2].partition('"')[0]
+    """Log in with the key of an operator, and return the headers of the login, and the CSRF token."""
+    return await served.person(key)
 
 
 async def test_a_click_on_approve_releases_a_held_call_of_the_official_client(serve: Any, look: Any) -> None:
@@ -101,9 +101,14 @@ async def test_the_result_of_an_approved_call_appears_while_the_mouse_rests_on_i
 
 async def test_a_stream_that_begins_replaces_nothing_that_is_there_already(serve: Any, look: Any) -> None:
     again = """() => new Promise((done) => {
-      const button = document.querySelector("article button");
+      const button = document.querySelector("article button"), original = window.swap;
+      window.swap = (id, html) => {
+        original(id, html);
+        if (id !== "cards") return;
+        window.swap = original;
+        setTimeout(() => done(document.contains(button)), 0);
+      };
       listen();
-      stream.addEventListener("message", () => setTimeout(() => done(document.contains(button)), 0), { once: true });
     })"""
     async with serve(bank(), NOT_HELD) as served:
         await served.call("close_account", {"account": "savings"})
@@ -120,7 +125,7 @@ async def test_the_key_d_denies_and_the_reason_reaches_the_client(serve: Any, lo
             await waiting(served.yard)
             page: Page = await look(login_to(served, "approvals"))
             await page.get_by_label("Reason").fill("Ask Ada first.")
-            await page.get_by_label("Reason").blur()
+            await page.keyboard.press("Escape")
             await page.keyboard.press("d")
             answer = await call
         await expect(page.get_by_role("article")).to_contain_text("Denied")
@@ -132,13 +137,80 @@ async def test_the_key_d_denies_and_the_reason_reaches_the_client(serve: Any, lo
     assert "Ask Ada first." in answer.structured_content["error"]["message"]
 
 
-@pytest.mark.parametrize("scripts", [True, False])
-async def test_enter_in_the_reason_decides_nothing(serve: Any, look: Any, *, scripts: bool) -> None:
+async def test_keys_decide_about_the_selected_card_alone_and_after_a_decision_none_is_selected(
+    serve: Any, look: Any
+) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        for number in range(6):
+            await served.call("close_account", {"account": f"number {number}"})
+        page: Page = await look(login_to(served, "approvals"))
+        decisions: list[str] = []
+        page.on("request", lambda request: decisions.append(request.url) if request.method == "POST" else None)
+        cards = page.get_by_role("article")
+        await expect(cards).to_have_count(6)
+        await page.keyboard.press("a")  # nothing is selected
+        for key in ("j", "j", "j", "j", "k"):
+            await page.keyboard.press(key)
+        await expect(cards.nth(2)).to_be_focused()
+        await expect(cards.nth(2)).to_be_in_viewport(ratio=1)
+        ring = await cards.nth(2).evaluate("card => getComputedStyle(card).outline")
+        assert decisions == []
+        await page.keyboard.press("a")
+        await expect(page.get_by_text("Approved, not run yet")).to_be_visible()
+        await expect(page.locator(".approval:focus, [aria-selected=true]")).to_have_count(0)
+        await page.keyboard.press("a")
+        await page.keyboard.press("d")
+        pending = [json.loads(one.card.arguments)["account"] for one in await served.yard.gate.approvals.pending()]
+
+    assert "solid 3px" in ring
+    assert len(decisions) == 1
+    assert sorted(pending) == [f"number {number}" for number in (0, 1, 3, 4, 5)]
+
+
+async def test_a_key_brings_a_selected_card_that_is_out_of_view_back_and_decides_nothing(serve: Any, look: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        for number in range(6):
+            await served.call("close_account", {"account": f"number {number}"})
+        page: Page = await look(login_to(served, "approvals"))
+        await expect(page.get_by_role("article")).to_have_count(6)
+        await page.keyboard.press("j")
+        await page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        await expect(page.get_by_role("article").first).not_to_be_in_viewport()
+        await page.keyboard.press("a")
+        await expect(page.get_by_role("article").first).to_be_in_viewport(ratio=1)
+        before = await served.yard.gate.approvals.count()
+        await page.keyboard.press("a")
+        await expect(page.get_by_text("Approved, not run yet")).to_be_visible()
+        after = await served.yard.gate.approvals.count()
+
+    assert (before, after) == (6, 5)
+
+
+async def test_a_card_and_the_decided_list_name_the_person_with_the_client_beside(serve: Any) -> None:
+    keys = f"""
+[auth]
+api_keys = [{{ name = "bot", digest = "{digest_of(CALLER)}" }}]
+"""
+    async with serve(bank(), NOT_HELD + keys) as served:
+        held = await served.call("close_account", {"account": "savings"}, Authorization=f"Bearer {CALLER}")
+        person = await served.person()
+        waits = (await served.client.get("/console/approvals", headers=person[0])).text
+        await decide(served, person, held["data"]["approval_id"], decision="deny")
+        decided = (await served.client.get("/console/approvals", headers=person[0])).text
+
+    headline = '<b>key:bot</b> <span class="client">with Agent</span>'
+    assert f"<h2>{headline} wants to" in waits
+    assert f"{headline} wanted to" in decided
+
+
+async def test_enter_in_the_reason_decides_nothing(serve: Any, look: Any) -> None:
     async with serve(bank(), NOT_HELD) as served:
         await served.call("close_account", {"account": "savings"})
-        page: Page = await look(login_to(served, "approvals"), scripts=scripts)
+        page: Page = await look(login_to(served, "approvals"))
         decisions: list[str] = []
-        page.on("request", lambda request: decisions.append(request.post_data or "") if request.method == "POST" else None)
+        page.on(
+            "request", lambda request: decisions.append(request.post_data or "") if request.method == "POST" else None
+        )
         await page.get_by_label("Reason").fill("No, people live there.")
         await page.keyboard.press("Enter")
         await page.get_by_role("button", name="Deny").click()
@@ -148,7 +220,7 @@ async def test_enter_in_the_reason_decides_nothing(serve: Any, look: Any, *, scr
     assert "decision=deny" in decisions[0]
 
 
-async def test_what_a_person_typed_survives_a_live_update_and_a_new_card_appears_under_the_mouse(serve: Any, look: Any) -> None:
+async def test_typed_text_survives_a_live_update_and_a_new_card_appears_under_the_mouse(serve: Any, look: Any) -> None:
     async with serve(bank(), NOT_HELD) as served:
         await served.call("close_account", {"account": "savings"})
         page: Page = await look(login_to(served, "approvals"))
@@ -168,7 +240,9 @@ async def test_what_a_person_typed_survives_a_live_update_and_a_new_card_appears
         assert "Closed" not in await page.content()
 
 
-async def test_a_hundred_calls_with_long_arguments_are_pages_of_cards_that_are_read_one_by_one(serve: Any, look: Any) -> None:
+async def test_a_hundred_calls_with_long_arguments_are_pages_of_cards_that_are_read_one_by_one(
+    serve: Any, look: Any
+) -> None:
     query = "SELECT 1; " * 400 + "DROP TABLE customers;"
     async with serve(bank(), NOT_HELD) as served:
         for number in range(100):
@@ -183,6 +257,9 @@ async def test_a_hundred_calls_with_long_arguments_are_pages_of_cards_that_are_r
         await page.get_by_role("article").first.get_by_role("link", name="Read them and decide").click()
         await expect(page.get_by_role("article")).to_have_count(1)
         await expect(page.get_by_text("DROP TABLE customers;")).to_be_visible()
+        await page.keyboard.press("j")
+        await page.keyboard.press("a")  # brings the buttons of a long card into view
+        await expect(page.get_by_role("button", name="Approve")).to_be_in_viewport(ratio=1)
         await page.keyboard.press("a")
         await expect(page.get_by_text("Approved, not run yet")).to_be_visible()
         left = await served.yard.gate.approvals.count()
@@ -197,7 +274,8 @@ async def test_a_live_page_is_not_sent_again_because_time_goes_by(serve: Any, mo
     async with serve(bank(), NOT_HELD) as served:
         await served.call("close_account", {"account": "savings"})
         monkeypatch.setattr("callyard.console.page.time", SimpleNamespace(time=lambda: next(seconds)))
-        async with served.client.stream("GET", "/console/live/approvals", timeout=20) as response:
+        person, _ = await served.person()
+        async with served.client.stream("GET", "/console/live/approvals", timeout=20, headers=person) as response:
             events = (line async for line in response.aiter_lines() if line.startswith("data:"))
             first = await anext(events)
             for _ in range(20):
@@ -244,7 +322,10 @@ async def test_a_long_grant_is_cut_with_a_link_to_the_whole(serve: Any) -> None:
         person = await served.person()
         await decide(served, person, held["data"]["approval_id"], decision="approve", again="900")
         [grant] = await served.yard.gate.approvals.grants()
-        pages = [(await served.client.get(f"/console/approvals{query}", headers=person[0])).text for query in ("", f"?open={grant.id}")]
+        pages = [
+            (await served.client.get(f"/console/approvals{query}", headers=person[0])).text
+            for query in ("", f"?open={grant.id}")
+        ]
 
     assert [("x" * 3000) in page for page in pages] == [False, True]
     assert f"open={grant.id}" in pages[0]
@@ -296,11 +377,12 @@ async def test_a_reader_sees_that_a_call_waits_and_not_its_arguments(serve: Any)
         live = await _first_event(served, "/console/live/approvals")
         seen = (await served.client.get("/console/approvals", headers=cookie)).text
 
-    assert "close account" in read
+    assert "close_account" in read
+    assert "<article" not in read + live
     assert "planted" not in read + live
     assert "Approve" not in read.partition("<main")[2].replace("Approvals", "")
     assert "planted-name" in seen
-    assert "planted-secret" not in seen
+    assert "planted-secret" in seen  # a person sees all of what they approve
 
 
 async def _first_event(served: Any, path: str) -> str:
@@ -326,7 +408,9 @@ async def test_arguments_are_in_plain_words_and_nothing_in_them_is_invisible(ser
 
 async def test_a_title_and_every_kind_of_argument_become_plain_words(serve: Any) -> None:
     @tool(operation="destroy", title="Delete rows")
-    async def delete_rows(*, where: dict[str, Any], tags: tuple[str, ...] = (), dry_run: bool = False, limit: int | None = None) -> int:
+    async def delete_rows(
+        *, where: dict[str, Any], tags: tuple[str, ...] = (), dry_run: bool = False, limit: int | None = None
+    ) -> int:
         """Delete rows of a table."""
         del where, tags, dry_run, limit
         return 0
@@ -346,7 +430,7 @@ async def test_a_title_and_every_kind_of_argument_become_plain_words(serve: Any)
     assert re.search(r"limit</th>\s*<td>nothing<", page)
     assert re.search(r"tags</th>\s*<td>none<", page)
     assert "&#34;age&#34;: 30" in page
-    assert "All arguments, as text" in whole
+    assert whole.count("x" * 4000) == 6
     assert "the same" in granted
 
 
@@ -384,7 +468,9 @@ async def test_nobody_decides_without_a_login_or_with_the_key_of_a_caller(serve:
     async with serve(bank(), KEYS + NOT_HELD) as served:
         held = await served.call("close_account", {"account": "savings"}, Authorization=f"Bearer {CALLER}")
         path = f"/console/approvals/decide/{held['data']['approval_id']}"
-        bare = await served.client.post(path, data={"decision": "approve"}, headers={"Authorization": f"Bearer {CALLER}"})
+        bare = await served.client.post(
+            path, data={"decision": "approve"}, headers={"Authorization": f"Bearer {CALLER}"}
+        )
         caller = await served.client.post("/console/login", data={"credentials": CALLER})
         ada = await log_in_with(served, OPERATOR)
         no_token = await served.client.post(path, data={"decision": "approve"}, headers=ada[0])
@@ -501,3 +587,49 @@ async def test_a_card_fits_a_phone_and_a_dark_page(serve: Any, look: Any, width:
         await expect(page.get_by_role("button", name="Approve")).to_be_visible()
 
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_a_card_can_be_approved_once_its_folded_values_were_opened(serve: Any, look: Any) -> None:
+    async with serve(bank(), NOT_HELD) as served:
+        await served.call("close_account", {"account": "savings", "note": "x" * 400 + "rm -rf /"})
+        page: Page = await look(login_to(served, "approvals"))
+        approve = page.get_by_role("button", name="Approve")
+        await expect(approve).to_be_disabled()
+        await page.keyboard.press("j")
+        await page.keyboard.press("a")
+        await page.locator("details.long summary").click()
+        await expect(page.locator("details.long pre")).to_contain_text("rm -rf /")
+        await expect(approve).to_be_enabled()
+        await expect(page.get_by_role("button", name="Deny")).to_be_enabled()
+        await approve.click()
+        await expect(page.get_by_role("article").first).to_contain_text("Approved")
+
+
+async def test_no_two_arguments_look_alike_and_a_card_shows_uri_and_checked_values(serve: Any) -> None:
+    class Note(BaseModel):
+        text: str = Field(exclude=True)
+        size: int = 3
+
+    @tool(operation="destroy")
+    async def send(value: Any, note: Note) -> None:
+        """Send something."""
+
+    @resource("files://{path}")
+    async def files(path: str) -> str:
+        """Return a file."""
+        return path
+
+    values = ["yes", True, "none", [], "nothing", None, "", "empty", "1", 1, "a, b", ["a", "b"], '["a"]', ["a"]]
+    rules = [Rule(decision="ask", tools=("files", "send"))]
+    async with serve(Yard("shop", tools=[send], resources=[files], rules=rules), NOT_HELD) as served:
+        for value in values:
+            await served.call("send", {"value": value, "note": {"text": "hidden by the serialiser"}})
+        await served.yard.read("files://a")
+        cookie, _ = await served.person()
+        page = (await served.client.get("/console/approvals", headers=cookie)).text
+
+    cells = re.findall(r"value</th>\s*<td>(.*?)</td>", page, re.DOTALL)
+    assert len(cells) == len({*cells}) == len(values)
+    assert page.count("hidden by the serialiser") == len(values)
+    assert page.count("As the tool sees them") == len(values)
+    assert "<code>files://a</code>" in page

@@ -1,4 +1,4 @@
-"""The page 'Calls': calls as trees while they happen, filters, cancelling, one call in full, and what it never shows."""
+"""The page 'Calls': calls as live trees, filters, cancelling, one call in full, and the facts that it never shows."""
 
 import asyncio
 import re
@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from callyard import Call, Caller, ToolError, Yard, tool
-from callyard.console.charts import timeline
+from callyard.console.page import timeline
 from callyard.console.pages import calls
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -46,7 +46,9 @@ def rows_in(page: str, part: str = "finished") -> list[str]:
     table = page.partition(f'id="{part}"')[2].partition("</table>")[0]
     rows = table.partition("<tbody>")[2].split("<tr class=")[1:]
     return [
-        ("> " if row.startswith('"inner"') else "") + row.partition('class="name"')[2].partition(">")[2].partition("<")[0] for row in rows
+        ("> " if row.startswith('"inner"') else "")
+        + row.partition('class="name"')[2].partition(">")[2].partition("<")[0]
+        for row in rows
     ]
 
 
@@ -173,7 +175,10 @@ async def test_contents_are_shown_for_runs_of_the_same_login_alone(serve: Any) -
         listed = (await served.client.get("/console/calls", headers=ada[0])).text
         ids = [part.partition('"')[0] for part in listed.split("?open=")[1:]]
         everybody: list[dict[str, str]] = [ada[0], bob[0], {}]
-        pages = [[(await served.client.get(f"/console/calls?open={one}", headers=headers)).text for headers in everybody] for one in ids]
+        pages = [
+            [(await served.client.get(f"/console/calls?open={one}", headers=headers)).text for headers in everybody]
+            for one in ids
+        ]
 
     by_agent, by_ada = pages
     assert "planted" in by_ada[0]
@@ -184,7 +189,9 @@ async def test_contents_are_shown_for_runs_of_the_same_login_alone(serve: Any) -
 async def test_a_call_that_still_runs_leads_to_its_run(serve: Any) -> None:
     async with serve(Yard("shop", tools=[wait])) as served:
         cookie, csrf = await served.person()
-        await served.client.post("/console/tools/run", data={"csrf": csrf, "tool": "wait", "arguments": "{}"}, headers=cookie)
+        await served.client.post(
+            "/console/tools/run", data={"csrf": csrf, "tool": "wait", "arguments": "{}"}, headers=cookie
+        )
         call_id = next(iter(served.yard.dispatcher.in_flight))
         page = (await served.client.get(f"/console/calls?open={call_id}", headers=cookie)).text
 
@@ -202,10 +209,14 @@ async def test_the_session_of_a_call_is_shown_to_people_with_a_login_alone(serve
         answer = await served.yard.call("begin")
         cookie, _ = await served.person()
         everybody: list[dict[str, str]] = [cookie, {}]
-        pages = [(await served.client.get(f"/console/calls?open={answer.meta.call_id}", headers=headers)).text for headers in everybody]
+        pages = [
+            (await served.client.get(f"/console/calls?open={answer.meta.call_id}", headers=headers)).text
+            for headers in everybody
+        ]
         link = re.findall(r'href="(/console/sessions\?open=[^"]+)"', pages[0])[0]
         opened, gone = [
-            (await served.client.get(target, headers=cookie)).text for target in (link.partition("#")[0], "/console/sessions?open=x")
+            (await served.client.get(target, headers=cookie)).text
+            for target in (link.partition("#")[0], "/console/sessions?open=x")
         ]
 
     assert [answer.data in page for page in pages] == [True, False]
@@ -230,7 +241,8 @@ async def test_long_codes_do_not_run_into_the_names_of_tools(serve: Any, look: A
         answer = await served.yard.call("outer")
         page: Page = await look(f"{served.base}/console/calls?open={answer.meta.call_id}")
         fits = await page.locator("td.w-status").evaluate_all(
-            "cells => cells.map((e) => e.firstElementChild.getBoundingClientRect().right <= e.getBoundingClientRect().right)"
+            "cells => cells.map((e) => e.firstElementChild.getBoundingClientRect().right <= "
+            "e.getBoundingClientRect().right)"
         )
 
     assert len(fits) == 4
@@ -240,12 +252,17 @@ async def test_long_codes_do_not_run_into_the_names_of_tools(serve: Any, look: A
 async def test_names_of_callers_show_as_text(serve: Any) -> None:
     async with serve(Yard("shop", tools=[echo])) as served:
         answer = await served.yard.call("echo", {"text": "x"}, caller=Caller(identity=MARKUP))
-        pages = [(await served.client.get(f"/console/calls?open={answer.meta.call_id}&tool={query}")).text for query in ("", MARKUP)]
+        pages = [
+            (await served.client.get(f"/console/calls?open={answer.meta.call_id}&tool={query}")).text
+            for query in ("", MARKUP)
+        ]
 
     assert all("<img src=x" not in page and "&lt;img src=x" in page for page in pages)
 
 
-@pytest.mark.parametrize(("start", "length", "waited"), [(0, 1, 0), (-1, 5, 9), (2, 0, 0), (0.5, 0.5, 0.25), (0.999, 0, 0)])
+@pytest.mark.parametrize(
+    ("start", "length", "waited"), [(0, 1, 0), (-1, 5, 9), (2, 0, 0), (0.5, 0.5, 0.25), (0.999, 0, 0)]
+)
 def test_a_bar_stays_in_its_span(start: float, length: float, waited: float) -> None:
     bar = str(timeline(start, length, waited=waited, kind="done", label=MARKUP))
     shares = [float(part.partition("%")[0]) for key in (' x="', ' width="') for part in bar.split(key)[1:]]
@@ -265,8 +282,9 @@ async def test_calls_appear_while_the_page_is_open_and_stand_still_under_the_mou
         await expect(rows).to_have_count(4)
         await rows.first.hover()
         async with page.expect_event("console", lambda message: message.text == "an event came"):
-            tell = "(event) => { if (event.data.includes('finished')) console.log('an event came'); }"
-            await page.evaluate(f"() => stream.addEventListener('message', {tell})")
+            tell = "if (id === 'finished') console.log('an event came');"
+            watch = f"const swaps = swap; window.swap = (id, html) => {{ swaps(id, html); {tell} }};"
+            await page.evaluate(f"() => {{ {watch} }}")
             await served.yard.call("echo", {"text": "x"})
         await expect(rows).to_have_count(4)
         await page.locator("h1").first.hover()
@@ -290,7 +308,7 @@ async def test_a_call_opens_in_a_drawer_with_its_tree(serve: Any, look: Any) -> 
 
 async def test_a_person_cancels_a_call_in_the_page(serve: Any, look: Any) -> None:
     async with serve(Yard("shop", tools=[wait])) as served:
-        page: Page = await look(served.login.replace("/console?", "/console/calls?"))
+        page: Page = await look(served.login_to("calls"))
         answers = await start_waiting(served, 2)
         await expect(page.locator("#running tbody tr")).to_have_count(2)
         await page.locator("#running").get_by_role("button", name="Cancel").first.click()
@@ -304,9 +322,14 @@ async def test_a_person_cancels_a_call_in_the_page(serve: Any, look: Any) -> Non
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_on_a_phone_calls_are_cards(serve: Any, look: Any, scheme: str) -> None:
-    fits = "() => [document.documentElement, ...document.querySelectorAll('.drawer')].every((part) => part.scrollWidth <= part.clientWidth)"
+    fits = (
+        "() => [document.documentElement, ...document.querySelectorAll('.drawer')]"
+        ".every((part) => part.scrollWidth <= part.clientWidth)"
+    )
     async with serve(Yard("shop", tools=[echo, outer])) as served:
-        answer = await served.yard.call("outer", {"times": 20}, caller=Caller(identity="somebody with a very long name" * 3))
+        answer = await served.yard.call(
+            "outer", {"times": 20}, caller=Caller(identity="somebody with a very long name" * 3)
+        )
         page: Page = await look(f"{served.base}/console/calls", width=390, scheme=scheme)
         assert await page.evaluate(fits)
         await page.goto(f"{served.base}/console/calls?open={answer.meta.call_id}")

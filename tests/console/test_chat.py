@@ -23,10 +23,13 @@ from callyard.testing.models import ScriptedAnthropic, ScriptedModel, ToolUse
 ROOT = Path(__file__).parent.parent.parent
 BURN = "mcp__yard__burn"
 APPROVE_ALL = """async () => {
-    const headers = { "X-CSRF-Token": document.getElementById("main").dataset.csrf, "Content-Type": "application/json" };
-    const { interactions } = await (await fetch("/console/chat/api/interactions")).json();
-    for (const one of interactions)
-        await fetch(`/console/chat/api/interactions/${one.interaction_id}/approve`, { method: "POST", headers, body: "{}" });
+    const token = document.getElementById("main").dataset.csrf;
+    const headers = { "X-CSRF-Token": token, "Content-Type": "application/json" };
+    const { interactions } = await (await consoleFetch("/console/chat/api/interactions")).json();
+    for (const one of interactions) {
+        const url = `/console/chat/api/interactions/${one.interaction_id}/approve`;
+        await consoleFetch(url, { method: "POST", headers, body: "{}" });
+    }
 }"""
 Play = Callable[[TurnRequest], AsyncGenerator[StreamEvent]]
 TARGET = '''
@@ -49,12 +52,21 @@ async def echo(text: str) -> str:
 
 @contextmanager
 def agents_served(tmp_path: Path, model: ScriptedModel) -> Generator[str]:
-    """Serve a yard with agents of the Claude Agent SDK, which talk to a scripted model, and yield the address that logs in."""
+    """Serve a yard with agents of the Claude Agent SDK and a scripted model, and yield the address of the chat."""
     python = python_with(ROOT / "tests" / "inject" / "agents.txt", what="Claude Agent SDK")
     (tmp_path / "hall.py").write_text(TARGET)
-    home = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}
-    keys = {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
-    environment = {**os.environ, **home, **keys, "PYTHONPATH": str(ROOT / "src")}
+    home = {
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
+    }
+    keys = {
+        "ANTHROPIC_BASE_URL": model.url,
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    token = {"CALLYARD_CONSOLE_TOKEN": "a-token-of-the-test"}
+    environment = {**os.environ, **home, **keys, **token, "PYTHONPATH": str(ROOT / "src")}
     command = [python, "-m", "callyard", "serve", "hall.py", "--transport", "http", "--port", "0", "--agents"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own program
         try:
@@ -63,7 +75,7 @@ def agents_served(tmp_path: Path, model: ScriptedModel) -> Generator[str]:
                 lines.append(line)
                 found = re.search(r"console address=(\S+)", line)
                 if found is not None:
-                    yield found[1]
+                    yield f"{found[1]}/chat#token=a-token-of-the-test"
                     break
             else:
                 raise AssertionError("".join(lines))
@@ -77,7 +89,7 @@ async def test_a_message_leads_to_a_tool_call_an_approval_card_and_the_result(tm
         ScriptedAnthropic([["I burn it.", ToolUse(BURN, {"what": "the <b>letters</b>"})], "They are gone."]) as model,
         agents_served(tmp_path, model) as login,
     ):
-        page: Page = await look(login.replace("/console?", "/console/chat?"))
+        page: Page = await look(login)
         await page.get_by_label("Message").fill("Burn the letters.")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("Burn the letters.", exact=True)).to_be_visible()
@@ -98,8 +110,11 @@ async def test_a_message_leads_to_a_tool_call_an_approval_card_and_the_result(tm
 
 
 async def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(tmp_path: Path, look: Any) -> None:
-    with ScriptedAnthropic([ToolUse(BURN, {"what": "the house"}), "I leave it."]) as model, agents_served(tmp_path, model) as login:
-        page: Page = await look(login.replace("/console?", "/console/chat?"), width=390, scheme="dark")
+    with (
+        ScriptedAnthropic([ToolUse(BURN, {"what": "the house"}), "I leave it."]) as model,
+        agents_served(tmp_path, model) as login,
+    ):
+        page: Page = await look(login, width=390, scheme="dark")
         await page.get_by_label("Message").fill("Burn the house.")
         await page.get_by_role("button", name="Send").click()
         await page.get_by_placeholder("Reason").fill("People live in it.", timeout=60_000)
@@ -140,7 +155,7 @@ async def played(serve: Any, play: Play, api: type[AgentApi] = AgentApi) -> Asyn
     yard = Yard("hall", tools=[echo])
     manager = AgentManager(yard, PlayedRuntime(play))
     async with serve(yard, agents=api(manager, roots=()).serve) as served, manager:
-        yield served.login.replace("/console?", "/console/chat?")
+        yield served.login_to("chat")
 
 
 async def send(page: Page, text: str) -> None:
@@ -204,7 +219,11 @@ async def test_a_conversation_goes_on_in_its_own_view_only(serve: Any, look: Any
 async def test_a_question_has_the_form_of_its_schema(serve: Any, look: Any) -> None:
     colours = [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]
     sizes = {"type": "array", "items": {"anyOf": [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]}}
-    fields = {"colour": {"type": "string", "oneOf": colours, "default": "g"}, "sizes": sizes, "count": {"type": "integer", "minimum": 2}}
+    fields = {
+        "colour": {"type": "string", "oneOf": colours, "default": "g"},
+        "sizes": sizes,
+        "count": {"type": "integer", "minimum": 2},
+    }
     answers: list[Any] = []
 
     async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
@@ -264,7 +283,9 @@ async def test_a_lost_connection_is_taken_up_where_it_ended(serve: Any, look: An
     class CutApi(AgentApi):
         async def serve(self, request: Any, writer: Any) -> None:
             answering = asyncio.ensure_future(super().serve(request, writer))
-            cutting = asyncio.ensure_future(cut.wait() if request.path.endswith("/messages") else asyncio.Event().wait())
+            cutting = asyncio.ensure_future(
+                cut.wait() if request.path.endswith("/messages") else asyncio.Event().wait()
+            )
             await asyncio.wait([answering, cutting], return_when=asyncio.FIRST_COMPLETED)
             if cutting.done():
                 answering.cancel()
@@ -298,7 +319,8 @@ async def test_the_transcript_is_written_once_for_each_turn_and_a_full_tab_says_
         await expect(page.locator(".compose .primary")).to_be_enabled()
         written = await page.evaluate("window.written")
         await page.evaluate("""() => { for (let size = 1 << 23; size; size >>= 1)
-            try { sessionStorage.setItem("filler", (sessionStorage.filler || "") + "x".repeat(size)); } catch { /* less then */ } }""")
+            try { sessionStorage.setItem("filler", (sessionStorage.filler || "") + "x".repeat(size)); }
+            catch { /* less then */ } }""")
         await send(page, "Count again.")
         await expect(page.get_by_text("no room")).to_have_count(1)
 
@@ -327,15 +349,22 @@ async def test_a_conversation_that_cannot_be_deleted_says_why(serve: Any, look: 
 async def test_a_form_is_made_for_a_schema_alone(serve: Any) -> None:
     async with played(serve, ask_to_burn) as address, httpx2.AsyncClient(trust_env=False) as client:
         base = address.partition("/console")[0]
-        cookie = (await client.get(address)).headers["set-cookie"].partition(";")[0]
+        token = {"credentials": address.partition("#token=")[2]}
+        login = await client.post(f"{base}/console/login", data=token, headers={"Accept": "application/json"})
         client.cookies.clear()
-        page = await client.get(f"{base}/console/chat", headers={"Cookie": cookie})
+        cookie = {"Cookie": login.headers["set-cookie"].partition(";")[0]}
+        person = {**cookie, "X-Console-Secret": login.json()["secret"]}
+        page = await client.get(f"{base}/console/chat", headers=person)
         csrf = page.text.partition('data-csrf="')[2].partition('"')[0]
 
         async def form_of(schema: str, **headers: str) -> int:
-            return (await client.post(f"{base}/console/chat/form", data={"csrf": csrf, "schema": schema}, headers=headers)).status_code
+            return (
+                await client.post(f"{base}/console/chat/form", data={"csrf": csrf, "schema": schema}, headers=headers)
+            ).status_code
 
-        assert [await form_of("{}", Cookie=cookie), await form_of("[", Cookie=cookie), await form_of("{}")] == [200, 404, 403]
+        statuses = [await form_of("{}", **person), await form_of("[", **person)]
+        statuses += [await form_of("{}", **cookie), await form_of("{}")]
+        assert statuses == [200, 404, 403, 403]
 
 
 async def test_a_server_without_agents_has_no_chat_and_says_how_to_get_one(serve: Any) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard.console.form import Field, Form, defaults_of, make_form
 
@@ -25,7 +26,7 @@ def all_fields(fields: tuple[Field, ...]) -> list[Field]:
     return found
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "kind"),
     [
         ({"type": "string"}, "text"),
@@ -64,7 +65,8 @@ def test_required_fields_come_first_and_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", [{"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}, {"type": ["integer", "null"], "minimum": 1}]
+    "schema",
+    [{"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}, {"type": ["integer", "null"], "minimum": 1}],
 )
 def test_a_value_that_may_be_null_has_the_field_of_the_other_type(schema: Any) -> None:
     field = form_of(x=schema)["x"]
@@ -100,16 +102,26 @@ def test_a_question_is_filled_in_with_its_defaults_and_shows_titles_of_its_choic
 
 def test_secrets_and_dates_have_inputs_of_their_own() -> None:
     fields = form_of(
-        key={"type": "string", "writeOnly": True}, word={"type": "string", "format": "password"}, day={"type": "string", "format": "date"}
+        key={"type": "string", "writeOnly": True},
+        word={"type": "string", "format": "password"},
+        day={"type": "string", "format": "date"},
     )
 
     assert [fields[name].input_type for name in ("key", "word", "day")] == ["password", "password", "date"]
 
 
 def test_references_are_followed_and_cycles_end_in_json() -> None:
-    node = {"type": "object", "properties": {"value": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}}, "required": ["value"]}
+    node = {
+        "type": "object",
+        "properties": {"value": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}},
+        "required": ["value"],
+    }
     form = make_form(
-        {"type": "object", "properties": {"root": {"$ref": "#/$defs/Node", "description": "The first."}}, "$defs": {"Node": node}}
+        {
+            "type": "object",
+            "properties": {"root": {"$ref": "#/$defs/Node", "description": "The first."}},
+            "$defs": {"Node": node},
+        }
     )
 
     root = form.fields[0]
@@ -118,9 +130,13 @@ def test_references_are_followed_and_cycles_end_in_json() -> None:
     assert "json" in {field.kind for field in all_fields(form.fields)}
 
 
-@pytest.mark.parametrize("reference", ["#/$defs/A", "#/$defs/missing", "https://elsewhere.example/schema", "#"])
+@every_row("reference", ["#/$defs/A", "#/$defs/missing", "https://elsewhere.example/schema", "#"])
 def test_a_reference_that_leads_nowhere_is_json(reference: str) -> None:
-    schema = {"type": "object", "properties": {"x": {"$ref": reference}}, "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}}
+    schema = {
+        "type": "object",
+        "properties": {"x": {"$ref": reference}},
+        "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}},
+    }
 
     assert make_form(schema).fields[0].kind in {"json", "object"}
 
@@ -135,7 +151,12 @@ def test_a_deep_schema_becomes_json_below_a_depth() -> None:
 
 def test_a_form_of_thousands_of_fields_is_bounded_and_says_what_is_left_out() -> None:
     long = "x" * 5000
-    form = make_form({"type": "object", "properties": {f"p{number}": {"type": "string", "description": long} for number in range(5000)}})
+    form = make_form(
+        {
+            "type": "object",
+            "properties": {f"p{number}": {"type": "string", "description": long} for number in range(5000)},
+        }
+    )
 
     assert len(form.fields) == 80
     assert form.left_out == 4920
@@ -161,13 +182,17 @@ def test_names_are_kept_as_they_are_however_strange() -> None:
     names = [MARKUP, "__proto__", "a.b", "", "ünïcode\n", "constructor"]
 
     assert [
-        field.name for field in make_form({"type": "object", "properties": {name: {"type": "string"} for name in names}}).fields
+        field.name
+        for field in make_form({"type": "object", "properties": {name: {"type": "string"} for name in names}}).fields
     ] == names
 
 
 def test_a_text_among_other_types_may_be_written_without_quotes() -> None:
     fields = form_of(
-        a={"type": ["string", "integer"]}, b={"anyOf": [{"type": "string"}, {"type": "array"}]}, c={"type": ["integer", "array"]}, d={}
+        a={"type": ["string", "integer"]},
+        b={"anyOf": [{"type": "string"}, {"type": "array"}]},
+        c={"type": ["integer", "array"]},
+        d={},
     )
 
     assert [fields[name].takes_text for name in "abcd"] == [True, True, False, True]

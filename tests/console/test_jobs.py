@@ -14,8 +14,7 @@ from mcp import Client
 from playwright.async_api import Page, expect
 
 from callyard import Call, Caller, Channel, MemoryStore, Yard, tool
-from callyard.jobs import keys
-from callyard.jobs.job import TASKS, Job, new_job_id
+from callyard.jobs.job import JOBS, RUNNING, TASKS, Job, new_job_id
 
 MARKUP = "<img src=x onerror=alert(1)>"
 FORM = {
@@ -29,7 +28,11 @@ FORM = {
             "title": "Extras",
             "items": {"anyOf": [{"const": "t", "title": "tea"}, {"const": "b", "title": "bike"}]},
         },
-        "side": {"type": "string", "oneOf": [{"const": "l", "title": "left"}, {"const": "r", "title": "right"}], "default": "r"},
+        "side": {
+            "type": "string",
+            "oneOf": [{"const": "l", "title": "left"}, {"const": "r", "title": "right"}],
+            "default": "r",
+        },
     },
     "required": ["coach", "seats"],
 }
@@ -69,7 +72,7 @@ def shop() -> Yard:
 
 
 def login_to(served: Any, page: str) -> str:
-    return served.login.replace("/console?", f"/console/{page}{'&' if '?' in page else '?'}")
+    return served.login_to(page)
 
 
 async def start(served: Any, name: str, identity: str = "key:bot") -> str:
@@ -220,9 +223,9 @@ async def test_a_list_of_many_jobs_is_read_page_by_page(serve: Any) -> None:
         job_id = f"j_{2**48 - int(at * 1000):012x}{number:04}"
         facts: dict[str, Any] = {"owner": "key:bot", "created_at": at, "updated_at": at, "ttl": 60, "lease": 1}
         job = Job(id=job_id, tool=f"tool_{number}", status="working" if number < 120 else "failed", **facts)
-        await store.put(keys.job(job_id), msgspec.json.encode(job))
+        await store.put(JOBS + job_id, msgspec.json.encode(job))
         if number < 120:
-            await store.put(keys.running(job_id), b"")
+            await store.put(RUNNING + job_id, b"")
 
     async with serve(Yard("shop", tools=[report], store=store)) as served:
 

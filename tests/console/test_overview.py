@@ -193,14 +193,14 @@ async def test_a_page_says_that_its_server_is_gone_and_recovers(serve: Any, look
 async def test_a_form_that_reaches_nobody_can_be_sent_again(serve: Any, look: Any) -> None:
     async with serve(Yard("shop", tools=[wipe]), "[limits]\napproval_hold_s = 0\n") as served:
         await served.call("wipe")
-        page: Page = await look(served.login.replace("/console?", "/console/approvals?"))
+        page: Page = await look(served.login_to("approvals"))
         await page.route("**/approvals/decide/**", lambda route: route.abort())
         await page.get_by_role("button", name="Approve").click()
         await expect(page.get_by_role("alert")).to_be_visible()
         await expect(page.get_by_role("button", name="Approve")).to_be_enabled()
 
 
-async def test_all_actions_open_a_tool_run_it_and_approve_the_first_call(serve: Any, look: Any) -> None:
+async def test_all_actions_open_a_tool_run_it_and_select_the_first_call(serve: Any, look: Any) -> None:
     async with serve(Yard("shop", tools=[echo, wipe]), "[limits]\napproval_hold_s = 0\n") as served:
         await served.call("wipe")
         page: Page = await look(served.login)
@@ -220,14 +220,16 @@ async def test_all_actions_open_a_tool_run_it_and_approve_the_first_call(serve: 
         await expect(page.get_by_role("article").first).to_be_visible()
         await page.keyboard.press("Control+k")
         await expect(actions.first).to_contain_text("Overview")  # Enter alone decides nothing
-        await page.keyboard.type("approve")
+        await page.keyboard.type("decide")
         await page.keyboard.press("Enter")
+        await expect(page.get_by_role("article").first).to_be_focused()  # and nothing is decided yet
+        await page.keyboard.press("a")
         await expect(page.get_by_role("article").first).to_contain_text("Approved")
 
 
 async def test_on_a_phone_without_scripts_all_pages_can_be_reached(serve: Any, look: Any) -> None:
     async with serve(Yard("shop", tools=[echo])) as served:
-        page: Page = await look(served.login, width=390, scripts=False)
+        page: Page = await look(f"{served.base}/console", width=390, scripts=False)
         await expect(page.locator("#nav").get_by_role("link", name="Settings")).to_be_hidden()
         await page.get_by_role("link", name="More").click()
         await page.locator("#nav").get_by_role("link", name="Settings").click()
@@ -240,13 +242,19 @@ async def test_a_long_name_of_the_yard_is_cut_with_an_ellipsis_and_whole_on_hove
         page: Page = await look(served.login)
         brand = page.locator(".brand span")
 
-        assert await brand.evaluate("e => [getComputedStyle(e).textOverflow, e.scrollWidth > e.clientWidth]") == ["ellipsis", True]
+        assert await brand.evaluate("e => [getComputedStyle(e).textOverflow, e.scrollWidth > e.clientWidth]") == [
+            "ellipsis",
+            True,
+        ]
         assert await brand.get_attribute("title") == name
 
 
 async def test_a_page_weighs_under_200_kb(serve: Any) -> None:
     async with serve(Yard("shop", tools=[echo])) as served:
         page = await served.client.get("/console")
-        files = [await served.client.get(f"/console/static/{name}") for name in ("console.css", "console.js", "theme.js", "icon.svg")]
+        files = [
+            await served.client.get(f"/console/static/{name}")
+            for name in ("console.css", "access.js", "console.js", "theme.js", "icon.svg")
+        ]
 
     assert sum(len(response.content) for response in (page, *files)) < 200_000

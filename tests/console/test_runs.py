@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Call, Image, Rule, ToolError, Yard, tool
 from callyard.console.access import Person
@@ -12,7 +13,11 @@ from callyard.model.elicitation import ClientRequest
 
 ADA = Person(identity="ada", login="login of ada", csrf_token="x")  # noqa: S106 - no password
 BOB = Person(identity="bob", login="login of bob", csrf_token="x")  # noqa: S106 - no password
-COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "green"], "type": "string"}}, "required": ["colour"]}
+COLOUR = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green"], "type": "string"}},
+    "required": ["colour"],
+}
 
 
 @tool(operation="query")
@@ -115,7 +120,7 @@ async def test_a_run_is_found_by_its_call_while_it_runs() -> None:
         assert runs.of_call("c_other", ADA) is None
 
 
-async def test_what_only_another_client_can_answer_is_not_supported() -> None:
+async def test_a_question_that_only_another_client_can_answer_is_not_supported() -> None:
     @tool
     async def think(call: Call) -> Any:
         """Ask for the model of the client."""
@@ -197,7 +202,7 @@ async def test_a_question_of_a_tool_is_none_about_an_approval_whatever_its_key_i
     assert (question.is_approval, run.envelope.data) == (False, "red")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("action", "content", "code"),
     [
         ("decline", None, "approval_denied"),

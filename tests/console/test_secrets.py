@@ -1,4 +1,4 @@
-"""Secrets of calls, requests, settings and upstreams are on no page for readers, and masked where a person with a login looks."""
+"""Secrets of calls, requests, settings and upstreams are on no page for readers, and masked on pages behind a login."""
 
 import asyncio
 import sys
@@ -18,9 +18,10 @@ for line in sys.stdin:
     if "id" not in message:
         continue
     if message["method"] == "initialize":
-        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "leaky", "version": "1"}}
+        server = {"name": "leaky", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": server}
     elif message["method"] == "tools/list":
-        result = {"tools": [{"name": "leak", "inputSchema": {"type": "object"}}, {"name": "die", "inputSchema": {"type": "object"}}]}
+        result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("leak", "die")]}
     elif message["method"] == "tools/call" and message["params"]["name"] == "die":
         print("Traceback: token=" + os.environ["LEAKY_TOKEN"], file=sys.stderr, flush=True)
         sys.exit(3)
@@ -28,7 +29,8 @@ for line in sys.stdin:
         text = "Unauthorized: " + os.environ["LEAKY_TOKEN"]
         result = {"content": [{"type": "text", "text": text}], "isError": True}
     else:
-        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "unknown"}}), flush=True)
+        error = {"code": -32601, "message": "unknown"}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
         continue
     print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 """

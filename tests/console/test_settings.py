@@ -1,7 +1,8 @@
-"""Settings and runtimes in the console: values with their origins, masked secrets, and the sandboxes of this machine."""
+"""Settings and runtimes in the console: values and their origins, masked secrets, the sandboxes of this machine."""
 
 from typing import Any
 
+from backends import require
 from playwright.async_api import Page, expect
 
 from callyard import Limits, Yard
@@ -9,7 +10,7 @@ from callyard.transports.auth import digest_of
 
 SECRETS = f"""
 [auth]
-api_keys = [{{ name = "ada", digest = "{digest_of("ty_secret")}", operator = true }}]
+api_keys = [{{ name = "ada", digest = "{digest_of("cy_secret")}", operator = true }}]
 [approvals]
 webhook = "https://hook.example/x"
 webhook_secret = "planted-secret-of-the-webhook"
@@ -21,7 +22,7 @@ enabled = false
 
 
 def login_to(served: Any, page: str) -> str:
-    return served.login.replace("/console?", f"/console/{page}?")
+    return served.login_to(page)
 
 
 async def test_every_setting_has_its_value_its_origin_and_its_meaning(serve: Any) -> None:
@@ -45,7 +46,7 @@ async def test_secrets_among_the_settings_are_masked(serve: Any) -> None:
     async with serve(Yard("shop"), SECRETS) as served:
         cookie, _ = await served.person()
         page = (await served.client.get("/console/settings", headers=cookie)).text
-        json_of_key = digest_of("ty_secret")
+        json_of_key = digest_of("cy_secret")
 
     assert "webhook_secret" in page
     assert "upstreams.notes.url" in page
@@ -64,6 +65,7 @@ async def test_typing_filters_the_settings(serve: Any, look: Any) -> None:
 
 
 async def test_runtimes_are_probed_and_attacked_in_the_background(serve: Any, look: Any) -> None:
+    await require("bubblewrap")
     async with serve(Yard("shop")) as served:
         refused = await served.client.post("/console/runtimes/attack", data={"csrf": ""})
         page: Page = await look(login_to(served, "runtimes"))
@@ -73,7 +75,7 @@ async def test_runtimes_are_probed_and_attacked_in_the_background(serve: Any, lo
         await page.get_by_role("button", name="Attack each sandbox").click()
         await page.mouse.move(1, 1)
         await expect(page.get_by_text("Probed")).to_be_visible(timeout=60_000)
-        monty = page.get_by_role("article").filter(has=page.get_by_role("heading", name="monty"))
-        await expect(monty).to_contain_text("stopped")
+        sandbox = page.get_by_role("article").filter(has=page.get_by_role("heading", name="bubblewrap"))
+        await expect(sandbox).to_contain_text("stopped")
 
     assert refused.status_code == 403

@@ -44,7 +44,9 @@ class Address(BaseModel):
     zip: Annotated[str, Field(pattern=r"^\d{5}$")]
 
 
-@tool(title="Place an order", tags=("sales",), reasons=("out_of_stock",), examples=[Example(ORDER, "Two articles", "o-1")])
+@tool(
+    title="Place an order", tags=("sales",), reasons=("out_of_stock",), examples=[Example(ORDER, "Two articles", "o-1")]
+)
 async def place_order(  # noqa: PLR0917 - one argument for each kind of field
     customer: Annotated[str, Field(description="Who buys.")],
     items: list[Item],
@@ -57,7 +59,12 @@ async def place_order(  # noqa: PLR0917 - one argument for each kind of field
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Place an order."""
-    facts = {"customer": customer, "items": [item.model_dump() for item in items], "ship_to": ship_to.model_dump(), "size": size}
+    facts = {
+        "customer": customer,
+        "items": [item.model_dump() for item in items],
+        "ship_to": ship_to.model_dump(),
+        "size": size,
+    }
     return {**facts, "gift": gift, "note": note, "discount": discount, "channels": channels, "extra": extra}
 
 
@@ -79,8 +86,13 @@ async def read_pages(call: Call) -> str:
 @tool
 async def paint(call: Call) -> Any:
     """Ask for a colour."""
-    fields = {"colour": {"enum": ["red", "green"], "type": "string", "description": MARKUP}, "sure": {"type": "boolean"}}
-    return await call.ask({"type": "object", "properties": fields, "required": ["colour", "sure"]}, f"Which colour? {MARKUP}")
+    fields = {
+        "colour": {"enum": ["red", "green"], "type": "string", "description": MARKUP},
+        "sure": {"type": "boolean"},
+    }
+    return await call.ask(
+        {"type": "object", "properties": fields, "required": ["colour", "sure"]}, f"Which colour? {MARKUP}"
+    )
 
 
 @tool(operation="destroy")
@@ -256,7 +268,7 @@ async def test_without_scripts_a_run_leads_to_a_page_that_shows_it(serve: Any) -
     assert 'data-field="text"' in wrong.text
 
 
-async def test_what_a_run_holds_is_shown_to_its_own_login_alone(serve: Any) -> None:
+async def test_the_contents_of_a_run_are_shown_to_its_own_login_alone(serve: Any) -> None:
     async with serve(Yard("shop", tools=[echo, read_pages])) as served:
         ada, bob = await served.person(), await served.person()
         location = (await run(served, ada, "echo", '{"text": "planted"}')).headers["location"]
@@ -272,7 +284,9 @@ async def test_what_a_run_holds_is_shown_to_its_own_login_alone(serve: Any) -> N
         everybody_else: list[dict[str, str]] = [{}, bob[0]]
         own = [(await served.client.get(url, headers=ada[0])).text for url in urls]
         others = [(await served.client.get(url, headers=headers)).text for url in urls for headers in everybody_else]
-        cancelled = await served.client.post(f"/console/tools/runs/{run_id}/cancel", data={"csrf": bob[1]}, headers=bob[0])
+        cancelled = await served.client.post(
+            f"/console/tools/runs/{run_id}/cancel", data={"csrf": bob[1]}, headers=bob[0]
+        )
 
     assert all("planted" in page for page in own[:3])
     assert all("no longer kept, or it is of another login" in page for page in others[:2])
@@ -300,8 +314,14 @@ async def test_scripts_get_the_address_of_a_run_and_of_what_is_wrong(serve: Any)
         started = (await run(served, person, "paint", Accept="application/json")).json()
         run_id = started["to"].partition("run=")[2].partition("&")[0]
         answers = [
-            await served.client.post(f"/console/tools/runs/{run_id}/answer", data={"csrf": person[1], **fields}, headers=headers)
-            for fields in ({}, {"action": "accept", "content": "{"}, {"action": "accept", "question": "none", "content": "{}"})
+            await served.client.post(
+                f"/console/tools/runs/{run_id}/answer", data={"csrf": person[1], **fields}, headers=headers
+            )
+            for fields in (
+                {},
+                {"action": "accept", "content": "{"},
+                {"action": "accept", "question": "none", "content": "{}"},
+            )
         ]
         nothing = await served.client.post("/console/tools/dance", data={"csrf": person[1]}, headers=headers)
 
@@ -347,7 +367,7 @@ async def test_a_call_that_goes_on_elsewhere_says_where(serve: Any) -> None:
 
 
 async def open_tool(served: Any, look: Any, name: str, **options: Any) -> Page:
-    page: Page = await look(served.login.replace("/console?", f"/console/tools?open={name}&"), **options)
+    page: Page = await look(served.login_to(f"tools?open={name}"), **options)
     await expect(page.locator("#run-form")).to_be_visible()
     return page
 
@@ -355,7 +375,9 @@ async def open_tool(served: Any, look: Any, name: str, **options: Any) -> Page:
 async def answer_in(page: Page) -> Any:
     await expect(page.locator("#run_result [data-over]")).to_be_visible()
     return json.loads(
-        await page.evaluate("async () => (await (await fetch(document.querySelector('[data-copy-from]').dataset.copyFrom)).text())")
+        await page.evaluate(
+            "async () => (await consoleFetch(document.querySelector('[data-copy-from]').dataset.copyFrom)).text()"
+        )
     )
 
 
@@ -425,7 +447,11 @@ async def test_invalid_input_marks_its_fields(serve: Any, look: Any) -> None:
         await expect(page.locator("#run_result [data-over]")).to_be_visible()
         bad = page.locator(".field.bad:not(:has(.field.bad))")
         await expect(bad).to_have_count(3)
-        assert sorted([str(await field.get_attribute("data-name")) for field in await bad.all()]) == ["count", "customer", "zip"]
+        assert sorted([str(await field.get_attribute("data-name")) for field in await bad.all()]) == [
+            "count",
+            "customer",
+            "zip",
+        ]
         await expect(page.locator("[data-items] > .field").first.locator(".bad")).to_have_count(0)
         await expect(page.locator("[data-name=customer] textarea")).to_have_attribute("aria-invalid", "true")
         await page.locator("[data-examples]").select_option(label="Two articles")
@@ -467,7 +493,9 @@ async def test_a_question_is_answered_in_the_page(serve: Any, look: Any) -> None
 
 
 @pytest.mark.parametrize(("button", "code"), [("Approve", None), ("Deny", "approval_denied")])
-async def test_a_tool_that_destroys_is_approved_in_the_page(serve: Any, look: Any, button: str, code: str | None) -> None:
+async def test_a_tool_that_destroys_is_approved_in_the_page(
+    serve: Any, look: Any, button: str, code: str | None
+) -> None:
     async with serve(Yard("shop", tools=[close_account])) as served:
         page = await open_tool(served, look, "close_account")
         await page.locator("[data-name=account] textarea").fill("savings")
@@ -553,7 +581,10 @@ async def test_strange_names_of_arguments_are_kept(serve: Any, look: Any) -> Non
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_on_a_phone_nothing_scrolls_sideways(serve: Any, look: Any, scheme: str) -> None:
-    wide = "() => [document.documentElement, ...document.querySelectorAll('.drawer')].every((part) => part.scrollWidth <= part.clientWidth)"
+    wide = (
+        "() => [document.documentElement, ...document.querySelectorAll('.drawer')]"
+        ".every((part) => part.scrollWidth <= part.clientWidth)"
+    )
     async with serve(Yard("shop", tools=[place_order, echo])) as served:
         page = await open_tool(served, look, "place_order", width=390, scheme=scheme)
         await page.locator("[data-examples]").select_option(label="Two articles")

@@ -14,7 +14,10 @@ from callyard.demo.tools import list_charges, make_yard
 from callyard.dispatch.call import Caller
 from callyard.transports.memory import Memory
 
-META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 EVERYTHING = Profile(name="direct", surface=Surface.DIRECT)
 QUERIES = [json.loads(line)["query"] for line in Path(__file__).with_name("queries.jsonl").read_text().splitlines()]
 
@@ -102,12 +105,18 @@ async def test_the_search_finds_the_tool_of_the_story() -> None:
 
 async def test_only_the_mistake_fails_and_its_correction_is_coerced() -> None:
     steps, _ = await run_demo_story()
-    failed = [call for step in steps[:-1] for call in step.calls if call.answer.error is not None]  # the last one may need a sandbox
+    failed = [
+        call for step in steps[:-1] for call in step.calls if call.answer.error is not None
+    ]  # the last one may need a sandbox
 
     assert failed == steps[2].calls
     error = failed[0].answer.error
     assert error is not None
-    assert (error.code, error.may_have_run, error.details["issues"][0]["did_you_mean"]) == ("invalid_input", False, "amount_cents")
+    assert (error.code, error.may_have_run, error.details["issues"][0]["did_you_mean"]) == (
+        "invalid_input",
+        False,
+        "amount_cents",
+    )
     assert steps[3].calls[0].answer.meta.coerced == ("amount_cents",)
 
 

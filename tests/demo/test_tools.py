@@ -36,14 +36,18 @@ def good_arguments(schema: dict[str, Any]) -> dict[str, Any]:
 
 async def test_every_tool_answers_as_its_schema_says(yard: Yard) -> None:
     for entry in read_catalogue():
-        given = good_arguments(entry.input_schema) | ({"rows": [{"n": 1}], "column": "n"} if entry.name == "sum_column" else {})
+        given = good_arguments(entry.input_schema) | (
+            {"rows": [{"n": 1}], "column": "n"} if entry.name == "sum_column" else {}
+        )
         answer = await yard.call(entry.id, given)
 
         assert answer.success, (entry.id, given, answer.error)
 
 
 async def test_the_same_arguments_give_the_same_answer_and_others_another(yard: Yard) -> None:
-    first, again, other = [(await yard.call("crm__get_contact", {"contact_id": name})).data for name in ("cu_1", "cu_1", "cu_2")]
+    first, again, other = [
+        (await yard.call("crm__get_contact", {"contact_id": name})).data for name in ("cu_1", "cu_1", "cu_2")
+    ]
 
     assert first == again
     assert first["contact_id"] == "cu_1"

@@ -7,6 +7,7 @@ import pytest
 
 from callyard import Call, Confirmation, Envelope, Session, ToolError, Yard, tool
 from callyard.dispatch.call import Channel
+from callyard.dispatch.questions import Question
 from callyard.model.elicitation import ClientRequest
 from callyard.testing import FakeSink, connect
 
@@ -22,9 +23,9 @@ class Person:
         self.declared: list[bool] = []
         self.channel = Channel(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
 
-    async def ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
+    async def ask(self, asks: Mapping[str, ClientRequest], question: Question) -> Mapping[str, Any]:
         """Answer everything, but later."""
-        self.declared.append(declared)
+        self.declared.append(question.declared)
         self.asked.set()
         await self.answers.wait()
         return {key: {"action": "accept", "content": {"name": "Ada"}} for key in asks}
@@ -44,7 +45,8 @@ async def test_a_policy_that_answers_keeps_the_handler_from_running() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(ToolError("budget_exceeded", "No."), "budget_exceeded"), (ZeroDivisionError(), "permission_denied")]
+    ("error", "code"),
+    [(ToolError("budget_exceeded", "No."), "budget_exceeded"), (ZeroDivisionError(), "permission_denied")],
 )
 async def test_a_policy_that_raises_denies(error: Exception, code: str, caplog: pytest.LogCaptureFixture) -> None:
     @tool
@@ -134,7 +136,7 @@ async def test_while_somebody_is_asked_the_turns_of_the_whole_line_are_free() ->
     assert person.declared == [False]
 
 
-async def test_who_was_answered_waits_for_the_turn_again() -> None:
+async def test_a_call_that_was_answered_waits_for_its_turn_again() -> None:
     person = Person()
     order: list[str] = []
     gate, entered = asyncio.Event(), asyncio.Event()
@@ -195,7 +197,9 @@ async def test_a_turn_of_a_policys_own_is_given_back_meanwhile() -> None:
     assert log == ["taken", "given back", "taken", "given back"]
 
 
-async def test_a_call_that_is_cancelled_while_somebody_is_asked_gives_nothing_back_twice(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_that_is_cancelled_while_somebody_is_asked_gives_nothing_back_twice(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     person, sink = Person(), FakeSink()
 
     @tool(serial=True)
@@ -215,8 +219,12 @@ async def test_a_call_that_is_cancelled_while_somebody_is_asked_gives_nothing_ba
     assert "release_failed" not in caplog.text
 
 
-@pytest.mark.parametrize("given", [("sign", {}), ("run_tool", {"tool_id": "sign"}), ("run_chain", {"steps": [{"tool_id": "sign"}]})])
-async def test_a_declared_question_of_a_tool_is_put_once_through_however_many_yards_it_is_called(given: tuple[str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    "given", [("sign", {}), ("run_tool", {"tool_id": "sign"}), ("run_chain", {"steps": [{"tool_id": "sign"}]})]
+)
+async def test_a_declared_question_of_a_tool_is_put_once_through_however_many_yards_it_is_called(
+    given: tuple[str, dict[str, Any]],
+) -> None:
     @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
     async def sign(call: Call) -> str:
         """Sign."""

@@ -7,6 +7,8 @@ import pytest
 
 from callyard import Call, Limits, Yard, tool
 from callyard.dispatch.call import Channel
+from callyard.dispatch.deadlines import Deadlines
+from callyard.dispatch.run import run_of
 from callyard.model.elicitation import ClientRequest
 from callyard.testing import FakeSink
 
@@ -186,7 +188,7 @@ async def test_cancelling_the_caller_wins_over_a_deadline_at_the_same_time() -> 
     async with Yard(tools=[wait], sinks=[sink]) as yard:
         task = asyncio.create_task(yard.call("wait"))
         await started.wait()
-        yard.dispatcher.in_flight[calls[0].id].stop("timeout")
+        run_of(yard.dispatcher.in_flight[calls[0].id]).stop("timeout")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -202,7 +204,7 @@ class People:
         self.asked = {key: asyncio.Event() for key in keys}
         self.channel = Channel(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
 
-    async def ask(self, asks: Mapping[str, ClientRequest], _declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
+    async def ask(self, asks: Mapping[str, ClientRequest], _: object) -> Mapping[str, Any]:
         """Answer later."""
         for key in asks:
             self.asked[key].set()
@@ -244,7 +246,7 @@ async def test_time_that_two_questions_take_at_once_is_counted_once() -> None:
         """Ask two persons at once."""
         schema: dict[str, Any] = {"type": "object", "properties": {}}
         await asyncio.gather(call.ask(schema, "Sure?", key="a"), call.ask(schema, "Sure?", key="b"))
-        seen.append(call.paused_s)
+        seen.append(run_of(call).paused_s)
 
     seen: list[float] = []
     people = People("a", "b")
@@ -370,7 +372,9 @@ async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
         assert not any(deadlines._waiting.values())  # pyright: ignore[reportPrivateUsage] - the same
 
 
-async def test_a_handler_that_listened_is_not_interrupted_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_listened_is_not_interrupted_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("callyard.dispatch.deadlines._REPEAT_S", 0.005)
 
     @tool(timeout=0.005)
@@ -384,3 +388,81 @@ async def test_a_handler_that_listened_is_not_interrupted_again(monkeypatch: pyt
 
     assert answer.error is not None
     assert "handler_ignores_cancellation" not in caplog.text
+
+
+class Item:
+    """A call that expires."""
+
+    def __init__(self) -> None:
+        self.expired = asyncio.Event()
+        self.finished = False
+
+    def stop(self, code: str) -> None:
+        assert code == "timeout"
+        self.finished = True
+        self.expired.set()
+
+
+def timers() -> Any:
+    return Deadlines(asyncio.get_running_loop())
+
+
+async def test_items_expire_once_and_are_forgotten() -> None:
+    shared = timers()
+    first, second = Item(), Item()
+    waiting = shared.start(first, 0.01)
+    shared.start(second, 0.01)
+    await first.expired.wait()
+    await second.expired.wait()
+
+    assert not waiting
+
+
+async def test_an_item_with_more_time_left_expires_later() -> None:
+    shared = timers()
+    first, second = Item(), Item()
+    shared.start(first, 0.01)
+    shared.start(second, 0.01)[second] += 0.02
+    await second.expired.wait()
+
+    assert first.expired.is_set()
+
+
+async def test_an_item_that_removed_itself_does_not_expire_and_later_ones_do() -> None:
+    shared = timers()
+    gone, first, later = Item(), Item(), Item()
+    waiting = shared.start(gone, 0.01)
+    shared.start(first, 0.01)
+    waiting.pop(gone)
+    await first.expired.wait()
+    shared.start(later, 0.01)
+    await later.expired.wait()
+
+    assert not gone.expired.is_set()
+
+
+async def test_a_delay_of_nothing_expires_in_the_next_turn_of_the_loop() -> None:
+    item = Item()
+    timers().start(item, 0.0)
+    await item.expired.wait()
+
+
+async def test_removing_an_item_says_how_long_it_had_left() -> None:
+    shared = timers()
+    item = Item()
+    shared.start(item, 60)
+    left = shared.remove(item)
+
+    assert left is not None
+    assert 50 < left <= 60
+    assert shared.remove(item) is None
+
+
+async def test_nothing_expires_after_closing() -> None:
+    shared = timers()
+    item = Item()
+    shared.start(item, 0.0)
+    shared.close()
+    await asyncio.sleep(0)  # a turn of the loop, not a wait
+
+    assert not item.expired.is_set()

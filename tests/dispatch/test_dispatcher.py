@@ -4,9 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
-from callyard import Call, Caller, Envelope, Limits, Profile, Session, Text, ToolError, Toolset, Yard, current_call, tool
+from callyard import (
+    Call,
+    Caller,
+    Envelope,
+    Limits,
+    Profile,
+    Session,
+    Text,
+    ToolError,
+    Toolset,
+    Yard,
+    current_call,
+    tool,
+)
 from callyard.dispatch.call import Handler
+from callyard.dispatch.run import run_of
 from callyard.model.errors import CODES, CodeName
 from callyard.testing import Client, FakeSink, connect
 
@@ -62,7 +77,7 @@ async def test_a_failing_sink_is_logged_and_the_others_still_get_the_record(capl
     assert "sink_failed" in caplog.text
 
 
-@pytest.mark.parametrize("code", list(CODES))
+@every_row("code", list(CODES))
 async def test_every_code_that_a_tool_can_raise_goes_out_as_an_envelope(code: CodeName) -> None:
     async def fail() -> int:
         """Fail."""
@@ -80,7 +95,9 @@ async def test_every_code_that_a_tool_can_raise_goes_out_as_an_envelope(code: Co
     assert not answer.success
 
 
-async def test_a_defect_of_a_tool_is_one_plain_sentence_and_a_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_of_a_tool_is_one_plain_sentence_and_a_traceback_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def broken() -> int:
         """Break."""
         raise ValueError("/etc/secret is not readable by hunter2")
@@ -94,9 +111,12 @@ async def test_a_defect_of_a_tool_is_one_plain_sentence_and_a_traceback_in_the_l
     assert "hunter2" in caplog.text
 
 
-@pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, RecursionError, MemoryError])
-@pytest.mark.parametrize("threaded", [False, True])
-async def test_whatever_a_handler_raises_the_caller_gets_an_answer(fault: type[BaseException], threaded: bool) -> None:  # noqa: FBT001 - pytest passes it
+@every_row("fault", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, RecursionError, MemoryError])
+@every_row("threaded", [False, True])
+async def test_the_caller_gets_an_answer_for_every_exception_of_a_handler(
+    fault: type[BaseException],
+    threaded: bool,  # noqa: FBT001 - a column of the table
+) -> None:
     async def in_the_loop() -> int:
         """Raise."""
         raise fault
@@ -124,7 +144,7 @@ async def test_a_handler_that_cancels_itself_is_a_defect_and_not_a_cancellation(
     assert answer.error.code == "internal_error"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "code"),
     [
         ({"a": object()}, "invalid_input"),
@@ -171,7 +191,7 @@ async def test_a_call_runs_in_a_context_that_knows_it() -> None:
         threaded = await yard.call("look_from_a_thread", caller=Caller(identity="ada"))
 
     assert (direct.data, threaded.data) == ("ada", "ada")
-    assert seen[0].finished
+    assert run_of(seen[0]).finished
     with pytest.raises(LookupError):
         current_call()
 
@@ -322,7 +342,7 @@ async def test_a_nested_call_sees_only_what_its_caller_may() -> None:
     assert answer.data == "tool_not_found"
 
 
-async def test_what_a_call_started_and_did_not_wait_for_ends_with_it() -> None:
+async def test_inner_calls_end_with_the_call_that_started_them() -> None:
     started = asyncio.Event()
     tasks: list[asyncio.Task[Envelope]] = []
 
@@ -524,7 +544,7 @@ async def test_a_session_is_started_used_and_ended_through_calls() -> None:
         assert answer.error.details["available_sessions"] == []
 
 
-async def test_several_sessions_must_be_told_apart() -> None:
+async def test_several_sessions_need_an_id_to_choose() -> None:
     async def open_book(call: Call) -> str:
         """Open."""
         return call.start_session().id
@@ -564,7 +584,7 @@ async def test_a_session_keeps_its_last_error_and_failures_name_it() -> None:
     assert [(session.busy, session.last_code) for session in sessions] == [(0, None), (0, "state_error")]
 
 
-async def test_progress_and_log_lines_reach_the_door_from_the_loop_and_from_a_thread() -> None:
+async def test_progress_and_log_lines_reach_the_channel_from_the_loop_and_from_a_thread() -> None:
     async def walk(call: Call) -> int:
         """Walk."""
         await call.progress(1, 2, "half")
@@ -586,7 +606,7 @@ async def test_progress_and_log_lines_reach_the_door_from_the_loop_and_from_a_th
     assert client.lines == [("info", "arrived", {"steps": 2}), ("warning", "threaded", {})]
 
 
-async def test_a_log_line_that_no_door_takes_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_line_that_no_channel_takes_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def talk(call: Call) -> int:
         """Talk."""
         call.log("warning", "odd", times=2)
@@ -599,7 +619,7 @@ async def test_a_log_line_that_no_door_takes_goes_to_the_log(caplog: pytest.LogC
     assert "odd times=2" in caplog.text
 
 
-async def test_a_door_that_fails_does_not_fail_the_call() -> None:
+async def test_a_failing_channel_does_not_fail_the_call() -> None:
     from callyard import Channel  # noqa: PLC0415 - only here
 
     def broken(_: object) -> None:
@@ -614,7 +634,7 @@ async def test_a_door_that_fails_does_not_fail_the_call() -> None:
         assert (await yard.call("walk", channel=Channel(progress=broken))).success
 
 
-async def test_a_caller_that_cannot_be_asked_is_told_so_and_one_that_can_answers() -> None:
+async def test_a_caller_that_cannot_be_asked_gets_not_supported_and_one_that_can_answers() -> None:
     async def ask(call: Call) -> Mapping[str, Any]:
         """Ask."""
         return await call.ask({"type": "object", "properties": {}}, "How old?")
@@ -789,7 +809,7 @@ async def test_a_sink_may_raise_anything() -> None:
         assert (await yard.call("add", {"a": 1})).data == 2
 
 
-async def test_a_call_from_another_loop_is_told_so() -> None:
+async def test_a_call_from_another_loop_is_not_supported() -> None:
     async with Yard(tools=[add]) as yard:
         answer = await asyncio.to_thread(lambda: asyncio.run(yard.call("add", {"a": 1})))
 
@@ -797,7 +817,7 @@ async def test_a_call_from_another_loop_is_told_so() -> None:
     assert answer.error.code == "not_supported"
 
 
-async def test_what_is_shown_of_a_call_does_not_say_what_it_was_given() -> None:
+async def test_the_repr_of_a_call_does_not_show_its_arguments() -> None:
     shown: list[str] = []
 
     async def look(secret: str, call: Call) -> int:
@@ -847,7 +867,10 @@ async def test_references_are_read_once_and_may_not_fill_in_more_than_one_result
 
     async with Yard(tools=[rows, count], limits=Limits(stored_bytes=500_000)) as yard:
         handle = {"$ref": (await yard.call("rows")).data["handle"]}
-        few, many = await yard.call("count", {"lists": [handle] * 3}), await yard.call("count", {"lists": [handle] * 10})
+        few, many = (
+            await yard.call("count", {"lists": [handle] * 3}),
+            await yard.call("count", {"lists": [handle] * 10}),
+        )
 
     assert few.data == 60_000
     assert many.error is not None
@@ -898,7 +921,10 @@ async def test_a_reason_that_differs_from_its_declaration_is_logged(caplog: pyte
     assert "reason_differs_from_its_declaration" in caplog.text
 
 
-async def test_a_yard_does_not_wait_for_ever_for_a_call_that_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_yard_does_not_wait_for_ever_for_a_call_that_does_not_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callyard.dispatch.execution.CLEANUP_S", 0.01)
     started, gate = asyncio.Event(), asyncio.Event()
 
     async def deaf() -> int:
@@ -911,7 +937,7 @@ async def test_a_yard_does_not_wait_for_ever_for_a_call_that_does_not_end(caplog
                 continue
         return 1
 
-    async with Yard(tools=[deaf], limits=Limits(cleanup=0.01)) as yard:
+    async with Yard(tools=[deaf]) as yard:
         task = asyncio.create_task(yard.call("deaf"))
         await started.wait()
         await yard.dispatcher.close()

@@ -38,7 +38,10 @@ class FakeLoop:
 
     def advance(self, seconds: float) -> None:
         until = self.now + seconds
-        while due := sorted((timer for timer in self.timers if not timer.cancelled and timer.when <= until), key=lambda timer: timer.when):
+        while due := sorted(
+            (timer for timer in self.timers if not timer.cancelled and timer.when <= until),
+            key=lambda timer: timer.when,
+        ):
             self.timers.remove(due[0])
             self.now = due[0].when
             due[0].run()
@@ -162,7 +165,7 @@ def test_after_twelve_notes_of_our_own_there_is_one_in_five_seconds(sent: Sent) 
 
 
 @given(st.lists(st.tuples(st.floats(), st.floats(0, 2), st.booleans())))
-def test_whatever_is_noted_what_goes_out_grows_and_ends_with_the_last(steps: list[tuple[float, float, bool]]) -> None:
+def test_sent_progress_grows_and_ends_with_the_last_for_any_notes(steps: list[tuple[float, float, bool]]) -> None:
     sent = Sent()
     highest = -math.inf
     for done, pause, own in steps:
@@ -221,7 +224,7 @@ async def test_a_caller_that_wants_no_progress_costs_none() -> None:
     assert answer.success
 
 
-async def test_a_door_that_fails_does_not_fail_the_call(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_channel_does_not_fail_the_call(caplog: pytest.LogCaptureFixture) -> None:
     @tool
     async def work(call: Call) -> int:
         """Work."""
@@ -239,7 +242,7 @@ async def test_a_door_that_fails_does_not_fail_the_call(caplog: pytest.LogCaptur
     assert caplog.text.count("door_failed") == 5
 
 
-async def test_nothing_is_told_of_a_call_once_it_is_over() -> None:
+async def test_no_progress_is_sent_after_the_end_of_a_call() -> None:
     kept: list[Call] = []
 
     @tool

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 from pydantic import BaseModel
+from table_tests import every_row
 
 from callyard import (
     EvalRule,
@@ -80,7 +81,7 @@ def refusal(registry: Registry, name: str, profile: Profile = EVERYTHING) -> Too
     return caught.value
 
 
-def test_what_is_published_is_found_and_listed_by_name(registry: Registry) -> None:
+def test_a_published_tool_is_found_and_listed_by_name(registry: Registry) -> None:
     registry.publish("s", [make_tool("b"), make_tool("a")])
 
     assert registry.find("a", EVERYTHING).spec.name == "a"
@@ -147,7 +148,9 @@ def test_a_watcher_that_stopped_gets_no_changes(registry: Registry) -> None:
     assert seen == []
 
 
-def test_a_watcher_that_fails_is_logged_and_the_others_still_run(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_watcher_that_fails_is_logged_and_the_others_still_run(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(_: Change) -> NoReturn:
         raise RuntimeError
 
@@ -202,7 +205,7 @@ def test_one_wrong_tool_of_our_own_stops_the_whole_batch_and_the_old_ones_stay(w
     assert names(registry) == ["theirs"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "batch",
     [
         [make_tool("a"), make_tool("a")],
@@ -214,7 +217,7 @@ def test_one_wrong_tool_of_our_own_stops_the_whole_batch_and_the_old_ones_stay(w
     ],
     ids=["names", "alias first", "name first", "aliases", "gated first", "gated last"],
 )
-@pytest.mark.parametrize("allow_eval", [False, True])
+@every_row("allow_eval", [False, True])
 def test_two_tools_of_one_name_stop_the_batch(batch: list[Tool], *, allow_eval: bool) -> None:
     registry = Registry(Limits(), allow_eval=allow_eval)
 
@@ -343,7 +346,9 @@ def test_only_the_latest_withdrawn_tools_are_remembered_and_gated_ones_always(re
         make_tool("wrong", description=""),
     ],
 )
-def test_a_wrong_tool_of_a_foreign_source_is_quarantined_and_the_rest_are_published(wrong: Tool, registry: Registry) -> None:
+def test_a_wrong_tool_of_a_foreign_source_is_quarantined_and_the_rest_are_published(
+    wrong: Tool, registry: Registry
+) -> None:
     registry.publish("up", [make_tool("Up__First"), wrong, make_tool("up__last")], foreign=True)
 
     assert names(registry) == ["Up__First", "up__last"]
@@ -370,7 +375,10 @@ def test_a_foreign_tool_never_takes_a_name_that_is_taken(registry: Registry) -> 
 
     assert registry.find("a", EVERYTHING).spec.source == "s"
     assert names(registry) == ["a", "b"]
-    assert {(entry.spec.name, entry.spec.source) for entry in registry.unavailable(EVERYTHING)} == {("a", "up"), ("b", "up")}
+    assert {(entry.spec.name, entry.spec.source) for entry in registry.unavailable(EVERYTHING)} == {
+        ("a", "up"),
+        ("b", "up"),
+    }
 
 
 def test_a_foreign_tool_that_is_fixed_leaves_quarantine(registry: Registry) -> None:
@@ -382,7 +390,11 @@ def test_a_foreign_tool_that_is_fixed_leaves_quarantine(registry: Registry) -> N
 
 
 def test_a_withheld_tool_cannot_be_used_and_the_answer_has_the_reason(registry: Registry) -> None:
-    registry.publish("up", [make_tool("a"), make_tool("b")], withheld={("tool", "a"): "It changed.", ("prompt", "b"): "It is another."})
+    registry.publish(
+        "up",
+        [make_tool("a"), make_tool("b")],
+        withheld={("tool", "a"): "It changed.", ("prompt", "b"): "It is another."},
+    )
 
     assert names(registry) == ["b"]
     refused = refusal(registry, "a")
@@ -422,7 +434,9 @@ def test_a_tool_that_the_profile_denies_looks_exactly_like_none() -> None:
     quarantined.publish("up", [make_tool("wipe", operation="destroy", description="")], foreign=True)
 
     withheld = filled()
-    withheld.publish("up", [make_tool("wipe", operation="destroy")], withheld={("tool", "wipe"): "It changed."}, foreign=True)
+    withheld.publish(
+        "up", [make_tool("wipe", operation="destroy")], withheld={("tool", "wipe"): "It changed."}, foreign=True
+    )
 
     for registry in (with_it, gated, withdrawn, quarantined, withheld):
         assert refusal_answer(registry, "wipe", READ_ONLY) == refusal_answer(without, "wipe", READ_ONLY)
@@ -435,7 +449,12 @@ def test_a_tool_that_the_profile_denies_looks_exactly_like_none() -> None:
 def test_denied_tools_are_never_suggested() -> None:
     registry = Registry(Limits())
     registry.publish(
-        "s", [make_tool("list_orders"), make_tool("list_order", operation="destroy"), make_tool("lst_orders", operation="command")]
+        "s",
+        [
+            make_tool("list_orders"),
+            make_tool("list_order", operation="destroy"),
+            make_tool("lst_orders", operation="command"),
+        ],
     )
 
     error = refusal(registry, "list_ordrs", READ_ONLY)
@@ -454,7 +473,9 @@ def test_denied_tools_do_not_crowd_out_other_suggestions() -> None:
 
 
 def test_suggestions_are_handed_in_and_made_only_while_their_metatool_exists_for_the_profile() -> None:
-    registry = Registry(Limits(), suggestions=Suggestions(search="seek()", describe="explain({!r})", read="fetch({!r})"))
+    registry = Registry(
+        Limits(), suggestions=Suggestions(search="seek()", describe="explain({!r})", read="fetch({!r})")
+    )
     denied = Profile(name="denied", toolsets=(Toolset(name="most", deny=("seek", "explain", "fetch")),))
     metatools = [make_tool("seek"), make_tool("explain"), make_tool("fetch")]
 
@@ -500,10 +521,14 @@ async def test_a_denied_call_answers_like_one_of_a_tool_that_does_not_exist() ->
     assert failures[0] == failures[1]
 
 
-def test_a_tool_that_gives_way_is_left_out_where_its_name_is_taken(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tool_that_gives_way_is_left_out_where_its_name_is_taken(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
     registry.publish("mine", [make_tool("ping", aliases=("pong",))])
     registry.publish(
-        "pack", [make_tool("ping"), make_tool("pong"), make_tool("pang"), make_tool("peng", aliases=("ping",))], gives_way=True
+        "pack",
+        [make_tool("ping"), make_tool("pong"), make_tool("pang"), make_tool("peng", aliases=("ping",))],
+        gives_way=True,
     )
 
     assert registry.find("ping", EVERYTHING).spec.source == "mine"
@@ -518,19 +543,31 @@ def test_a_tool_that_gives_way_is_left_out_where_its_name_is_taken(registry: Reg
 def test_a_tool_that_gives_way_is_withdrawn_when_another_source_publishes_its_name(
     registry: Registry, changes: list[Change], caplog: pytest.LogCaptureFixture
 ) -> None:
-    registry.publish("pack", [make_tool("ping", aliases=("peng",)), make_tool("pang"), make_tool("pung")], gives_way=True)
+    registry.publish(
+        "pack", [make_tool("ping", aliases=("peng",)), make_tool("pang"), make_tool("pung")], gives_way=True
+    )
     registry.publish("mine", [make_tool("ping"), make_tool("song", aliases=("pang",))])
 
     assert registry.find("ping", EVERYTHING).spec.source == "mine"
     assert registry.find("pang", EVERYTHING).spec.name == "song"
     assert names(registry) == ["ping", "pung", "song"]
-    assert [record.args for record in caplog.records if "gave_way" in record.msg] == [("ping", "pack"), ("pang", "pack")]
-    assert set(kinds(changes)[3:]) == {("withdrawn", "ping"), ("withdrawn", "pang"), ("registered", "ping"), ("registered", "song")}
+    assert [record.args for record in caplog.records if "gave_way" in record.msg] == [
+        ("ping", "pack"),
+        ("pang", "pack"),
+    ]
+    assert set(kinds(changes)[3:]) == {
+        ("withdrawn", "ping"),
+        ("withdrawn", "pang"),
+        ("registered", "ping"),
+        ("registered", "song"),
+    }
     registry.withdraw("pack")
     assert names(registry) == ["ping", "song"]
 
 
-def test_a_tool_that_gave_way_is_published_again_once_its_name_is_free(registry: Registry, changes: list[Change]) -> None:
+def test_a_tool_that_gave_way_is_published_again_once_its_name_is_free(
+    registry: Registry, changes: list[Change]
+) -> None:
     registry.publish("mine", [make_tool("ping"), make_tool("song", aliases=("pang",))])
     registry.publish("pack", [make_tool("ping"), make_tool("pang")], gives_way=True)
     registry.publish("mine", [make_tool("song", aliases=("pang",))])
@@ -671,10 +708,15 @@ def test_a_surface_decides_what_is_listed_and_never_what_may_be_called(registry:
 
 def test_an_automatic_list_flips_only_well_past_the_line_in_either_direction() -> None:
     registry = Registry(Limits(listed_tokens=1000))
-    registry.publish(METATOOLS, [make_tool("search_tools", metatool=Metatool("find")), make_tool("run_tool", metatool=Metatool("call"))])
+    registry.publish(
+        METATOOLS,
+        [make_tool("search_tools", metatool=Metatool("find")), make_tool("run_tool", metatool=Metatool("call"))],
+    )
 
     def how_many_are_listed_of(count: int) -> int:
-        registry.publish("s", [make_tool(f"t{number}", description="d" * 340) for number in range(count)])  # about 105 tokens each
+        registry.publish(
+            "s", [make_tool(f"t{number}", description="d" * 340) for number in range(count)]
+        )  # about 105 tokens each
         return sum(spec.source == "s" for spec in registry.list(EVERYTHING))
 
     counts = [how_many_are_listed_of(count) for count in (5, 9, 11, 13, 11, 9, 8, 6, 9, 11)]
@@ -715,10 +757,14 @@ def make_prompt(name: str) -> Prompt:
     return Prompt.of(PromptSpec(name=name), handler)
 
 
-def test_every_kind_has_a_version_of_its_own_and_changes_say_what_changed(registry: Registry, changes: list[Change]) -> None:
+def test_every_kind_has_a_version_of_its_own_and_changes_say_what_changed(
+    registry: Registry, changes: list[Change]
+) -> None:
     registry.publish("s", [make_tool("a")], resources=[make_resource("x://a")], prompts=[make_prompt("a")])
     listed, stamp = registry.list(EVERYTHING), registry.hash(EVERYTHING)
-    registry.publish("s", [make_tool("a")], resources=[make_resource("x://a", title="A"), make_resource("x://{b}")], prompts=[])
+    registry.publish(
+        "s", [make_tool("a")], resources=[make_resource("x://a", title="A"), make_resource("x://{b}")], prompts=[]
+    )
 
     assert [(change.what, change.kind, change.name) for change in changes] == [
         ("tool", "registered", "a"),
@@ -752,14 +798,21 @@ def test_a_wrong_resource_of_a_foreign_source_is_quarantined_and_the_rest_are_pu
     registry.publish("up", resources=resources, foreign=True)
 
     assert [spec.uri for spec in registry.list_resources(EVERYTHING)] == ["x://a"]
-    assert [entry.spec.uri for entry in registry.unavailable(EVERYTHING, "resource")] == ["x://a", "x://b", "x://c", "x://{?q}"]
+    assert [entry.spec.uri for entry in registry.unavailable(EVERYTHING, "resource")] == [
+        "x://a",
+        "x://b",
+        "x://c",
+        "x://{?q}",
+    ]
     assert {entry.status for entry in registry.unavailable(EVERYTHING, "resource")} == {"quarantined"}
     assert registry.unavailable(EVERYTHING) == []
 
 
 def test_a_template_does_not_serve_a_withheld_resource(registry: Registry) -> None:
     resources = [make_resource("x://a"), make_resource("x://b"), make_resource("x://{any}")]
-    registry.publish("up", resources=resources, prompts=[make_prompt("a")], withheld={("resource", "x://a"): "It changed."})
+    registry.publish(
+        "up", resources=resources, prompts=[make_prompt("a")], withheld={("resource", "x://a"): "It changed."}
+    )
 
     with pytest.raises(ToolError, match=r"is withheld\. It changed\.") as refused:
         registry.find_resource("x://a", EVERYTHING)
@@ -771,7 +824,10 @@ def test_a_template_does_not_serve_a_withheld_resource(registry: Registry) -> No
 def test_resources_and_prompts_give_way_and_are_published_again(registry: Registry) -> None:
     registry.publish("pack", resources=[make_resource("x://a")], prompts=[make_prompt("a")], gives_way=True)
     registry.publish("mine", resources=[make_resource("x://a")], prompts=[make_prompt("a")])
-    mine = (registry.find_resource("x://a", EVERYTHING).resource.spec.source, registry.find_prompt("a", EVERYTHING).spec.source)
+    mine = (
+        registry.find_resource("x://a", EVERYTHING).resource.spec.source,
+        registry.find_prompt("a", EVERYTHING).spec.source,
+    )
     registry.withdraw("mine")
 
     assert mine == ("mine", "mine")
@@ -806,7 +862,8 @@ def test_a_tool_whose_spec_has_another_kind_is_refused(registry: Registry) -> No
 
 def test_a_foreign_tool_whose_schema_no_validator_finishes_is_quarantined_and_the_rest_are_published() -> None:
     definitions: dict[str, Any] = {
-        f"d{index}": {"allOf": [{"$ref": f"#/$defs/d{index + 1}"}, {"$ref": f"#/$defs/d{index + 1}"}]} for index in range(40)
+        f"d{index}": {"allOf": [{"$ref": f"#/$defs/d{index + 1}"}, {"$ref": f"#/$defs/d{index + 1}"}]}
+        for index in range(40)
     }
     schema: dict[str, Any] = {
         "type": "object",

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import (
     Audio,
@@ -37,7 +38,7 @@ from callyard import (
     resource,
     tool,
 )
-from callyard.dispatch.call import Handler
+from callyard.dispatch.call import CallRequest, Handler
 from callyard.model.errors import CodeName
 from callyard.model.profile import EVERYTHING
 from callyard.testing import FakeProvider, FakeSink, connect
@@ -67,7 +68,7 @@ class Weather:
     degrees: int
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("result", "mime_type", "content"),
     [
         ("hello", "text/plain", {"text": "hello"}),
@@ -83,7 +84,9 @@ class Weather:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_what_a_function_returns_becomes_contents(result: object, mime_type: str, content: dict[str, str]) -> None:
+async def test_the_result_of_a_function_becomes_contents(
+    result: object, mime_type: str, content: dict[str, str]
+) -> None:
     @resource("a://b")
     async def give() -> Any:
         return result
@@ -116,7 +119,7 @@ async def test_several_blocks_are_several_contents() -> None:
     assert answer.data["contents"][0] == {"uri": "a://b/1", "mimeType": "text/plain", "text": "one"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "result", [None, object(), ResourceLink("a://c", "c"), {"picture": Image(b"x")}], ids=lambda one: type(one).__name__
 )
 async def test_a_result_that_is_no_content_is_the_tools_fault(result: object) -> None:
@@ -184,7 +187,10 @@ async def test_a_uri_of_its_own_beats_a_template_and_the_more_exact_template_the
 
     options = [template("a://{+x}", "any"), template("a://{x}/text", "text"), exact]
     async with Yard(resources=options) as yard:
-        texts = [(await yard.read(uri)).data["contents"][0]["text"] for uri in ("a://one/text", "a://two/text", "a://two/other")]
+        texts = [
+            (await yard.read(uri)).data["contents"][0]["text"]
+            for uri in ("a://one/text", "a://two/text", "a://two/other")
+        ]
 
     assert texts == ["exact", "text two", "any two/other"]
 
@@ -302,7 +308,7 @@ async def test_a_closed_yard_reads_nothing() -> None:
     async with yard:
         dispatcher = yard.dispatcher
 
-    answer = await dispatcher.read("notes://today")
+    answer = await dispatcher.dispatch(CallRequest("notes://today", kind="resource"))
 
     assert answer.error is not None
     assert answer.error.code == "overloaded"
@@ -327,11 +333,13 @@ async def test_a_spec_says_what_the_decorator_and_the_function_say() -> None:
     async with Yard(resources=[give, today]) as yard:
         named, plain = yard.list_resources()
 
-    assert named == ResourceSpec(uri="a://b", name="bee", title="Bee", mime_type="x/y", description="Hum.", tags=("small",), source="yard")
+    assert named == ResourceSpec(
+        uri="a://b", name="bee", title="Bee", mime_type="x/y", description="Hum.", tags=("small",), source="yard"
+    )
     assert (plain.name, plain.description, plain.mime_type) == ("today", "Return what is to do today.", None)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("toolset", "there"),
     [
         (Toolset(name="t"), ["notes://today", "notes://2026-11-16/text"]),
@@ -343,11 +351,14 @@ async def test_a_spec_says_what_the_decorator_and_the_function_say() -> None:
         (Toolset(name="t", names=("notes://*",)), ["notes://today", "notes://2026-11-16/text"]),
         (Toolset(name="t", sources=("elsewhere",)), []),
         (Toolset(name="t", tags=("small",)), []),
-        (Toolset(name="t", operations=("destroy",), deny_operations=("query",)), ["notes://today", "notes://2026-11-16/text"]),  # pyright: ignore[reportArgumentType] - text does, too
+        (
+            Toolset(name="t", operations=("destroy",), deny_operations=("query",)),  # pyright: ignore[reportArgumentType] - text does, too
+            ["notes://today", "notes://2026-11-16/text"],
+        ),
     ],
     ids=str,
 )
-async def test_what_a_profile_denies_does_not_exist(toolset: Toolset, there: list[str]) -> None:
+async def test_a_resource_that_a_profile_denies_does_not_exist(toolset: Toolset, there: list[str]) -> None:
     caller = Caller(profile=Profile(name="p", toolsets=(toolset,)))
     async with Yard(resources=[today, of_day]) as yard:
         answers = {uri: await yard.read(uri, caller=caller) for uri in ("notes://today", "notes://2026-11-16/text")}
@@ -369,7 +380,7 @@ async def test_a_denial_cannot_be_bypassed_by_encoding_the_uri() -> None:
     assert [answer.success for answer in answers] == [True, False, False]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("uri", "parameters", "why"),
     [
         ("a://{x}", {}, "variable 'x'"),
@@ -389,7 +400,9 @@ async def test_a_wrong_resource_is_refused_when_it_is_published(uri: str, parame
 
 
 def _signature(parameters: dict[str, Any]) -> Any:
-    kinds = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in parameters.items()]
+    kinds = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in parameters.items()
+    ]
     return inspect.Signature(kinds)
 
 
@@ -575,7 +588,9 @@ def yard(**options: object) -> Yard:
 async def test_a_completion_gets_the_other_arguments() -> None:
     async with yard() as open_yard:
         free = await open_yard.complete("resource", "w://{country}/{city}", argument="city", value="Ber")
-        context = await open_yard.complete("resource", "w://{country}/{city}", argument="city", value="Ber", arguments={"country": "Bern"})
+        context = await open_yard.complete(
+            "resource", "w://{country}/{city}", argument="city", value="Ber", arguments={"country": "Bern"}
+        )
 
     assert (free, context) == (["Berlin", "Bern"], ["Bern"])
 
@@ -614,7 +629,7 @@ async def test_a_completion_may_return_an_awaitable() -> None:
         assert len(await open_yard.complete("prompt", "say", argument="x", value="")) == 100
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "name", "argument", "code"),
     [
         ("prompt", "no_such", "many", "not_found"),
@@ -626,7 +641,7 @@ async def test_a_completion_may_return_an_awaitable() -> None:
         ("prompt", "travel", "for_ever", "timeout"),
     ],
 )
-async def test_what_cannot_be_completed_fails_with_a_code(kind: str, name: str, argument: str, code: CodeName) -> None:
+async def test_a_failed_completion_has_a_code(kind: str, name: str, argument: str, code: CodeName) -> None:
     async with yard(limits=Limits(timeout=0.01 if code == "timeout" else 10)) as open_yard:
         with pytest.raises(ToolError) as caught:
             await open_yard.complete(kind, name, argument=argument, value="x")  # pyright: ignore[reportArgumentType] - one of the two
@@ -635,7 +650,7 @@ async def test_what_cannot_be_completed_fails_with_a_code(kind: str, name: str, 
 
 
 @pytest.mark.parametrize(("kind", "name"), [("prompt", "travel"), ("resource", "w://{country}/{city}")])
-async def test_what_a_profile_denies_is_not_completed(kind: str, name: str) -> None:
+async def test_a_name_that_a_profile_denies_is_not_completed(kind: str, name: str) -> None:
     async with yard() as open_yard:
         with pytest.raises(ToolError) as caught:
             await open_yard.complete(kind, name, argument="city", value="", caller=DENIED)  # pyright: ignore[reportArgumentType] - one of the two
@@ -686,7 +701,7 @@ def text(role: str, said: str) -> dict[str, Any]:
     return {"role": role, "content": {"type": "text", "text": said}}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("result", "messages"),
     [
         ("hello", [text("user", "hello")]),
@@ -695,15 +710,26 @@ def text(role: str, said: str) -> dict[str, Any]:
         (["one", Message("assistant", Text("two"))], [text("user", "one"), text("assistant", "two")]),
         ((), []),
         (Image(b""), [{"role": "user", "content": {"type": "image", "data": "", "mimeType": "image/png"}}]),
-        (ResourceLink("a://b", "b"), [{"role": "user", "content": {"type": "resource_link", "uri": "a://b", "name": "b"}}]),
+        (
+            ResourceLink("a://b", "b"),
+            [{"role": "user", "content": {"type": "resource_link", "uri": "a://b", "name": "b"}}],
+        ),
         (
             Embedded("a://b", text="x"),
-            [{"role": "user", "content": {"type": "resource", "resource": {"uri": "a://b", "mimeType": "text/plain", "text": "x"}}}],
+            [
+                {
+                    "role": "user",
+                    "content": {
+                        "type": "resource",
+                        "resource": {"uri": "a://b", "mimeType": "text/plain", "text": "x"},
+                    },
+                }
+            ],
         ),
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_what_a_function_returns_becomes_messages(result: object, messages: list[Any]) -> None:
+async def test_the_result_of_a_function_becomes_messages(result: object, messages: list[Any]) -> None:
     @prompt
     async def say() -> Any:
         """Say it."""
@@ -715,7 +741,7 @@ async def test_what_a_function_returns_becomes_messages(result: object, messages
     assert answer.content == ()
 
 
-@pytest.mark.parametrize("result", [None, 7, {"role": "user"}, [["nested"]]], ids=str)
+@every_row("result", [None, 7, {"role": "user"}, [["nested"]]], ids=str)
 async def test_a_result_that_is_no_message_is_the_tools_fault(result: object) -> None:
     @prompt
     async def say() -> Any:
@@ -743,7 +769,11 @@ async def test_arguments_come_as_texts_and_are_converted() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "field", "code"),
-    [({}, "who", "missing"), ({"who": "a", "whom": "b"}, "whom", "extra_forbidden"), ({"who": "a", "times": "often"}, "times", "int_type")],
+    [
+        ({}, "who", "missing"),
+        ({"who": "a", "whom": "b"}, "whom", "extra_forbidden"),
+        ({"who": "a", "times": "often"}, "times", "int_type"),
+    ],
 )
 async def test_arguments_that_do_not_fit_are_an_invalid_input(arguments: dict[str, Any], field: str, code: str) -> None:
     answer = await ask(greet, arguments)
@@ -805,7 +835,7 @@ async def test_a_prompt_leaves_one_record_of_its_kind() -> None:
     assert "secret" not in repr(record)
 
 
-async def test_what_a_profile_denies_does_not_exist_in_prompts() -> None:
+async def test_a_prompt_that_a_profile_denies_does_not_exist() -> None:
     caller = Caller(profile=Profile(name="p", toolsets=(Toolset(name="t", deny=("gr*",)),)))
     async with Yard(prompts=[greet]) as yard:
         answer = await yard.prompt("greet", {"who": "a"}, caller=caller)

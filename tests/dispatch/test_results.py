@@ -3,6 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 from pydantic import BaseModel, Field
+from table_tests import every_row
 
 from callyard import Call, Caller, Envelope, Image, Limits, Operation, Profile, Tool, ToolError, ToolSpec, Yard, tool
 from callyard.dispatch.results import Results, at_pointer, shape_of
@@ -67,7 +68,8 @@ async def test_a_later_call_can_refer_to_a_result_or_a_part_of_it_anywhere_in_it
         whole = await yard.call("show", {"value": {"$ref": "r_1", "path": "/items"}})
         part = await yard.call("show", {"value": {"$ref": "r_1", "path": "/items/7/n"}})
         nested = await yard.call(
-            "show", {"value": [{"deep": [{"$ref": "r_1", "path": "/total"}]}, 1], "also": {"$ref": "r_1", "path": "/a~1b/~0"}}
+            "show",
+            {"value": [{"deep": [{"$ref": "r_1", "path": "/total"}]}, 1], "also": {"$ref": "r_1", "path": "/a~1b/~0"}},
         )
         empty_path = await yard.call("show", {"value": {"$ref": "r_1", "path": ""}})
         no_path = await yard.call("show", {"value": {"$ref": "r_1"}})
@@ -113,7 +115,7 @@ async def test_the_arguments_as_a_whole_may_be_a_result() -> None:
     assert {issue["field"] for issue in details["issues"]} == {"n"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("reference", "code"),
     [
         ({"$ref": "r_2"}, "unknown_handle"),
@@ -141,7 +143,7 @@ async def test_a_reference_to_nothing_is_an_issue_with_its_field(reference: dict
     assert [(issue["field"], issue["code"]) for issue in details["issues"]] == [("value.1.a", code)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "value",
     [
         {"$ref": "r_1", "path": "/total", "more": 1},
@@ -197,7 +199,9 @@ async def test_a_property_named_ref_in_the_schema_is_not_resolved() -> None:
     reference = {"$ref": "r_1", "path": "/total"}
     async with Yard(tools=[*TOOLS, follow], limits=SMALL) as yard:
         await yard.call("make")
-        answer = await yard.call("follow", {"plain": reference, "maybe": reference, "holder": {"pointers": [reference]}})
+        answer = await yard.call(
+            "follow", {"plain": reference, "maybe": reference, "holder": {"pointers": [reference]}}
+        )
 
     assert answer.data == ["r_1"] * 3
 
@@ -363,7 +367,7 @@ async def test_reading_a_handle_returns_the_result_or_fails_with_not_found() -> 
         assert (caught.value.code, caught.value.may_have_run) == ("not_found", False)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pointer", "found"),
     [("", {"a": [1, {"": 2}], "0": 3}), ("/a", [1, {"": 2}]), ("/a/1/", 2), ("/0", 3), ("/a/0", 1)],
 )
@@ -371,7 +375,7 @@ def test_a_pointer_finds_a_part(pointer: str, found: object) -> None:
     assert at_pointer({"a": [1, {"": 2}], "0": 3}, pointer) == found
 
 
-@pytest.mark.parametrize("pointer", ["a", "/b", "/a/2", "/a/0/0", "/a/x", "/"])
+@every_row("pointer", ["a", "/b", "/a/2", "/a/0/0", "/a/x", "/"])
 def test_a_pointer_to_nothing_raises(pointer: str) -> None:
     with pytest.raises(LookupError) as caught:
         at_pointer({"a": [1, {"": 2}], "0": 3}, pointer)
@@ -379,7 +383,7 @@ def test_a_pointer_to_nothing_raises(pointer: str) -> None:
     assert caught.value.args == (pointer,)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "shape"),
     [
         (None, {"type": "null"}),
@@ -388,10 +392,20 @@ def test_a_pointer_to_nothing_raises(pointer: str) -> None:
         (1.5, {"type": "number"}),
         ("secret", {"type": "string", "length": 6}),
         ([], {"type": "array", "length": 0}),
-        ([{"a": [[1]]}], {"type": "array", "length": 1, "items": {"type": "object", "properties": {"a": {"type": "array", "length": 1}}}}),
+        (
+            [{"a": [[1]]}],
+            {
+                "type": "array",
+                "length": 1,
+                "items": {"type": "object", "properties": {"a": {"type": "array", "length": 1}}},
+            },
+        ),
         (
             {"a": {"b": {"c": 1}}},
-            {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "object", "keys": 1}}}}},
+            {
+                "type": "object",
+                "properties": {"a": {"type": "object", "properties": {"b": {"type": "object", "keys": 1}}}},
+            },
         ),
     ],
     ids=str,

@@ -19,8 +19,9 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def sessions(clock: FakeClock) -> Sessions:
-    return Sessions(Limits(session_idle=60, sessions=5, cleanup=0.01), clock=clock)
+def sessions(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Sessions:
+    monkeypatch.setattr("callyard.dispatch.sessions.CLEANUP_S", 0.01)
+    return Sessions(Limits(session_idle=60, sessions=5), clock=clock)
 
 
 def note_end(session: Session, ended: list[str]) -> Session:
@@ -101,7 +102,9 @@ def test_without_an_id_the_only_session_of_the_owner_is_used(sessions: Sessions,
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_without_an_id_several_sessions_of_the_owner_are_an_invalid_input(sessions: Sessions, *, required: bool) -> None:
+def test_without_an_id_several_sessions_of_the_owner_are_an_invalid_input(
+    sessions: Sessions, *, required: bool
+) -> None:
     mine = [sessions.start(ME).id, sessions.start(ME).id]
     sessions.start(YOU)
 
@@ -229,7 +232,9 @@ async def test_a_session_is_gone_before_it_is_cleaned_up(sessions: Sessions) -> 
     assert seen == [([], 0, False)]
 
 
-async def test_clean_ups_run_in_reverse_even_if_some_fail_or_hang(sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+async def test_clean_ups_run_in_reverse_even_if_some_fail_or_hang(
+    sessions: Sessions, caplog: pytest.LogCaptureFixture
+) -> None:
     session = sessions.start(ME)
     done: list[str] = []
 
@@ -254,22 +259,6 @@ async def test_clean_ups_run_in_reverse_even_if_some_fail_or_hang(sessions: Sess
     assert await sessions.end(session.id)
     assert done == ["plain", "hangs", "awaited", "broken", "plain"]
     assert caplog.text.count("cleanup_failed") == 2
-
-
-async def test_clean_ups_may_take_for_ever_where_there_is_no_limit() -> None:
-    sessions = Sessions(Limits(cleanup=0))
-    session = sessions.start(ME)
-    done: list[str] = []
-
-    async def awaited() -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)  # a turn of the loop, not a wait
-        done.append("awaited")
-
-    session.on_end(awaited)
-    await sessions.end(session.id)
-
-    assert done == ["awaited"]
 
 
 async def test_a_clean_up_that_waits_for_what_it_cancelled_is_no_cancellation(sessions: Sessions) -> None:
@@ -433,7 +422,11 @@ async def test_a_call_without_a_valid_session_answers_with_the_available_ones() 
         ambiguous, optional = await yard.call("count"), await yard.call("peek")
         unknown = await yard.call("count", session="s_nothing")
 
-    assert [failure(answer)[0] for answer in (ambiguous, optional, unknown)] == ["invalid_input", "invalid_input", "not_running"]
+    assert [failure(answer)[0] for answer in (ambiguous, optional, unknown)] == [
+        "invalid_input",
+        "invalid_input",
+        "not_running",
+    ]
     assert all(failure(answer)[1]["available_sessions"] == ids for answer in (ambiguous, optional, unknown))
 
 

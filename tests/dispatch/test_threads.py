@@ -61,7 +61,8 @@ async def test_a_sync_handler_is_answered_at_its_deadline_can_see_it_and_its_lat
     assert "late_result_dropped" in caplog.text
 
 
-async def test_beyond_the_cap_of_abandoned_threads_sync_calls_are_refused() -> None:
+async def test_beyond_the_cap_of_abandoned_threads_sync_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callyard.dispatch.threads._MAX_ABANDONED", 2)
     gate = threading.Event()
 
     @tool(timeout=0.01)
@@ -70,7 +71,7 @@ async def test_beyond_the_cap_of_abandoned_threads_sync_calls_are_refused() -> N
         gate.wait(10)
         return 1
 
-    async with Yard(tools=[block], limits=Limits(abandoned=2)) as yard:
+    async with Yard(tools=[block]) as yard:
         codes = [(await yard.call("block")).error for _ in range(3)]
         gate.set()
         while yard.abandoned_threads:  # noqa: ASYNC110 - the thread tells nobody else
@@ -210,8 +211,10 @@ def test_a_thread_that_never_ends_does_not_keep_the_process_alive() -> None:
         async with Yard(tools=[block]) as yard:
             await yard.call("block")
 
+    before = set(threading.enumerate())  # other tests may have left some
     asyncio.run(main())
-    left = [thread for thread in threading.enumerate() if thread.name.startswith("callyard-")]
+    left = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("callyard-")]
+    assert left
     assert all(thread.daemon for thread in left)
     gate.set()
     for thread in left:

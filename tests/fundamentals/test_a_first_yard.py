@@ -78,7 +78,9 @@ async def test_a_tool_fails_with_a_code_and_says_what_to_do() -> None:
     @tool(operation="destroy", reasons=("not_empty",))
     async def close(account: str) -> None:
         """Close an account."""
-        raise ToolError("state_error", f"'{account}' holds money.", reason="not_empty", balance=12, hint="Pay it out first.")
+        raise ToolError(
+            "state_error", f"'{account}' holds money.", reason="not_empty", balance=12, hint="Pay it out first."
+        )
 
     async with Yard(tools=[close]) as yard:
         answer = await yard.call("close", {"account": "ada"})

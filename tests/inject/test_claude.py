@@ -39,7 +39,10 @@ class Counter:
         return to
 
 
-MODERN: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+MODERN: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 def _numbered(number: int, description: str = "Return a number.") -> Any:
@@ -63,15 +66,22 @@ async def test_the_server_answers_as_the_yard_does() -> None:
             plain = await client.call_tool("greet", {})
         expected = yard.list()
 
-    assert {name: item.input_schema for name, item in listed.items()} == {spec.name: spec.input_schema for spec in expected}
+    assert {name: item.input_schema for name, item in listed.items()} == {
+        spec.name: spec.input_schema for spec in expected
+    }
     assert (right.is_error, right.structured_content["data"]) == (False, 3)
     assert (wrong.is_error, wrong.structured_content["error"]["code"]) == (True, "invalid_input")
-    assert (plain.structured_content, [block.model_dump(include={"text"}) for block in plain.content]) == (None, [{"text": "Hello."}])
+    assert (plain.structured_content, [block.model_dump(include={"text"}) for block in plain.content]) == (
+        None,
+        [{"text": "Hello."}],
+    )
 
 
 async def test_the_server_lists_tools_as_mcp_does_with_the_hints_alone_added() -> None:
     async with Yard(tools=[add, greet, Counter()], packs=["system"]) as yard, Memory().open(yard) as memory:
-        memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": MODERN}}).encode())
+        memory.send(
+            json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": MODERN}}).encode()
+        )
         expected = json.loads(await memory.received.get())["result"]["tools"]
         async with Client(claude_servers(yard, most_tools=100)[SERVER_NAME]["instance"]) as client:
             listed = [item.model_dump(by_alias=True, exclude_none=True) for item in (await client.list_tools()).tools]
@@ -84,7 +94,10 @@ async def test_the_server_lists_tools_as_mcp_does_with_the_hints_alone_added() -
 
 async def test_search_hints_are_first_sentences_cut_at_a_word() -> None:
     long = _numbered(1, "A description " + "that goes on and on " * 20)
-    async with Yard(tools=[add, long]) as yard, Client(claude_servers(yard, always_load=["add"])[SERVER_NAME]["instance"]) as client:
+    async with (
+        Yard(tools=[add, long]) as yard,
+        Client(claude_servers(yard, always_load=["add"])[SERVER_NAME]["instance"]) as client,
+    ):
         metas = {item.name: item.meta or {} for item in (await client.list_tools()).tools}
 
     assert metas["add"]["anthropic/searchHint"] == "Add two numbers."
@@ -106,7 +119,9 @@ async def test_metatools_need_no_search() -> None:
 @pytest.mark.parametrize(("count", "names"), [(2, [SERVER_NAME]), (9, [SERVER_NAME, f"{SERVER_NAME}_system"])])
 async def test_packs_get_a_server_only_if_there_are_many_tools(count: int, names: list[str]) -> None:
     direct = Profile(name="direct", surface=Surface.DIRECT)
-    async with Yard("shop", tools=[_numbered(number) for number in range(count)], packs=["system"], profile=direct) as yard:
+    async with Yard(
+        "shop", tools=[_numbered(number) for number in range(count)], packs=["system"], profile=direct
+    ) as yard:
         servers = claude_servers(yard)
         instructions = claude_instructions(yard)
         listed: list[str] = []
@@ -117,7 +132,9 @@ async def test_packs_get_a_server_only_if_there_are_many_tools(count: int, names
 
     assert sorted(servers) == names
     assert len(listed) == total
-    assert all(name in listed for name in instructions.partition(": ")[2].partition(" and ")[0].partition(".")[0].split(", "))
+    assert all(
+        name in listed for name in instructions.partition(": ")[2].partition(" and ")[0].partition(".")[0].split(", ")
+    )
 
 
 async def test_a_tool_that_appears_later_is_on_the_first_server() -> None:

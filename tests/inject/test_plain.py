@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import (
     Call,
@@ -50,7 +51,11 @@ async def test_a_plain_tool_is_a_name_a_schema_and_an_async_function() -> None:
         [plain] = plain_tools(yard)
         answer = await plain({"a": 1})
 
-    assert (plain.name, plain.description, plain.schema) == (plain.spec.name, plain.spec.description, plain.spec.input_schema)
+    assert (plain.name, plain.description, plain.schema) == (
+        plain.spec.name,
+        plain.spec.description,
+        plain.spec.input_schema,
+    )
     assert (answer.envelope.data, answer.is_error, answer.blocks) == (3, False, ())
     assert Envelope.from_json(answer.text) == answer.envelope
 
@@ -63,7 +68,7 @@ async def test_arguments_are_data_or_json(arguments: Any) -> None:
     assert answer.envelope.data == 3
 
 
-@pytest.mark.parametrize("arguments", ['{"a": ', "[]", "nonsense", {"a": "x"}, "", None])
+@every_row("arguments", ['{"a": ', "[]", "nonsense", {"a": "x"}, "", None])
 async def test_wrong_arguments_are_a_result(arguments: Any) -> None:
     async with Yard(tools=[add]) as yard:
         answer = await plain_tools(yard)[0](arguments)
@@ -130,13 +135,15 @@ async def test_progress_and_log_lines_go_to_the_host() -> None:
     notes: list[Progress] = []
     lines: list[tuple[str, str, Mapping[str, object]]] = []
     async with Yard(tools=[work]) as yard:
-        await Conversation(yard, progress=notes.append, log=lambda level, text, facts: lines.append((level, text, facts))).call("work")
+        await Conversation(
+            yard, progress=notes.append, log=lambda level, text, facts: lines.append((level, text, facts))
+        ).call("work")
 
     assert notes == [Progress(1, 2, "half")]
     assert lines == [("info", "begun", {"number": 1})]
 
 
-async def test_what_the_sdk_says_about_a_call_reaches_the_handler() -> None:
+async def test_the_metadata_of_the_sdk_reaches_the_handler() -> None:
     @tool(operation="query")
     async def look() -> Any:
         """Return the metadata of the request."""
@@ -165,7 +172,7 @@ class Counter:
         return session.state["n"]
 
 
-@pytest.mark.parametrize("arguments", [{}, None, "", "{}"])
+@every_row("arguments", [{}, None, "", "{}"])
 async def test_tools_use_the_session_of_the_conversation_if_the_model_names_none(arguments: Any) -> None:
     async with Yard(tools=[Counter(), add]) as yard:
         caller = Caller(scope="chat")
@@ -193,7 +200,10 @@ async def test_the_host_cancels_the_calls_of_one_conversation_alone() -> None:
 
     async with Yard(tools=[wait]) as yard:
         one, other = (Conversation(yard, caller=Caller(identity=name), scope="chat") for name in ("ann", "bob"))
-        calls = [asyncio.create_task(conversation.call("wait", meta=meta)) for conversation, meta in ((one, {"id": 1}), (other, None))]
+        calls = [
+            asyncio.create_task(conversation.call("wait", meta=meta))
+            for conversation, meta in ((one, {"id": 1}), (other, None))
+        ]
         await begun.wait()
 
         assert one.cancel() == 1
@@ -233,7 +243,9 @@ async def ask_client(method: str, call: Call) -> Any:
     if method == "form":
         return await call.ask(FORM, "Sure?")
     request = (
-        ClientRequest.roots() if method == "roots" else ClientRequest("elicitation/create", {"mode": "url", "message": "x", "url": "y"})
+        ClientRequest.roots()
+        if method == "roots"
+        else ClientRequest("elicitation/create", {"mode": "url", "message": "x", "url": "y"})
     )
     return await call.ask_all({"answer": request})
 
@@ -250,7 +262,7 @@ async def misunderstand(_: str, __: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"sure": "perhaps"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("elicit", "method", "code"),
     [
         (accept, "form", None),
@@ -306,7 +318,9 @@ async def test_the_text_for_the_system_prompt_names_tools_as_the_model_calls_the
     many = [tool(operation="query")(_numbered(number)) for number in range(40)]
     async with Yard("shop", tools=[add], instructions="Be kind.") as yard:
         text = Conversation(yard).instructions(prefixed)
-        empty = Conversation(yard, profile=Profile(name="none", toolsets=(Toolset(name="none", names=("nothing",)),))).instructions()
+        empty = Conversation(
+            yard, profile=Profile(name="none", toolsets=(Toolset(name="none", names=("nothing",)),))
+        ).instructions()
     async with Yard("mall", tools=many, profile=Profile(name="meta", surface=Surface.META)) as yard:
         meta = Conversation(yard).instructions(prefixed)
     async with Yard("mall", tools=many, profile=Profile(name="direct", surface=Surface.DIRECT)) as yard:

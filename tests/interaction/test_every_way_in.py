@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Yard
 from callyard.config.settings import Serving
@@ -120,7 +121,9 @@ async def served(yard: Yard | None = None, **settings: Any) -> AsyncGenerator[in
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = Serving(transport="http", port=0, **settings)
     running = asyncio.create_task(
-        serve_forever(yard or Yard(tools=TOOLS), serving, ready=lambda transport: ready.set_result(transport.info().address))
+        serve_forever(
+            yard or Yard(tools=TOOLS), serving, ready=lambda transport: ready.set_result(transport.info().address)
+        )
     )
     try:
         yield int((await ready).rpartition(":")[2].partition("/")[0])
@@ -199,7 +202,7 @@ def comparable(answer: Answer) -> tuple[Answer, int]:
 
 
 @pytest.mark.parametrize("way_in", WAYS_IN)
-@pytest.mark.parametrize("what", CALLS)
+@every_row("what", CALLS)
 async def test_the_same_call_gets_the_same_answer_over_every_way_in(what: str, way_in: str) -> None:
     name, arguments, code = CALLS[what]
     expected, answer = await by_the_library(name, arguments), await WAYS_IN[way_in](name, arguments)
@@ -242,7 +245,9 @@ async def test_a_task_is_followed_over_http_with_its_id_as_the_name_of_the_reque
         return (await asyncio.to_thread(post, port, message, headers))[0]
 
     async with served() as port:
-        task_id = (await sent(port, "tools/call", {"name": "take_long", "arguments": {}}, "take_long"))["result"]["taskId"]
+        task_id = (await sent(port, "tools/call", {"name": "take_long", "arguments": {}}, "take_long"))["result"][
+            "taskId"
+        ]
         wrong = (await sent(port, "tasks/get", {"taskId": task_id}, "j_other"))["error"]
         while (task := (await sent(port, "tasks/get", {"taskId": task_id}, task_id))["result"])["status"] == "working":
             pass
@@ -294,7 +299,9 @@ async def test_a_call_over_http_that_stores_nothing_does_not_touch_the_store(tmp
 
 
 @pytest.mark.parametrize("era", [OLD, MODERN])
-async def test_a_defect_reported_over_http_is_found_in_the_log_by_its_call_id(era: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_reported_over_http_is_found_in_the_log_by_its_call_id(
+    era: str, caplog: pytest.LogCaptureFixture
+) -> None:
     answer = await by_http(era, "run_tool", {"tool_id": "break_down"})
 
     assert f"defect tool=break_down id={answer['error']['details']['call_id']} " in caplog.text

@@ -19,7 +19,10 @@ HERE = Path(__file__).parent / "yard_with_a_policy.py"
 OLD, MODERN = "2025-11-25", "2026-07-28"
 CLIENT = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 HELLO: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": CLIENT}
-META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 ADD = {"tool_id": "add", "args": {"a": 1}}
 
 Wrapped = tuple[str, dict[str, Any]]
@@ -32,7 +35,10 @@ WRAPS: dict[str, Callable[[str], Wrapped]] = {
         "run_chain",
         {"steps": [ADD, {"tool_id": "run_chain", "args": {"steps": [{"tool_id": name}]}}]},
     ),
-    "a chain in a tool": lambda name: ("run_tool", {"tool_id": "run_chain", "args": {"steps": [ADD, {"tool_id": name}]}}),
+    "a chain in a tool": lambda name: (
+        "run_tool",
+        {"tool_id": "run_chain", "args": {"steps": [ADD, {"tool_id": name}]}},
+    ),
 }
 
 
@@ -56,7 +62,17 @@ async def by_the_library(wrapped: Wrapped) -> Any:
 
 
 async def by_the_command_line(wrapped: Wrapped) -> Any:
-    command = [sys.executable, "-m", "callyard", "call", str(HERE), wrapped[0], json.dumps(wrapped[1]), "--json", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "callyard",
+        "call",
+        str(HERE),
+        wrapped[0],
+        json.dumps(wrapped[1]),
+        "--json",
+        "--quiet",
+    ]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
     return json.loads(done.stdout)
 
@@ -73,7 +89,9 @@ async def by_stdio(wrapped: Wrapped, era: str) -> Any:
 async def by_http(wrapped: Wrapped, era: str) -> Any:
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = Serving(transport="http", port=0, json_response=True)
-    running = asyncio.create_task(serve_forever(make_yard(), serving, ready=lambda transport: ready.set_result(transport.info().address)))
+    running = asyncio.create_task(
+        serve_forever(make_yard(), serving, ready=lambda transport: ready.set_result(transport.info().address))
+    )
     try:
         port = int((await ready).rpartition(":")[2].partition("/")[0])
         return (await asyncio.to_thread(post, port, wrapped, era))["result"]["structuredContent"]
@@ -84,7 +102,11 @@ async def by_http(wrapped: Wrapped, era: str) -> Any:
 
 def post(port: int, wrapped: Wrapped, era: str) -> Any:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": era}
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": era,
+    }
     try:
         if era == OLD:
             connection.request("POST", "/mcp", json.dumps(HELLO), headers)
@@ -132,7 +154,9 @@ def innermost(error: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "code"), [("wipe", "permission_denied"), ("wait", "timeout")])
 @pytest.mark.parametrize(("way_in", "wrap"), CASES)
-async def test_policy_limits_and_records_see_the_inner_tool(way_in: str, wrap: str, name: str, code: str, notes: Path) -> None:
+async def test_policy_limits_and_records_see_the_inner_tool(
+    way_in: str, wrap: str, name: str, code: str, notes: Path
+) -> None:
     answer = await WAYS_IN[way_in](WRAPS[wrap](name))
 
     written = read(notes)

@@ -1,4 +1,4 @@
-"""Programs whose calls wait for a person, over every way into a served yard, and what is left of them when it is killed."""
+"""Programs whose calls wait for a person, over every way into a served yard, and their state after a kill."""
 
 import asyncio
 import http.client
@@ -35,7 +35,11 @@ class Client:
     def __init__(self, era: str, capabilities: Message) -> None:
         self.era = era
         self.capabilities = capabilities
-        self.hello: Message = {"protocolVersion": OLD, "capabilities": capabilities, "clientInfo": {"name": "test", "version": "1"}}
+        self.hello: Message = {
+            "protocolVersion": OLD,
+            "capabilities": capabilities,
+            "clientInfo": {"name": "test", "version": "1"},
+        }
         prefix = "io.modelcontextprotocol"
         self.meta: Message = {f"{prefix}/protocolVersion": MODERN, f"{prefix}/clientCapabilities": capabilities}
         self._number = 0
@@ -43,7 +47,12 @@ class Client:
     async def call(self, name: str, arguments: Message, **params: Any) -> Message:
         """Return the result of a tool call."""
         self._number += 1
-        params = {"name": name, "arguments": arguments, **params, **({"_meta": self.meta} if self.era == MODERN else {})}
+        params = {
+            "name": name,
+            "arguments": arguments,
+            **params,
+            **({"_meta": self.meta} if self.era == MODERN else {}),
+        }
         message: Message = {"jsonrpc": "2.0", "id": self._number, "method": "tools/call", "params": params}
         return (await self.exchange(message))["result"]
 
@@ -72,7 +81,11 @@ class StdioClient(Client):
         while True:
             answer = json.loads(await reader.readline())
             if answer.get("method") == "elicitation/create":
-                accepted: Message = {"jsonrpc": "2.0", "id": answer["id"], "result": {"action": "accept", "content": {}}}
+                accepted: Message = {
+                    "jsonrpc": "2.0",
+                    "id": answer["id"],
+                    "result": {"action": "accept", "content": {}},
+                }
                 writer.write(json.dumps(accepted).encode() + b"\n")
             elif answer.get("id") == message["id"]:
                 return answer
@@ -90,7 +103,11 @@ class HttpClient(Client):
         return await asyncio.to_thread(self._post, message)
 
     def _post(self, message: Message) -> Message:
-        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": self.era}
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": self.era,
+        }
         if self.era == MODERN:
             headers |= {"Mcp-Method": message["method"], "Mcp-Name": message["params"]["name"]}
         elif self.session:
@@ -196,7 +213,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 @pytest.mark.parametrize("way_in", WAYS_IN)
-@pytest.mark.parametrize(("decision", "code", "ran"), [("approve", None, ["looked", "wiped a"]), ("deny", "code_error", ["looked"])])
+@pytest.mark.parametrize(
+    ("decision", "code", "ran"), [("approve", None, ["looked", "wiped a"]), ("deny", "code_error", ["looked"])]
+)
 async def test_a_held_program_is_a_job_over_every_way_in(
     way_in: str, decision: str, code: str | None, ran: list[str], project: Project
 ) -> None:
@@ -225,7 +244,9 @@ async def test_a_held_program_is_a_task_for_a_client_that_takes_tasks(project: P
     assert project.ran() == ["looked"]
 
 
-async def test_a_person_at_a_client_with_a_handshake_approves_a_call(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_person_at_a_client_with_a_handshake_approves_a_call(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLD", "60")
     async with by_stdio(OLD, elicitation={}) as client:
         answer = await client.data("execute_code", {"code": PROGRAM})
@@ -233,7 +254,9 @@ async def test_a_person_at_a_client_with_a_handshake_approves_a_call(project: Pr
     assert project.ran() == ["looked", "wiped a"]
 
 
-async def test_a_person_at_a_stateless_client_approves_a_call(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_person_at_a_stateless_client_approves_a_call(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLD", "60")
     async with by_http(MODERN, elicitation={}) as client:
         asked = await client.call("execute_code", {"code": PROGRAM})

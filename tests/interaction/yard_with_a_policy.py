@@ -1,4 +1,4 @@
-"""A yard whose policy forbids to destroy, and which writes its records, and what ran, to the file that a variable names."""
+"""A yard whose policy denies destroying; it writes its records and runs to the file that a variable names."""
 
 import asyncio
 import json
@@ -45,7 +45,14 @@ async def decide(call: Call) -> Envelope | None:
 
 def keep(record: Record) -> None:
     """Note a record."""
-    note(tool=record.tool, id=record.call_id, parent=record.parent_id, code=record.code, depth=record.depth, channel=record.channel)
+    note(
+        tool=record.tool,
+        id=record.call_id,
+        parent=record.parent_id,
+        code=record.code,
+        depth=record.depth,
+        channel=record.channel,
+    )
 
 
 yard = Yard("guarded", tools=[add, wipe, wait], policies=[decide], sinks=[keep])

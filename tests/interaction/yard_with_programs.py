@@ -1,4 +1,7 @@
-"""A yard that runs programs, with a tool that a served yard asks about. What ran is written to the file that a variable names."""
+"""A yard that runs programs, with a tool that a served yard asks about.
+
+What ran is written to the file that a variable names.
+"""
 
 import os
 from pathlib import Path

@@ -5,23 +5,23 @@ import { join } from "node:path";
 
 const plan = JSON.parse(process.argv[2]);
 const require = createRequire(join(plan.packages, "package.json"));
-const told = { progress: [], asked: [], logged: [], changed: [] };
+const heard = { progress: [], asked: [], logged: [], changed: [] };
 const capabilities = { elicitation: {}, sampling: {}, roots: {} };
 const info = { name: "visitor", version: "1" };
 
 const answers = {
   "elicitation/create": (request) => {
-    told.asked.push(request.params.message);
+    heard.asked.push(request.params.message);
     return { action: "accept", content: { name: "Ada" } };
   },
   "sampling/createMessage": () => ({ role: "assistant", model: "none", content: { type: "text", text: "Tea." } }),
   "roots/list": () => ({ roots: [{ uri: "file:///home/ada" }] }),
 };
 const notices = {
-  "notifications/message": (notice) => told.logged.push(notice.params.level),
-  "notifications/tools/list_changed": () => told.changed.push("tools"),
-  "notifications/resources/list_changed": () => told.changed.push("resources"),
-  "notifications/prompts/list_changed": () => told.changed.push("prompts"),
+  "notifications/message": (notice) => heard.logged.push(notice.params.level),
+  "notifications/tools/list_changed": () => heard.changed.push("tools"),
+  "notifications/resources/list_changed": () => heard.changed.push("resources"),
+  "notifications/prompts/list_changed": () => heard.changed.push("prompts"),
 };
 
 async function newest() {
@@ -63,17 +63,17 @@ const until = async (done) => {
 async function changes(modern) {
   const subscription = modern ? await client.listen({ toolsListChanged: true }) : undefined;
   await call("learn", { name: `t${process.pid}` });
-  await until(() => told.changed.includes("tools"));
+  await until(() => heard.changed.includes("tools"));
   await subscription?.close();
 }
 
 async function stop() {
   const key = `key-${process.pid}`;
   const controller = new AbortController();
-  const hear = { signal: controller.signal, onprogress: (progress) => told.progress.push(progress.message) };
+  const hear = { signal: controller.signal, onprogress: (progress) => heard.progress.push(progress.message) };
   const waiting = attempt(() => call("wait_for_ever", { key }, hear));
   await call("was_started", { key });
-  await until(() => told.progress.length > 0);
+  await until(() => heard.progress.length > 0);
   controller.abort();
   const ended = await waiting;
   return { ended, stopped: await call("was_stopped", { key }) };
@@ -114,5 +114,5 @@ async function visit() {
   return found;
 }
 
-process.stdout.write(JSON.stringify({ ...(await visit()), told }) + "\n");
+process.stdout.write(JSON.stringify({ ...(await visit()), heard }) + "\n");
 process.exit(0);

@@ -1,4 +1,4 @@
-"""What the tests with foreign clients share: servers as real processes, the official Python client at every door, and npm's packages."""
+"""Fixtures of the tests with foreign clients: servers as real processes, the official Python client, npm packages."""
 
 import fcntl
 import importlib.util
@@ -31,7 +31,7 @@ PACKAGES = (
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/inspector@2.12.0",
 )
-DOORS: dict[str, dict[str, Any]] = {
+CHANNELS: dict[str, dict[str, Any]] = {
     "http": {},
     "http-json": {"json_response": True},
     "http-stateless": {"stateless": True},
@@ -177,7 +177,9 @@ async def memory_streams(settings: dict[str, Any]) -> AsyncGenerator[Any]:
 @pytest.fixture
 def connect(url_of: Callable[..., str]) -> Connect:
     @asynccontextmanager
-    async def opened(channel: str, mode: str, *, settings: dict[str, Any] | None = None, **options: Any) -> AsyncGenerator[Client]:
+    async def opened(
+        channel: str, mode: str, *, settings: dict[str, Any] | None = None, **options: Any
+    ) -> AsyncGenerator[Client]:
         server: Any
         given = settings or {}
         if channel == "stdio":
@@ -186,7 +188,7 @@ def connect(url_of: Callable[..., str]) -> Connect:
         elif channel == "memory":
             server = memory_streams(given)
         else:
-            server = url_of(**DOORS[channel], **given)
+            server = url_of(**CHANNELS[channel], **given)
         options = {"read_timeout_seconds": 20, **options}
         with anyio.fail_after(30):
             async with Client(server, mode=mode, **options) as client:

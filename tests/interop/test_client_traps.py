@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from table_tests import every_row
 
 from callyard import Yard, tool
 from callyard.config.settings import Serving
 from callyard.transports.memory import Memory
 
-PATIENCE = 3.0
+TIMEOUT = 3.0
 NEW = "2026-07-28"
 META = {
     "io.modelcontextprotocol/protocolVersion": NEW,
@@ -76,7 +77,7 @@ def test_a_server_is_discovered_before_clients_give_up(start: Callable[..., Any]
         took = time.monotonic() - before
 
     assert NEW in answer["result"]["supportedVersions"]
-    assert took < PATIENCE
+    assert took < TIMEOUT
 
 
 def test_a_client_that_was_too_impatient_may_still_shake_hands(start: Callable[..., Any]) -> None:
@@ -134,7 +135,9 @@ def test_text_and_structured_content_are_the_same(start: Callable[..., Any], met
             ("crash", {}),
             ("paint", {}),
         ]
-        answers = [pipe.ask("tools/call", {"name": name, "arguments": given, **extra})["result"] for name, given in calls]
+        answers = [
+            pipe.ask("tools/call", {"name": name, "arguments": given, **extra})["result"] for name, given in calls
+        ]
 
     for answer in answers:
         assert json.loads(answer["content"][0]["text"]) == answer["structuredContent"]
@@ -166,7 +169,7 @@ def only() -> None:
     """Be the only tool."""
 
 
-@pytest.mark.parametrize("method", LISTS)
+@every_row("method", LISTS)
 async def test_every_list_is_answered_even_if_there_is_nothing_on_it(method: str) -> None:
     async with Yard(tools=[only]) as yard, Memory(Serving()).open(yard) as memory:
         memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META}}).encode())
@@ -197,7 +200,12 @@ async def test_a_newer_client_over_http_needs_no_session_and_opens_no_stream(url
         "mcp-method": "tools/call",
         "mcp-name": "add",
     }
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1}, "_meta": META}}
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "add", "arguments": {"a": 1}, "_meta": META},
+    }
     async with httpx2.AsyncClient() as client:
         answer = await client.post(url_of(), json=body, headers=headers)
         stream = await client.get(url_of(), headers={"accept": "text/event-stream", "mcp-protocol-version": NEW})

@@ -1,4 +1,4 @@
-"""The same messages, put to the official SDK's server and to ours: every difference belongs to a class that is listed with its reason.
+"""The same messages to the official SDK's server and to ours: every difference has a class and a reason.
 
 A difference is written as one line: where and which message, what differs, what the SDK says, what we say.
 """
@@ -45,7 +45,10 @@ def hello(opening: str) -> dict[str, Any]:
 
 
 class Pipe:
-    """A server on stdio. What a message is answered with is what comes before the answers to a few requests behind it."""
+    """A server on stdio.
+
+    What a message is answered with is what comes before the answers to a few requests behind it.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -74,7 +77,11 @@ class Pipe:
 
 @asynccontextmanager
 async def pipe_to(program: Path) -> AsyncGenerator[Pipe]:
-    pipes: dict[str, Any] = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL}
+    pipes: dict[str, Any] = {
+        "stdin": asyncio.subprocess.PIPE,
+        "stdout": asyncio.subprocess.PIPE,
+        "stderr": asyncio.subprocess.DEVNULL,
+    }
     process = await asyncio.create_subprocess_exec(sys.executable, program, "{}", limit=2**22, env=ENVIRONMENT, **pipes)
     try:
         async with asyncio.timeout(60):
@@ -87,18 +94,22 @@ async def pipe_to(program: Path) -> AsyncGenerator[Pipe]:
 
 async def by_stdio(program: Path, opening: str) -> Answers:
     async with pipe_to(program) as pipe:
-        told: Answers = {}
+        found: Answers = {}
         if opening != NEW:
-            (told["hello"],) = [await pipe.answers(json.dumps(hello(opening)).encode(), opening)]
+            (found["hello"],) = [await pipe.answers(json.dumps(hello(opening)).encode(), opening)]
             pipe.write(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}')
         for entry in entries_of(opening):
-            told[entry["name"]] = await pipe.answers(bytes_of(entry), opening)
-        return told
+            found[entry["name"]] = await pipe.answers(bytes_of(entry), opening)
+        return found
 
 
 def headers_of(entry: dict[str, Any], opening: str, session: str | None) -> dict[str, str]:
     """Return what a client of that version would say about the message in headers."""
-    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json", "mcp-protocol-version": opening}
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "content-type": "application/json",
+        "mcp-protocol-version": opening,
+    }
     if session is not None:
         headers["mcp-session-id"] = session
     message = entry.get("message", {})
@@ -106,7 +117,9 @@ def headers_of(entry: dict[str, Any], opening: str, session: str | None) -> dict
     if opening == NEW and isinstance(params, dict):
         given = cast("dict[str, Any]", params)
         headers["mcp-method"] = str(message.get("method"))
-        headers["mcp-protocol-version"] = str(given.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion", NEW))
+        headers["mcp-protocol-version"] = str(
+            given.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion", NEW)
+        )
         if "name" in given or "uri" in given:
             headers["mcp-name"] = str(given.get("name", given.get("uri")))
     return headers
@@ -124,16 +137,16 @@ def heard_in(response: httpx2.Response) -> list[dict[str, Any]]:
 
 async def by_http(url: str, opening: str) -> Answers:
     async with httpx2.AsyncClient(timeout=20) as client:
-        told: Answers = {}
+        found: Answers = {}
         session: str | None = None
         if opening != NEW:
             opened = await client.post(url, json=hello(opening), headers=headers_of({}, opening, None))
             session = opened.headers["mcp-session-id"]
-            told["hello"] = heard_in(opened)
+            found["hello"] = heard_in(opened)
         for entry in entries_of(opening):
             headers = headers_of(entry, opening, session)
-            told[entry["name"]] = heard_in(await client.post(url, content=bytes_of(entry), headers=headers))
-        return told
+            found[entry["name"]] = heard_in(await client.post(url, content=bytes_of(entry), headers=headers))
+        return found
 
 
 def normal(message: Any) -> Any:
@@ -187,17 +200,21 @@ def flat(value: Any, path: str = "") -> dict[str, str]:
         items = [(str(index), inner) for index, inner in enumerate(cast("list[Any]", value))]
     if not items:
         return {path: json.dumps(value, ensure_ascii=False)}
-    return {inner_path: leaf for key, inner in items for inner_path, leaf in flat(inner, f"{path}.{key}" if path else key).items()}
+    return {
+        inner_path: leaf
+        for key, inner in items
+        for inner_path, leaf in flat(inner, f"{path}.{key}" if path else key).items()
+    }
 
 
-def told(messages: list[dict[str, Any]]) -> dict[str, str]:
+def flattened(messages: list[dict[str, Any]]) -> dict[str, str]:
     return flat([normal(one) for one in messages]) if messages else {"0.is": '"nothing"'}
 
 
 def differences(where: str, theirs: Answers, ours: Answers) -> list[str]:
     found: list[str] = []
     for name in ours:
-        left, right = told(theirs[name]), told(ours[name])
+        left, right = flattened(theirs[name]), flattened(ours[name])
         for path in sorted(left.keys() | right.keys()):
             is_other = left.get("0.is") != right.get("0.is") or left.get("1.is") != right.get("1.is")
             if left.get(path) != right.get(path) and (not is_other or path.endswith((".is", ".status"))):
@@ -210,35 +227,75 @@ OLDER = "(2024-11-05|2025-03-26)"
 
 CLASSES: list[tuple[str, tuple[str, ...], str]] = [
     (r"\.(envelope|code) \| - \|", BOTH, "Our tools answer with the envelope, which has a code."),
-    (r"\| \d\.content(\.0\.(text|type))? \| .* \| (-|\[\])$", BOTH, "The SDK says in a text what our envelope says in its fields."),
+    (
+        r"\| \d\.content(\.0\.(text|type))? \| .* \| (-|\[\])$",
+        BOTH,
+        "The SDK says in a text what our envelope says in its fields.",
+    ),
     (r"\| call of a picture \| \d\.data \| - \|", BOTH, "The envelope has data beside the blocks."),
     (r"\.data \| - \| null$", BOTH, "A failed call has an envelope, whose data are null."),
-    (r"call with an extra argument \| \d\.(data|isError) ", BOTH, "An argument that a tool does not have is refused, not dropped."),
-    (r"call with a list for arguments \| \d\.(is|status) ", BOTH, "Arguments of a wrong kind are invalid input, which an agent can read."),
+    (
+        r"call with an extra argument \| \d\.(data|isError) ",
+        BOTH,
+        "An argument that a tool does not have is refused, not dropped.",
+    ),
+    (
+        r"call with a list for arguments \| \d\.(is|status) ",
+        BOTH,
+        "Arguments of a wrong kind are invalid input, which an agent can read.",
+    ),
     (r"additionalProperties \| - \| false$", BOTH, "Our schemas say that other arguments are refused."),
-    (r"chema\.(.*\.)?title \| \"[^\"]*\" \| -$", BOTH, "Our schemas leave out titles that repeat the name: they cost tokens."),
+    (
+        r"chema\.(.*\.)?title \| \"[^\"]*\" \| -$",
+        BOTH,
+        "Our schemas leave out titles that repeat the name: they cost tokens.",
+    ),
     (r"tags\.default \| null \| -$", BOTH, "A default of null says nothing that the schema does not."),
     (r"\.outputSchema", BOTH, "Output schemas are listed only if a setting says so: they cost tokens."),
     (r"tools\.fail\.annotations\..*Hint \| - \| false$", BOTH, "Our tools always say what they do to the world."),
     (r"\.arguments\.1\.required \| false \| -$", BOTH, "What is not required is not said to be so."),
-    (r"note_of\.mimeType \| \"text/plain\" \| -$", BOTH, "A template without a type may stand for contents of many types."),
+    (
+        r"note_of\.mimeType \| \"text/plain\" \| -$",
+        BOTH,
+        "A template without a type may stand for contents of many types.",
+    ),
     (
         r"capabilities\.(logging|.*\.listChanged|resources\.subscribe|extensions\.io\.modelcontextprotocol/tasks) ",
         BOTH,
         "We tell of changes and log in both eras; the SDK's server does not.",
     ),
-    (r"\| (set the level|subscribe|unsubscribe) \| \d\.is \| \"error -32601\" \| \"result\"", BOTH, "What we advertise we answer."),
+    (
+        r"\| (set the level|subscribe|unsubscribe) \| \d\.is \| \"error -32601\" \| \"result\"",
+        BOTH,
+        "What we advertise we answer.",
+    ),
     (r"\.ttlMs \| 0 \| 60000$", BOTH, "Lists may be kept for a minute, a setting."),
-    (r"\| unknown cursor \| \d\.(is|status) ", BOTH, "A cursor that we did not give out is refused, as the specification asks."),
-    (r"\| (unknown prompt|prompt without a needed argument) \| \d\.(is|status) ", BOTH, "A wrong prompt is the client's fault, not ours."),
+    (
+        r"\| unknown cursor \| \d\.(is|status) ",
+        BOTH,
+        "A cursor that we did not give out is refused, as the specification asks.",
+    ),
+    (
+        r"\| (unknown prompt|prompt without a needed argument) \| \d\.(is|status) ",
+        BOTH,
+        "A wrong prompt is the client's fault, not ours.",
+    ),
     (r"\| 0\.is \| \"nothing\" \| \"error -32(600|700)\"", STDIO, "What is malformed is answered, never dropped."),
-    (r"\| 1\.is \| \"error -32602\" \| \"error -32600\"", HTTP, "What is no request is an invalid request, not invalid params."),
+    (
+        r"\| 1\.is \| \"error -32602\" \| \"error -32600\"",
+        HTTP,
+        "What is no request is an invalid request, not invalid params.",
+    ),
     (
         r"half a surrogate \| 1\.is \| \"error -32700\" \|",
         HTTP,
         "A request that can be read but for half a character is answered by its id.",
     ),
-    (r" for an id \| (0\.status \| 202 \| 400|1\.is \| - \| \"error -32600\")$", HTTP, "A request whose id is none is no notification."),
+    (
+        r" for an id \| (0\.status \| 202 \| 400|1\.is \| - \| \"error -32600\")$",
+        HTTP,
+        "A request whose id is none is no notification.",
+    ),
     (rf"{OLDER} .*\.(title|annotations\.\w+) \| .* \| -$", BOTH, "A client is sent only what its version knows."),
     (r"2025-03-26 \| a batch \|", BOTH, "A version that has batches gets them answered."),
     (
@@ -260,7 +317,9 @@ async def test_every_difference_to_the_official_server_has_a_reason(
 ) -> None:
     async def compare(opening: str) -> list[str]:
         if channel == "stdio":
-            theirs, ours = await asyncio.gather(*(by_stdio(HERE / name, opening) for name in ("sdk_twin.py", "yard_for_clients.py")))
+            theirs, ours = await asyncio.gather(
+                *(by_stdio(HERE / name, opening) for name in ("sdk_twin.py", "yard_for_clients.py"))
+            )
         else:
             theirs, ours = await asyncio.gather(by_http(twin_url(), opening), by_http(url_of(), opening))
         return differences(f"{channel} {opening}", theirs, ours)
@@ -269,8 +328,12 @@ async def test_every_difference_to_the_official_server_has_a_reason(
 
     unexplained = [line for line in found if not any(re.search(pattern, line) for pattern, _, _ in CLASSES)]
     assert not unexplained, "\n".join(unexplained)
-    seen = [pattern for pattern, doors, _ in CLASSES if channel in doors and any(re.search(pattern, line) for line in found)]
-    assert seen == [pattern for pattern, doors, _ in CLASSES if channel in doors]
+    seen = [
+        pattern
+        for pattern, channels, _ in CLASSES
+        if channel in channels and any(re.search(pattern, line) for line in found)
+    ]
+    assert seen == [pattern for pattern, channels, _ in CLASSES if channel in channels]
 
 
 def test_there_are_enough_messages_and_each_has_a_name_of_its_own() -> None:

@@ -16,12 +16,12 @@ from mcp_types import (
     TextResourceContents,
 )
 
-DOORS = ["stdio", "memory", "http", "http-json", "http-stateless"]
+CHANNELS = ["stdio", "memory", "http", "http-json", "http-stateless"]
 ERAS = ["legacy", "2026-07-28"]
 OLD, NEW = "2025-11-25", "2026-07-28"
 
-every_door = pytest.mark.parametrize("channel", DOORS)
-two_doors = pytest.mark.parametrize("channel", ["stdio", "http"])
+every_channel = pytest.mark.parametrize("channel", CHANNELS)
+two_channels = pytest.mark.parametrize("channel", ["stdio", "http"])
 both_eras = pytest.mark.parametrize("mode", ERAS)
 
 TOOLS = {
@@ -47,13 +47,13 @@ TOOLS = {
 
 def envelope_of(result: Any) -> dict[str, Any]:
     """Return the envelope, which is there twice."""
-    told: dict[str, Any] = result.structured_content
-    assert json.loads(result.content[0].text) == told
-    assert result.is_error is not told["success"]
-    return told
+    answered: dict[str, Any] = result.structured_content
+    assert json.loads(result.content[0].text) == answered
+    assert result.is_error is not answered["success"]
+    return answered
 
 
-@every_door
+@every_channel
 @pytest.mark.parametrize(("mode", "version"), [("legacy", OLD), ("auto", NEW), (NEW, NEW)])
 async def test_a_client_connects_lists_and_calls(connect: Any, channel: str, mode: str, version: str) -> None:
     async with connect(channel, mode) as client:
@@ -65,20 +65,22 @@ async def test_a_client_connects_lists_and_calls(connect: Any, channel: str, mod
         assert envelope_of(answer)["data"] == 5
 
 
-@every_door
+@every_channel
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_client_is_told_whom_it_speaks_with(connect: Any, channel: str, mode: str) -> None:
+async def test_a_client_gets_the_name_and_version_of_the_server(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
         assert (client.server_info.name, client.server_info.version) == ("shed", "1.2.3")
         assert client.instructions == "Use 'add' to add."
         capabilities = client.server_capabilities
         assert None not in [capabilities.tools, capabilities.prompts, capabilities.resources, capabilities.completions]
-        assert (capabilities.logging is None) == ((channel, mode) == ("http-stateless", "legacy"))  # where nothing keeps the level
+        assert (capabilities.logging is None) == (
+            (channel, mode) == ("http-stateless", "legacy")
+        )  # where nothing keeps the level
 
 
-@two_doors
+@two_channels
 @both_eras
-async def test_what_a_tool_is_arrives_whole(connect: Any, channel: str, mode: str) -> None:
+async def test_the_whole_definition_of_a_tool_arrives(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
         (add,) = [tool for tool in (await client.list_tools()).tools if tool.name == "add"]
 
@@ -89,7 +91,7 @@ async def test_what_a_tool_is_arrives_whole(connect: Any, channel: str, mode: st
     assert (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint) == (True, False, True)
 
 
-@every_door
+@every_channel
 @both_eras
 async def test_a_failure_is_an_answer(connect: Any, channel: str, mode: str) -> None:
     wrong: list[tuple[str, dict[str, Any] | None, str]] = [
@@ -102,12 +104,12 @@ async def test_a_failure_is_an_answer(connect: Any, channel: str, mode: str) -> 
         ("crash", {}, "internal_error"),
     ]
     async with connect(channel, mode) as client:
-        told = [envelope_of(await client.call_tool(name, arguments)) for name, arguments, _ in wrong]
+        answered = [envelope_of(await client.call_tool(name, arguments)) for name, arguments, _ in wrong]
 
-    assert [one["error"]["code"] for one in told] == [code for _, _, code in wrong]
+    assert [one["error"]["code"] for one in answered] == [code for _, _, code in wrong]
 
 
-@two_doors
+@two_channels
 @both_eras
 async def test_a_plain_tool_answers_as_it_is(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
@@ -117,7 +119,7 @@ async def test_a_plain_tool_answers_as_it_is(connect: Any, channel: str, mode: s
     assert (answer.structured_content, answer.is_error) == (None, False)
 
 
-@every_door
+@every_channel
 @both_eras
 async def test_pictures_links_and_pages_arrive(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
@@ -134,7 +136,7 @@ async def test_pictures_links_and_pages_arrive(connect: Any, channel: str, mode:
     assert isinstance(page.resource, TextResourceContents)
 
 
-@two_doors
+@two_channels
 @both_eras
 async def test_resources_are_listed_and_read(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
@@ -153,7 +155,7 @@ async def test_resources_are_listed_and_read(connect: Any, channel: str, mode: s
     assert one.text == "Water the plants."
 
 
-@two_doors
+@two_channels
 @both_eras
 async def test_an_unknown_uri_is_a_fault_that_names_it(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
@@ -164,7 +166,7 @@ async def test_an_unknown_uri_is_a_fault_that_names_it(connect: Any, channel: st
     assert caught.value.data["uri"] == "notes://nothing"
 
 
-@two_doors
+@two_channels
 @both_eras
 async def test_prompts_are_listed_and_filled_in(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
@@ -178,7 +180,7 @@ async def test_prompts_are_listed_and_filled_in(connect: Any, channel: str, mode
     assert isinstance(filled.messages[1].content, ImageContent)
 
 
-@two_doors
+@two_channels
 @both_eras
 async def test_a_wrong_prompt_is_a_fault(connect: Any, channel: str, mode: str) -> None:
     wrong: list[tuple[str, dict[str, str]]] = [("revue", {}), ("review", {}), ("review", {"text": "a", "colour": "b"})]
@@ -189,9 +191,9 @@ async def test_a_wrong_prompt_is_a_fault(connect: Any, channel: str, mode: str) 
             assert caught.value.code == -32602
 
 
-@two_doors
+@two_channels
 @both_eras
-async def test_what_is_being_typed_is_completed(connect: Any, channel: str, mode: str) -> None:
+async def test_a_typed_prefix_is_completed(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
         tones = await client.complete(PromptReference(type="ref/prompt", name="review"), {"name": "tone", "value": "k"})
         template = ResourceTemplateReference(type="ref/resource", uri="notes://days/{day}")
@@ -204,7 +206,7 @@ async def test_what_is_being_typed_is_completed(connect: Any, channel: str, mode
     assert caught.value.code == -32602
 
 
-@two_doors
+@two_channels
 @both_eras
 async def test_a_long_list_comes_in_pages(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode, settings={"page_size": 3}) as client:
@@ -226,7 +228,7 @@ async def test_a_long_list_comes_in_pages(connect: Any, channel: str, mode: str)
 
 
 @pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")  # what only the older era has
-@every_door
+@every_channel
 async def test_an_older_client_can_ping(connect: Any, channel: str) -> None:
     async with connect(channel, "legacy") as client:
         answer = await client.send_ping()
@@ -234,7 +236,7 @@ async def test_an_older_client_can_ping(connect: Any, channel: str) -> None:
     assert answer.model_dump(exclude_none=True) == {}
 
 
-@two_doors
+@two_channels
 async def test_a_newer_client_may_keep_a_list_and_only_for_itself(connect: Any, channel: str) -> None:
     async with connect(channel, NEW) as client:
         lists = [

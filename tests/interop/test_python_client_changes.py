@@ -36,7 +36,7 @@ class Heard:
 
 
 @pytest.mark.parametrize("channel", ["stdio", "memory", "http"])
-async def test_an_older_client_is_told_that_its_lists_changed(connect: Any, channel: str) -> None:
+async def test_an_older_client_gets_list_changed_notifications(connect: Any, channel: str) -> None:
     heard = Heard()
     name = f"t{uuid4().hex[:8]}"
     async with connect(channel, "legacy", message_handler=heard) as client:
@@ -50,7 +50,7 @@ async def test_an_older_client_is_told_that_its_lists_changed(connect: Any, chan
 
 
 @pytest.mark.parametrize("channel", ["stdio", "memory", "http", "http-json", "http-stateless"])
-async def test_a_newer_client_that_listens_is_told_that_its_lists_changed(connect: Any, channel: str) -> None:
+async def test_a_newer_client_that_listens_gets_list_changed_notifications(connect: Any, channel: str) -> None:
     name = f"t{uuid4().hex[:8]}"
     wanted = {"tools_list_changed": True, "prompts_list_changed": True, "resources_list_changed": True}
     async with connect(channel, "auto") as client, client.listen(**wanted) as changes:
@@ -64,7 +64,7 @@ async def test_a_newer_client_that_listens_is_told_that_its_lists_changed(connec
 
 
 @pytest.mark.parametrize("channel", ["stdio", "http"])
-async def test_a_newer_client_is_told_only_of_what_it_wants(connect: Any, channel: str) -> None:
+async def test_a_newer_client_gets_only_the_notifications_that_it_wants(connect: Any, channel: str) -> None:
     async with connect(channel, NEW) as client, client.listen(prompts_list_changed=True) as changes:
         assert changes.honored.model_dump(exclude_none=True, by_alias=True) == {"promptsListChanged": True}
         await client.call_tool("learn", {"name": f"t{uuid4().hex[:8]}"})
@@ -100,5 +100,5 @@ async def test_a_server_that_does_not_tell_says_so(connect: Any, channel: str) -
     for mode in ("legacy", "auto"):
         async with connect(channel, mode, settings=quiet) as client:
             capabilities = client.server_capabilities
-            told = [capabilities.tools, capabilities.prompts, capabilities.resources]
-            assert [one.list_changed for one in told] == [None, None, None]
+            promised = [capabilities.tools, capabilities.prompts, capabilities.resources]
+            assert [one.list_changed for one in promised] == [None, None, None]

@@ -25,10 +25,10 @@ ways_to_ask = pytest.mark.parametrize(
 
 
 def data_of(result: Any) -> Any:
-    told = json.loads(result.content[0].text)
-    assert told == result.structured_content
-    assert told["success"], told
-    return told["data"]
+    received = json.loads(result.content[0].text)
+    assert received == result.structured_content
+    assert received["success"], received
+    return received["data"]
 
 
 class Person:
@@ -54,16 +54,16 @@ async def list_roots(context: Any) -> ListRootsResult:
 
 @every_way
 async def test_progress_arrives_in_order_before_the_answer(connect: Any, channel: str, mode: str) -> None:
-    told: list[tuple[float, float | None, str | None]] = []
+    received: list[tuple[float, float | None, str | None]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
-        told.append((progress, total, message))
+        received.append((progress, total, message))
 
     async with connect(channel, mode) as client:
         answer = await client.call_tool("step", {"count": 3}, progress_callback=hear)
 
     assert data_of(answer) == "done"
-    assert told == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+    assert received == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
 @pytest.mark.parametrize("mode", ["legacy", NEW])
@@ -101,7 +101,9 @@ async def test_an_older_client_sets_the_level_of_what_it_hears(connect: Any, cha
 
 @pytest.mark.parametrize("channel", ["stdio", "memory", "http", "http-stateless"])
 @pytest.mark.parametrize(("level", "levels"), [(None, []), ("debug", ["debug", "warning"]), ("warning", ["warning"])])
-async def test_a_newer_client_says_with_each_request_what_it_hears(connect: Any, channel: str, level: str, levels: list[str]) -> None:
+async def test_a_newer_client_says_with_each_request_what_it_hears(
+    connect: Any, channel: str, level: str, levels: list[str]
+) -> None:
     log = Log()
     async with connect(channel, NEW, logging_callback=log, log_level=level) as client:
         await client.call_tool("step", {"count": 1})
@@ -119,7 +121,9 @@ async def test_a_person_is_asked_while_a_call_waits(connect: Any, channel: str, 
     assert person.asked == ["Who is there?"]
 
 
-@pytest.mark.parametrize(("channel", "mode"), [("memory", "legacy"), ("http", "legacy"), ("memory", NEW), ("http", NEW)])
+@pytest.mark.parametrize(
+    ("channel", "mode"), [("memory", "legacy"), ("http", "legacy"), ("memory", NEW), ("http", NEW)]
+)
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
@@ -128,7 +132,9 @@ async def test_a_person_is_asked_while_a_call_waits(connect: Any, channel: str, 
         ({"action": "accept", "content": {"name": 7}}, "invalid_input"),
     ],
 )
-async def test_a_person_who_does_not_answer_well_is_an_answer(connect: Any, channel: str, mode: str, answer: Any, code: str) -> None:
+async def test_a_person_who_does_not_answer_well_is_an_answer(
+    connect: Any, channel: str, mode: str, answer: Any, code: str
+) -> None:
     async with connect(channel, mode, elicitation_callback=Person(**answer)) as client:
         result = await client.call_tool("greet")
 
@@ -140,11 +146,11 @@ async def test_a_person_who_does_not_answer_well_is_an_answer(connect: Any, chan
 async def test_person_model_and_client_are_asked_at_once(connect: Any, channel: str, mode: str) -> None:
     options = {"elicitation_callback": Person(), "sampling_callback": sample, "list_roots_callback": list_roots}
     async with connect(channel, mode, **options) as client:
-        told = data_of(await client.call_tool("consult"))
+        received = data_of(await client.call_tool("consult"))
 
-    assert told["who"]["content"] == {"name": "Ada"}
-    assert told["what"]["content"]["text"] == "Tea."
-    assert [one["uri"] for one in told["where"]["roots"]] == ["file:///home/ada"]
+    assert received["who"]["content"] == {"name": "Ada"}
+    assert received["what"]["content"]["text"] == "Tea."
+    assert [one["uri"] for one in received["where"]["roots"]] == ["file:///home/ada"]
 
 
 @ways_to_ask
@@ -164,7 +170,7 @@ async def test_an_older_client_that_cannot_be_asked_gets_an_answer(connect: Any,
 
 
 @pytest.mark.parametrize("channel", ["stdio", "memory", "http"])
-async def test_a_newer_client_that_cannot_be_asked_is_told_what_it_lacks(connect: Any, channel: str) -> None:
+async def test_a_newer_client_that_cannot_be_asked_gets_its_missing_capability(connect: Any, channel: str) -> None:
     async with connect(channel, NEW) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool("greet")
@@ -175,7 +181,8 @@ async def test_a_newer_client_that_cannot_be_asked_is_told_what_it_lacks(connect
 
 @pytest.mark.parametrize(
     ("channel", "mode"),
-    [(channel, mode) for channel in ("stdio", "memory", "http", "http-json") for mode in ("legacy", NEW)] + [("http-stateless", NEW)],
+    [(channel, mode) for channel in ("stdio", "memory", "http", "http-json") for mode in ("legacy", NEW)]
+    + [("http-stateless", NEW)],
 )
 async def test_a_client_that_waits_no_longer_stops_the_call(connect: Any, channel: str, mode: str) -> None:
     key = uuid4().hex
@@ -204,7 +211,7 @@ async def test_a_client_whose_time_is_up_stops_the_call(connect: Any, channel: s
 
 async def test_a_client_that_lost_its_stream_comes_back_for_the_rest(url_of: Callable[..., str]) -> None:
     key = uuid4().hex
-    told: list[str | None] = []
+    received: list[str | None] = []
     came_back = anyio.Event()
 
     async def note(request: httpx2.Request) -> None:
@@ -212,7 +219,7 @@ async def test_a_client_that_lost_its_stream_comes_back_for_the_rest(url_of: Cal
             came_back.set()
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
-        told.append(message)
+        received.append(message)
 
     async def go_on(client: Client) -> None:
         await came_back.wait()
@@ -227,4 +234,4 @@ async def test_a_client_that_lost_its_stream_comes_back_for_the_rest(url_of: Cal
             group.start_soon(go_on, client)
             assert data_of(await client.call_tool("hang_up", {"key": key}, progress_callback=hear)) == "done"
 
-    assert told == ["before", "after"]
+    assert received == ["before", "after"]

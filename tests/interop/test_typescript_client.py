@@ -1,6 +1,7 @@
 """The official TypeScript clients, new and old, get along with a yard.
 
-Each goes through a whole visit in one process, because starting one costs more than all it does; the tests look at what it found.
+Each goes through a whole visit in one process, because starting one costs more than all it does; the tests look at what
+it found.
 """
 
 import json
@@ -36,7 +37,9 @@ def visit(packages: Path, node: str, url_of: Callable[..., str], yard_command: l
         where = {"url": url_of()} if channel == "http" else {"command": yard_command}
         plan = json.dumps({"packages": str(packages), "kind": kind, "mode": mode, **where})
         if plan not in found:
-            done = subprocess.run([node, HERE / "client.mjs", plan], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own
+            done = subprocess.run(  # noqa: S603 - our own
+                [node, HERE / "client.mjs", plan], capture_output=True, text=True, timeout=60, check=False
+            )
             assert done.returncode == 0, done.stderr
             found[plan] = json.loads(done.stdout)
         return found[plan]
@@ -46,9 +49,9 @@ def visit(packages: Path, node: str, url_of: Callable[..., str], yard_command: l
 
 @pytest.fixture
 def found(visit: Visit, kind: str, mode: Any, version: str, channel: str) -> dict[str, Any]:
-    told = visit(kind, mode, channel)
-    assert told["version"] == version
-    return told
+    visited = visit(kind, mode, channel)
+    assert visited["version"] == version
+    return visited
 
 
 TASKS: dict[str, Any] = {"io.modelcontextprotocol/tasks": {}}
@@ -60,7 +63,7 @@ def envelope_of(result: dict[str, Any]) -> dict[str, Any]:
     return result["structuredContent"]
 
 
-def test_a_client_is_told_whom_it_speaks_with(found: dict[str, Any]) -> None:
+def test_a_client_gets_the_name_and_version_of_the_server(found: dict[str, Any]) -> None:
     assert found["server"] == {"name": "shed", "version": "1.2.3"}
     assert found["instructions"] == "Use 'add' to add."
     assert found["capabilities"].keys() - {"extensions"} == {"tools", "prompts", "resources", "completions", "logging"}
@@ -72,7 +75,13 @@ def test_a_client_lists_and_calls(found: dict[str, Any]) -> None:
     assert add["inputSchema"]["required"] == ["a"]
     assert envelope_of(found["good"])["data"] == 5
     assert found["plain"]["content"] == [{"type": "text", "text": "as it is"}]
-    assert [block["type"] for block in found["picture"]["content"]] == ["text", "image", "text", "resource_link", "resource"]
+    assert [block["type"] for block in found["picture"]["content"]] == [
+        "text",
+        "image",
+        "text",
+        "resource_link",
+        "resource",
+    ]
 
 
 def test_a_failure_is_an_answer(found: dict[str, Any]) -> None:
@@ -92,16 +101,16 @@ def test_a_client_reads_resources_and_prompts(found: dict[str, Any]) -> None:
 
 
 def test_a_client_hears_and_answers_what_a_call_says_and_asks(found: dict[str, Any], version: str) -> None:
-    assert found["told"]["progress"] == ["waiting"]
-    assert found["told"]["logged"] == (["warning", "warning"] if version == "2025-11-25" else [])
-    assert found["told"]["asked"] == ["Who is there?", "Who?"]
+    assert found["heard"]["progress"] == ["waiting"]
+    assert found["heard"]["logged"] == (["warning", "warning"] if version == "2025-11-25" else [])
+    assert found["heard"]["asked"] == ["Who is there?", "Who?"]
     assert envelope_of(found["greeted"])["data"] == "Hello Ada"
     consulted = envelope_of(found["consulted"])["data"]
     assert consulted["what"]["content"]["text"] == "Tea."
     assert consulted["where"]["roots"][0]["uri"] == "file:///home/ada"
 
 
-def test_a_client_stops_a_call_and_is_told_of_changes(found: dict[str, Any]) -> None:
+def test_a_client_stops_a_call_and_hears_of_changes(found: dict[str, Any]) -> None:
     assert "thrown" in found["stop"]["ended"]
     assert envelope_of(found["stop"]["stopped"])["data"] is True
-    assert "tools" in found["told"]["changed"]
+    assert "tools" in found["heard"]["changed"]

@@ -67,7 +67,12 @@ async def plain(text: str) -> str:
 @tool(operation="query")
 async def paint() -> Envelope:
     """Return a picture, a text, a link and a page."""
-    blocks = [Image(PIXEL), Text("A pixel."), ResourceLink("notes://all", "all"), Embedded(uri="notes://monday", text=DAYS["monday"])]
+    blocks = [
+        Image(PIXEL),
+        Text("A pixel."),
+        ResourceLink("notes://all", "all"),
+        Embedded(uri="notes://monday", text=DAYS["monday"]),
+    ]
     return Envelope.ok("painted", content=blocks)
 
 
@@ -96,7 +101,11 @@ async def greet_first(call: Call) -> str:
 @tool
 async def consult(call: Call) -> dict[str, Any]:
     """Ask the person, the model and the client at once."""
-    asks = {"who": ClientRequest.person("Who?", NAME), "what": ClientRequest.model("What?", max_tokens=10), "where": ClientRequest.roots()}
+    asks = {
+        "who": ClientRequest.person("Who?", NAME),
+        "what": ClientRequest.model("What?", max_tokens=10),
+        "where": ClientRequest.roots(),
+    }
     return dict(await call.ask_all(asks))
 
 
@@ -137,7 +146,10 @@ async def note_of(day: str) -> str:
     return DAYS[day]
 
 
-@prompt(title="Review a text", complete={"tone": lambda value, _: [tone for tone in ("kind", "keen") if tone.startswith(value)]})
+@prompt(
+    title="Review a text",
+    complete={"tone": lambda value, _: [tone for tone in ("kind", "keen") if tone.startswith(value)]},
+)
 async def review(text: str, tone: str = "kind") -> list[Message]:
     """Ask for a review."""
     return [Message("user", f"Be {tone}: {text}"), Message("user", Image(PIXEL)), Message("assistant", "I will.")]
@@ -219,7 +231,10 @@ class Growing:
         self._names.append(name)
         made = [self._make(known) for known in self._names]
         functions = Functions(
-            self.name, [one for one, _, _ in made], resources=[one for _, one, _ in made], prompts=[one for _, _, one in made]
+            self.name,
+            [one for one, _, _ in made],
+            resources=[one for _, one, _ in made],
+            prompts=[one for _, _, one in made],
         )
         assert self._publish is not None
         async with functions.open(self._publish):
@@ -242,7 +257,21 @@ class Growing:
 def make_yard() -> Yard:
     """Return the yard, not open yet."""
     growing = Growing()
-    tools = [add, echo, plain, paint, step, greet, greet_first, consult, fail, crash, Waiting(), growing.learn, growing.touch]
+    tools = [
+        add,
+        echo,
+        plain,
+        paint,
+        step,
+        greet,
+        greet_first,
+        consult,
+        fail,
+        crash,
+        Waiting(),
+        growing.learn,
+        growing.touch,
+    ]
     return Yard(
         "shed",
         tools=tools,

@@ -1,4 +1,7 @@
-"""A yard that is killed again and again: `killed_yard.py STORE NOTES PORT`. Each run of a tool leaves a line in the notes."""
+"""A yard that is killed again and again: `killed_yard.py STORE NOTES PORT`.
+
+Each run of a tool leaves a line in the notes.
+"""
 
 import asyncio
 import os
@@ -8,7 +11,7 @@ from callyard import Limits, Yard, serve, tool
 from callyard.state.sqlite import SqliteStore
 from callyard.transports.auth import ApiKey, ApiKeys, digest_of
 
-KEY = "ty_test"
+KEY = "cy_test"
 
 
 def note(line: str) -> None:
@@ -52,4 +55,9 @@ if __name__ == "__main__":
     store = SqliteStore(sys.argv[1])
     keys = ApiKeys([ApiKey("ada", digest_of(KEY))])
     limits = Limits(stored_results=5000)  # all results that the test asks for
-    serve(Yard(tools=[much, act, look, put], store=store, limits=limits), transport="http", port=int(sys.argv[3]), authenticator=keys)
+    serve(
+        Yard(tools=[much, act, look, put], store=store, limits=limits),
+        transport="http",
+        port=int(sys.argv[3]),
+        authenticator=keys,
+    )

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from job_tools import FORM, TASK_CLIENT, add, ended, hung, started
+from table_tests import every_row
 
 from callyard import Call, Caller, Image, Limits, ToolError, Yard, tool
 from callyard.dispatch.call import Channel
@@ -151,7 +152,7 @@ async def test_a_job_that_is_cancelled_before_it_begins_does_not_run(store: Stor
     assert (job["status"], job["result"]["error"]["may_have_run"]) == ("cancelled", False)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("mode", "channel", "outcome"),
     [
         ("always", Channel(), "job"),
@@ -215,7 +216,9 @@ async def test_a_job_that_asks_waits_as_input_required_until_all_is_answered(sto
         job_id = await started(yard, "greet", channel=TASK_CLIENT)
         asked = await ended(yard, job_id)
         first, second = asked["questions"]
-        await yard.jobs.answer(job_id, "local", {first: {"action": "accept", "content": {"name": "Ada"}}, "unknown": {}})
+        await yard.jobs.answer(
+            job_id, "local", {first: {"action": "accept", "content": {"name": "Ada"}}, "unknown": {}}
+        )
         still = await yard.jobs.get(job_id, "local")
         await yard.jobs.answer(job_id, "local", {second: {"action": "accept", "content": {"name": "Bob"}}})
         job = await ended(yard, job_id)
@@ -244,7 +247,10 @@ async def test_a_job_belongs_to_an_identity_and_is_listed_in_its_scope(store: St
         job_id = await started(yard, "add", {"a": 1}, caller=here)
         await ended(yard, job_id, caller=there)
         lists = [(await yard.call("list_jobs", caller=caller)).data["jobs"] for caller in (here, there, stranger)]
-        codes = [(await yard.call(name, {"job_id": job_id}, caller=stranger)).error for name in ("get_job", "wait_job", "cancel_job")]
+        codes = [
+            (await yard.call(name, {"job_id": job_id}, caller=stranger)).error
+            for name in ("get_job", "wait_job", "cancel_job")
+        ]
 
     assert [[job["job_id"] for job in jobs] for jobs in lists] == [[job_id], [], []]
     assert [error.code for error in codes if error is not None] == ["not_found"] * 3
@@ -278,7 +284,9 @@ async def test_a_job_sees_nothing_of_the_request_that_started_it() -> None:
         """Look at the channel."""
         seen.append(call.channel)
 
-    secret = Channel(name="http", headers={"authorization": "secret"}, forwarded={"authorization": "secret"}, meta={"key": "secret"})
+    secret = Channel(
+        name="http", headers={"authorization": "secret"}, forwarded={"authorization": "secret"}, meta={"key": "secret"}
+    )
     async with Yard(tools=[look]) as yard:
         await ended(yard, await started(yard, "look", channel=secret))
 
@@ -404,13 +412,18 @@ async def test_many_calls_at_once_start_no_more_jobs_than_one_identity_may_have(
         await go.wait()
 
     async with Yard(tools=[wait], limits=Limits(jobs=2), store=SqliteStore(tmp_path / "store.sqlite3")) as yard:
-        answers = await asyncio.gather(*(yard.call("run_tool", {"tool_id": "wait", "background": True}) for _ in range(5)))
+        answers = await asyncio.gather(
+            *(yard.call("run_tool", {"tool_id": "wait", "background": True}) for _ in range(5))
+        )
         go.set()
 
     assert sorted(answer.success for answer in answers) == [False, False, False, True, True]
 
 
-async def test_a_yard_that_closes_does_not_wait_for_ever_for_a_job(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_yard_that_closes_does_not_wait_for_ever_for_a_job(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callyard.jobs.service.CLEANUP_S", 0.01)
     ran: list[str] = []
     go = asyncio.Event()
 
@@ -424,7 +437,7 @@ async def test_a_yard_that_closes_does_not_wait_for_ever_for_a_job(caplog: pytes
             except asyncio.CancelledError:
                 continue
 
-    async with Yard(tools=[work], limits=Limits(cleanup=0.01)) as yard:
+    async with Yard(tools=[work]) as yard:
         job_id = await hung(yard, ran)
         task = yard.jobs._running[job_id].task  # pyright: ignore[reportPrivateUsage] - to end it in this test
     go.set()
@@ -435,7 +448,9 @@ async def test_a_yard_that_closes_does_not_wait_for_ever_for_a_job(caplog: pytes
 
 async def test_the_answer_of_a_job_that_was_started_is_not_wrapped() -> None:
     async with Yard(tools=[add]) as yard:
-        answer = await yard.call("run_tool", {"tool_id": "add", "args": {"a": 1}, "background": True, "include": ["tool"]})
+        answer = await yard.call(
+            "run_tool", {"tool_id": "add", "args": {"a": 1}, "background": True, "include": ["tool"]}
+        )
 
     assert answer.data["status"] == "working"
 
@@ -461,4 +476,8 @@ def test_the_result_of_an_upstream_is_kept_as_it_came() -> None:
         {"k": 1},
         b'{"content":[1]}',
     )
-    assert (kept.data, [block.text for block in kept.content if isinstance(block, Text)], kept.has_plain_shape) == ({"a": 1}, ["one"], True)
+    assert (kept.data, [block.text for block in kept.content if isinstance(block, Text)], kept.has_plain_shape) == (
+        {"a": 1},
+        ["one"],
+        True,
+    )

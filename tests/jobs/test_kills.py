@@ -36,7 +36,13 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
-        self._command = [sys.executable, str(PROGRAM), str(folder / "store.sqlite3"), str(folder / "notes"), str(self.port)]
+        self._command = [
+            sys.executable,
+            str(PROGRAM),
+            str(folder / "store.sqlite3"),
+            str(folder / "notes"),
+            str(self.port),
+        ]
         self._log = (folder / "log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -63,14 +69,19 @@ class Server:
 
     def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """Return the envelope of a call, or None if the server was killed before it answered."""
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments, "_meta": META}}
+        body = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": name, "arguments": arguments, "_meta": META},
+        }
         headers = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
             "MCP-Protocol-Version": "2026-07-28",
             "Mcp-Method": "tools/call",
             "Mcp-Name": name,
-            "Authorization": "Bearer ty_test",
+            "Authorization": "Bearer cy_test",
         }
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
@@ -161,7 +172,9 @@ def test_kills_lose_nothing_that_was_acknowledged(server: Server, tmp_path: Path
             assert job["result"]["error"]["may_have_run"] or not times
         if kind == "act":
             assert times <= 1
-    print(f"kills {KILLS}, results {len(work.handles)}, jobs {len(work.jobs)}, {dict(states)}, runs {sum(ran.values())}")  # noqa: T201 - counts
+    print(  # noqa: T201 - counts
+        f"kills {KILLS}, results {len(work.handles)}, jobs {len(work.jobs)}, {dict(states)}, runs {sum(ran.values())}"
+    )
     assert (len(work.handles), len(work.jobs)) == (20 * KILLS, 6 * KILLS)
 
 

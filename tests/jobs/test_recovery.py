@@ -70,7 +70,10 @@ async def test_a_closed_server_interrupts_what_cannot_run_twice(tmp_path: Path) 
 async def test_two_servers_on_one_file_never_judge_each_others_jobs(tmp_path: Path) -> None:
     ran: list[str] = []
     work, path = waiting(ran, operation="query"), tmp_path / "store.sqlite3"
-    async with Yard(tools=[work], store=SqliteStore(path)) as first, Yard(tools=[work], store=SqliteStore(path)) as second:
+    async with (
+        Yard(tools=[work], store=SqliteStore(path)) as first,
+        Yard(tools=[work], store=SqliteStore(path)) as second,
+    ):
         job_id = await hung(first, ran)
         await second.jobs._scan()  # pyright: ignore[reportPrivateUsage] - it comes every ten seconds
         seen = (await second.call("get_job", {"job_id": job_id})).data
@@ -89,7 +92,10 @@ async def test_a_question_of_a_job_is_answered_through_another_process(tmp_path:
         return (await call.ask(FORM, "Who?", key="who"))["name"]
 
     path = tmp_path / "store.sqlite3"
-    async with Yard(tools=[greet], store=SqliteStore(path)) as first, Yard(tools=[greet], store=SqliteStore(path)) as second:
+    async with (
+        Yard(tools=[greet], store=SqliteStore(path)) as first,
+        Yard(tools=[greet], store=SqliteStore(path)) as second,
+    ):
         job_id = await started(first, "greet", channel=TASK_CLIENT)
         asked = await ended(second, job_id)
         await second.jobs.answer(job_id, "local", {"who": {"action": "accept", "content": {"name": "Ada"}}})
@@ -101,7 +107,9 @@ async def test_a_question_of_a_job_is_answered_through_another_process(tmp_path:
 
 
 @pytest.mark.parametrize("change", ["gone", "schema", "operation", "profile"])
-async def test_a_job_whose_tool_is_gone_or_changed_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+async def test_a_job_whose_tool_is_gone_or_changed_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     monkeypatch.setattr(service, "_TOOL_WAIT_S", 0.0)
     ran: list[str] = []
 
@@ -114,10 +122,17 @@ async def test_a_job_whose_tool_is_gone_or_changed_is_not_run(tmp_path: Path, mo
     async def with_effect() -> None:
         """Work, with an effect."""
 
-    tools = {"gone": [add], "schema": [with_argument], "operation": [with_effect], "profile": [waiting(ran, operation="query")]}[change]
+    tools = {
+        "gone": [add],
+        "schema": [with_argument],
+        "operation": [with_effect],
+        "profile": [waiting(ran, operation="query")],
+    }[change]
     path, narrow = tmp_path / "store.sqlite3", Profile(name="narrow")
     caller = Caller(profile=narrow) if change == "profile" else Caller()
-    async with crashing(Yard(tools=[waiting(ran, operation="query")], profiles=[narrow], store=SqliteStore(path))) as yard:
+    async with crashing(
+        Yard(tools=[waiting(ran, operation="query")], profiles=[narrow], store=SqliteStore(path))
+    ) as yard:
         job_id = await hung(yard, ran, caller=caller)
     async with Yard(tools=tools, store=SqliteStore(path)) as yard:
         job = await ended(yard, job_id)
@@ -193,7 +208,10 @@ async def test_a_handler_does_not_start_in_a_process_whose_lease_ended_before(tm
 
     clock, path = FakeClock(), tmp_path / "store.sqlite3"
     stores = [SqliteStore(path, lease_clock=clock) for _ in range(2)]
-    async with Yard(tools=[work], store=stores[0], limiters=[hold]) as first, Yard(tools=[work], store=stores[1]) as second:
+    async with (
+        Yard(tools=[work], store=stores[0], limiters=[hold]) as first,
+        Yard(tools=[work], store=stores[1]) as second,
+    ):
         job_id = await started(first, "work")
         await waits.wait()
         task = first.jobs._running[job_id].task  # pyright: ignore[reportPrivateUsage] - the end of a job that nobody sees
@@ -238,7 +256,9 @@ class Failing(MemoryStore):
         self._check()
         await super().put(key, value, ttl=ttl)
 
-    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+    ) -> bool:
         self._check()
         return await super().compare_and_set(key, expected, value, ttl=ttl)
 
@@ -252,7 +272,11 @@ async def test_without_the_store_no_job_is_started_and_other_calls_go_on() -> No
         store.fails = False
 
     assert refused.error is not None
-    assert (refused.error.code, refused.error.details["reason"], refused.error.may_have_run) == ("overloaded", "store_unavailable", False)
+    assert (refused.error.code, refused.error.details["reason"], refused.error.may_have_run) == (
+        "overloaded",
+        "store_unavailable",
+        False,
+    )
     assert refused.error.details["retry_after_ms"] > 0
     assert direct.data == 2
 
@@ -274,10 +298,16 @@ async def test_a_handler_does_not_start_unless_that_can_be_noted(monkeypatch: py
         job = await ended(yard, await started(yard, "never"))
 
     error = job["result"]["error"]
-    assert (error["code"], error["details"]["reason"], error["may_have_run"]) == ("overloaded", "store_unavailable", False)
+    assert (error["code"], error["details"]["reason"], error["may_have_run"]) == (
+        "overloaded",
+        "store_unavailable",
+        False,
+    )
 
 
-async def test_a_job_works_until_its_result_is_stored(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_works_until_its_result_is_stored(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("callyard.jobs.run._RETRY_S", 0.001)
     store = Failing()
 
@@ -334,7 +364,9 @@ async def test_progress_does_not_undo_a_claim_that_is_being_stored() -> None:
     class Slow(MemoryStore):
         """A store that takes its time to change a value."""
 
-        async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+        async def compare_and_set(
+            self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+        ) -> bool:
             await asyncio.sleep(0)
             return await super().compare_and_set(key, expected, value, ttl=ttl)
 
@@ -344,15 +376,17 @@ async def test_progress_does_not_undo_a_claim_that_is_being_stored() -> None:
         job_id = await started(yard, "work")
         running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - it comes every second
         while not ran:
-            await asyncio.gather(running.save_progress(), asyncio.sleep(0))
-        await running.save_progress()
+            await asyncio.gather(running.save(), asyncio.sleep(0))
+        await running.save()
         stored = await store.get(f"job/{job_id}")
 
     assert stored is not None
     assert msgspec.json.decode(stored)["claimed"]
 
 
-async def test_a_job_that_lost_its_lease_is_stopped_and_writes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_that_lost_its_lease_is_stopped_and_writes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ran: list[str] = []
     store = SqliteStore(tmp_path / "store.sqlite3")
     async with Yard(tools=[waiting(ran, operation="command")], store=store) as yard:
@@ -422,7 +456,9 @@ async def test_a_job_outlives_a_clock_that_jumps_forward(tmp_path: Path) -> None
         return "done"
 
     clock = FakeClock()
-    async with Yard(tools=[work], store=SqliteStore(tmp_path / "store.sqlite3", clock=clock), limits=Limits(job_ttl=60)) as yard:
+    async with Yard(
+        tools=[work], store=SqliteStore(tmp_path / "store.sqlite3", clock=clock), limits=Limits(job_ttl=60)
+    ) as yard:
         job_id = await hung(yard, ran)
         task = yard.jobs._running[job_id].task  # pyright: ignore[reportPrivateUsage] - it tidies up after its end
         clock.advance(100_000)
@@ -457,10 +493,18 @@ async def test_an_entry_that_cannot_be_read_does_not_keep_others_from_being_sett
 
 
 async def test_a_job_that_ended_just_before_its_process_is_tidied_up(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite3"
-    async with Yard(tools=[add], store=SqliteStore(path)) as yard:
+    path, may_end = tmp_path / "store.sqlite3", asyncio.Event()
+
+    @tool(name="add", operation="query")
+    async def add_later(a: int) -> int:
+        """Add one, once the order was read."""
+        await may_end.wait()
+        return a + 1
+
+    async with Yard(tools=[add_later], store=SqliteStore(path)) as yard:
         job_id = await started(yard, "add", {"a": 1})
         order = await yard.store.get(f"job_order/{job_id}")
+        may_end.set()
         await ended(yard, job_id)
     assert order is not None
     store = SqliteStore(path)

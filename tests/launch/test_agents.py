@@ -1,9 +1,13 @@
-"""The agents of a server, from settings: what is refused at the start, where no SDK is installed. With one: tests/agents/sdks."""
+"""The agents of a server, from settings: what is refused at the start, where no SDK is installed.
+
+With one: tests/agents/sdks.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Yard
 from callyard.config import ConfigError, read_config
@@ -17,7 +21,7 @@ def agents_of(**settings: Any) -> Agents:
     return Agents(Yard("shop"), read_config({**HTTP, "agents.enabled": True, **settings}, environment={}))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("settings", "word"),
     [
         ({"serve.transport": "stdio"}, "--transport http"),
@@ -28,14 +32,14 @@ def agents_of(**settings: Any) -> Agents:
         ({"agents.runtime": "openai", "agents.tools": "Read"}, "'agents.tools'"),
     ],
 )
-def test_what_cannot_be_served_is_refused_at_the_start(settings: dict[str, Any], word: str) -> None:
+def test_agents_that_cannot_be_served_are_refused_at_the_start(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(LaunchError) as refused:
         agents_of(**settings)
 
     assert word in refused.value.message
 
 
-@pytest.mark.parametrize(
+@every_row(
     "settings",
     [
         {"agents.countdown_seconds": "0"},

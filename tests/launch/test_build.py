@@ -24,18 +24,20 @@ def laid(yard: Yard, path: Path, **environment: str) -> Yard:
 
 async def test_a_file_says_how_tools_are_found_and_which_metatools_there_are(tmp_path: Path) -> None:
     path = tmp_path / "callyard.toml"
-    path.write_text("metatools = ['search_tools', 'run_tool']\n[search]\nstrategy = 'BM25'\nname_weight = 9.0\n")
-    yard = laid(Yard(search=SearchSettings(name_weight=1.0, tag_weight=7.0)), path, CALLYARD_SEARCH_FIT="0.5")
+    path.write_text("metatools = ['search_tools', 'run_tool']\n[search]\nstrategy = 'BM25'\nbm25_name_weight = 9\n")
+    own = SearchSettings(bm25_name_weight=1, bm25_tag_weight=7)
+    yard = laid(Yard(search=own), path, CALLYARD_SEARCH_BM25_QUERY_WORDS="5")
 
     async with yard:
         names = {spec.name for spec in yard.registry.visible(yard.profile)}
-        told = yard.settings()
+        shown = yard.settings()
 
     search = yard.search
-    assert (search.strategy, search.name_weight, search.tag_weight, search.fit) == ("bm25", 9.0, 7.0, 0.5)
+    assert (search.strategy, search.bm25_name_weight, search.bm25_tag_weight) == ("bm25", 9, 7)
+    assert search.bm25_query_words == 5
     assert names == {"search_tools", "run_tool", "call_tool"}
-    assert told["search.strategy"] == {"value": "bm25", "from": f"file {path}"}
-    assert told["metatools"] == {"value": ["search_tools", "run_tool"], "from": f"file {path}"}
+    assert shown["search.strategy"] == {"value": "bm25", "from": f"file {path}"}
+    assert shown["metatools"] == {"value": ["search_tools", "run_tool"], "from": f"file {path}"}
 
 
 async def test_metatools_can_be_switched_off(tmp_path: Path) -> None:
@@ -60,14 +62,14 @@ def test_a_metatool_that_is_none_is_refused_with_what_was_meant(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[search]\nname_wait = 1.0\n", "name_weight"),
-        ("[search]\nname_weight = 'much'\n", "a number"),
-        ("[search]\nfit = 2.0\n", "between 0 and 1"),
+        ("[search]\nbm25_name_wait = 1\n", "bm25_name_weight"),
+        ("[search]\nbm25_name_weight = 'much'\n", "a whole number"),
+        ("[search]\nbm25_name_weight = 101\n", "at most 100"),
         ("search = 1\n", "section"),
         ("metatools = 5\n", "a list of texts"),
     ],
 )
-def test_what_makes_no_sense_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_settings_that_make_no_sense_are_refused(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "callyard.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):

@@ -4,6 +4,7 @@ import json
 import shlex
 
 import pytest
+from table_tests import every_row
 
 from callyard.cli.terminal import Painted
 from callyard.launch.hint import hint
@@ -11,8 +12,13 @@ from callyard.launch.hint import hint
 URL = "http://127.0.0.1:8321/mcp"
 
 
-def told(
-    name: str = "bank", address: str = URL, *, transport: str = "http", keyed: bool = False, public_url: str | None = None
+def hint_lines(
+    name: str = "bank",
+    address: str = URL,
+    *,
+    transport: str = "http",
+    keyed: bool = False,
+    public_url: str | None = None,
 ) -> list[str]:
     command = ["callyard", "serve", "/my yards/bank.py"]
     lines = hint(name, address, transport=transport, command=command, keyed=keyed, public_url=public_url)
@@ -25,7 +31,7 @@ def way(lines: list[str], client: str) -> str:
 
 
 def test_over_http_each_client_gets_the_address() -> None:
-    lines = told()
+    lines = hint_lines()
 
     assert URL in lines[0]
     assert way(lines, "Claude Code") == f"claude mcp add --transport http bank {URL}"
@@ -34,19 +40,19 @@ def test_over_http_each_client_gets_the_address() -> None:
     assert len(lines) < 12
 
 
-def test_over_sse_claude_code_is_told_so() -> None:
-    assert "--transport sse " in way(told(transport="sse"), "Claude Code")
+def test_the_hint_for_claude_code_over_sse_names_the_transport() -> None:
+    assert "--transport sse " in way(hint_lines(transport="sse"), "Claude Code")
 
 
 def test_where_a_key_is_needed_the_header_is_shown() -> None:
-    lines = told(keyed=True)
+    lines = hint_lines(keyed=True)
 
     assert shlex.split(way(lines, "Claude Code"))[-2:] == ["--header", "Authorization: Bearer KEY"]
     assert json.loads(way(lines, "Cursor"))["mcpServers"]["bank"]["headers"] == {"Authorization": "Bearer KEY"}
 
 
 def test_over_stdio_each_client_gets_the_command() -> None:
-    lines = told(address="stdio", transport="stdio")
+    lines = hint_lines(address="stdio", transport="stdio")
     command = ["callyard", "serve", "/my yards/bank.py"]
 
     assert "stdin" in lines[0]
@@ -57,18 +63,18 @@ def test_over_stdio_each_client_gets_the_command() -> None:
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-def test_on_a_unix_socket_a_proxy_is_told_and_clients_if_they_know_that(transport: str) -> None:
-    lines = told(address="unix:/run/bank", transport=transport)
-    known = told(address="unix:/run/bank", transport=transport, public_url="https://bank.example/")
+def test_the_hint_for_a_unix_socket_is_for_a_proxy_and_for_clients_with_a_public_url(transport: str) -> None:
+    lines = hint_lines(address="unix:/run/bank", transport=transport)
+    known = hint_lines(address="unix:/run/bank", transport=transport, public_url="https://bank.example/")
 
     assert "unix:/run/bank" in lines[0]
     assert way(lines, "nginx") == "proxy_pass http://unix:/run/bank;"
-    assert way(lines, "Check") == f"curl --unix-socket /run/bank http://localhost/{'healthz' if transport == 'http' else 'sse'}"
+    assert way(lines, "Check") == "curl --unix-socket /run/bank http://localhost/healthz"
     assert not [line for line in lines if "Claude" in line]
     assert way(known, "Any MCP client") == f"https://bank.example/{'mcp' if transport == 'http' else 'sse'}"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("address", "public_url", "base"),
     [
         (URL, None, "http://127.0.0.1:8321"),
@@ -79,16 +85,24 @@ def test_on_a_unix_socket_a_proxy_is_told_and_clients_if_they_know_that(transpor
     ],
 )
 def test_the_console_is_where_clients_reach_the_server(address: str, public_url: str | None, base: str) -> None:
-    lines = hint("bank", address, transport="http", command=["x"], keyed=False, public_url=public_url, console="{}/console?token=1".format)
+    lines = hint(
+        "bank",
+        address,
+        transport="http",
+        command=["x"],
+        keyed=False,
+        public_url=public_url,
+        console="{}/console#token=1".format,
+    )
 
-    assert f"{base}/console?token=1" in str([*lines][1])
+    assert f"{base}/console#token=1" in str([*lines][1])
 
 
-def test_at_a_place_that_is_nobodys_of_ours_only_the_address_can_be_told() -> None:
-    assert told(address="roof", transport="pigeon") == ["Serving 'bank' at roof until Ctrl-C."]
+def test_the_hint_for_another_transport_is_only_the_address() -> None:
+    assert hint_lines(address="roof", transport="pigeon") == ["Serving 'bank' at roof until Ctrl-C."]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("address", "public_url", "given"),
     [
         ("http://0.0.0.0:8321/mcp", None, "http://127.0.0.1:8321/mcp"),
@@ -98,7 +112,7 @@ def test_at_a_place_that_is_nobodys_of_ours_only_the_address_can_be_told() -> No
     ],
 )
 def test_clients_are_given_an_address_that_they_can_reach(address: str, public_url: str | None, given: str) -> None:
-    lines = told(address=address, public_url=public_url)
+    lines = hint_lines(address=address, public_url=public_url)
 
     assert address in lines[0]
     assert way(lines, "Any MCP client") == given
@@ -107,4 +121,4 @@ def test_clients_are_given_an_address_that_they_can_reach(address: str, public_u
 
 @pytest.mark.parametrize(("name", "known_as"), [("my bank; rm", "my-bank-rm"), ("銀行", "yard"), ("a_b-c", "a_b-c")])
 def test_a_client_gets_a_name_that_it_can_take(name: str, known_as: str) -> None:
-    assert way(told(name), "Claude Code") == f"claude mcp add --transport http {known_as} {URL}"
+    assert way(hint_lines(name), "Claude Code") == f"claude mcp add --transport http {known_as} {URL}"

@@ -1,4 +1,4 @@
-"""The monitor of a served yard: '/metrics', who may read it, the audit log, the access log, and what none of them holds."""
+"""The monitor of a served yard: '/metrics' and its readers, the audit log, the access log, and the facts they omit."""
 
 import asyncio
 import json
@@ -22,9 +22,9 @@ from callyard.launch.errors import LaunchError
 from callyard.launch.monitor import Monitor
 from callyard.launch.serve import serve_forever
 from callyard.model.limits import Limits
-from callyard.model.rule import Rule
 from callyard.monitor import Label
 from callyard.policy.approvals import Approvals
+from callyard.policy.settings import Rule
 from callyard.state.memory import MemoryStore
 from callyard.transports import Transport
 from callyard.transports.auth import ApiKey, ApiKeys, Authenticator, digest_of
@@ -32,7 +32,7 @@ from callyard.transports.http.app import Mount
 from callyard.transports.http.request import Request
 from callyard.transports.http.response import ResponseWriter
 
-CALLERS_KEY, METRICS_KEY = "ty_caller", "ty_scraper"
+CALLERS_KEY, METRICS_KEY = "cy_caller", "cy_scraper"
 META = "io.modelcontextprotocol/"
 VERSION = "2026-07-28"
 KEYS = f'metrics_keys = [{{ name = "prometheus", digest = "{digest_of(METRICS_KEY)}" }}]\n'
@@ -65,7 +65,9 @@ def monitor_of(yard: Yard, tmp_path: Path, text: str, *, is_authenticated: bool 
 
 
 @asynccontextmanager
-async def served(tmp_path: Path, text: str = "", authenticator: Authenticator | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
+async def served(
+    tmp_path: Path, text: str = "", authenticator: Authenticator | None = None
+) -> AsyncGenerator[httpx2.AsyncClient]:
     """Serve a yard with these settings, and yield a client of it."""
     yard = Yard("shop", tools=[echo, talk, wait])
     monitor, serving = monitor_of(yard, tmp_path, text, is_authenticated=authenticator is not None)
@@ -90,15 +92,28 @@ async def call(client: Any, name: str, arguments: object, **headers: str) -> Any
         f"{META}clientCapabilities": {},
         f"{META}clientInfo": {"name": "t", "version": "1"},
     }
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments, "_meta": said}}
-    usual = {"MCP-Protocol-Version": VERSION, "Mcp-Method": "tools/call", "Mcp-Name": name, "Accept": "application/json, text/event-stream"}
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": arguments, "_meta": said},
+    }
+    usual = {
+        "MCP-Protocol-Version": VERSION,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": name,
+        "Accept": "application/json, text/event-stream",
+    }
     return await client.post("/mcp", json=message, headers={**usual, **headers})
 
 
 def calls_in(page: str) -> dict[str, float]:
     families = text_string_to_metric_families(page)
     return {
-        sample.labels["tool"]: sample.value for family in families for sample in family.samples if sample.name == "callyard_calls_total"
+        sample.labels["tool"]: sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "callyard_calls_total"
     }
 
 
@@ -130,7 +145,12 @@ async def test_metrics_can_be_switched_off(tmp_path: Path) -> None:
 async def test_the_key_of_a_caller_does_not_open_the_metrics(tmp_path: Path) -> None:
     callers = ApiKeys([ApiKey("ada", digest_of(CALLERS_KEY))])
     async with served(tmp_path, f"[monitor]\n{KEYS}", callers) as client:
-        tried = [{}, {"Authorization": f"Bearer {CALLERS_KEY}"}, {"X-API-Key": CALLERS_KEY}, {"Authorization": f"Bearer {METRICS_KEY}"}]
+        tried = [
+            {},
+            {"Authorization": f"Bearer {CALLERS_KEY}"},
+            {"X-API-Key": CALLERS_KEY},
+            {"Authorization": f"Bearer {METRICS_KEY}"},
+        ]
         statuses = [(await client.get("/metrics", headers=headers)).status_code for headers in tried]
         challenge = (await client.get("/metrics")).headers["www-authenticate"]
         answered = await call(client, "echo", {"text": "x"}, Authorization=f"Bearer {METRICS_KEY}")
@@ -171,7 +191,9 @@ async def test_each_request_is_a_line_of_the_access_log_and_each_call_one_of_the
     ]
     assert access[0]["bytes"] == len(answer.content)
     assert all(line["elapsed_ms"] > 0 and line["started"] > 0 for line in access)
-    assert [(line["tool"], line["identity"], line["channel"], line["decision"]) for line in audit] == [("echo", "key:ada", "http", "allow")]
+    assert [(line["tool"], line["identity"], line["channel"], line["decision"]) for line in audit] == [
+        ("echo", "key:ada", "http", "allow")
+    ]
 
 
 async def test_approvals_are_counted_by_tool_whoever_decides_and_their_lines_name_the_call(tmp_path: Path) -> None:
@@ -192,19 +214,22 @@ async def test_approvals_are_counted_by_tool_whoever_decides_and_their_lines_nam
         await yard.gate.approvals.decide(ids[1], "deny", by="ada")
         of_a_command = Approvals(store)
         await of_a_command.decide(ids[2], "approve", by="user:eve")
-        await monitor.settle_approvals()
-        await monitor.settle_approvals()
+        assert monitor.page is not None
+        await monitor.page.settle_approvals()
+        await monitor.page.settle_approvals()
         assert monitor.metrics is not None
         counted = {**monitor.metrics.tools[Label("shop", "wipe")].approvals}
         await store.delete(f"approval/{ids[3]}")  # as when it has expired
-        await monitor.settle_approvals()
+        await monitor.page.settle_approvals()
 
     assert counted == {"asked": 4, "approved": 2, "denied": 1}
     assert monitor.metrics.tools[Label("shop", "wipe")].approvals == {**counted, "expired": 1}
     assert not monitor.metrics.open_approvals
     lines = lines_of(tmp_path / "audit.jsonl")
     spent = [line for line in lines if line.get("event") == "approval_spent"]
-    assert [(line["approval_id"], line["call_id"], line["source"]) for line in spent] == [(ids[0], ran.meta.call_id, "shop")]
+    assert [(line["approval_id"], line["call_id"], line["source"]) for line in spent] == [
+        (ids[0], ran.meta.call_id, "shop")
+    ]
     asked = [line["call_id"] for line in lines if line.get("event") == "approval_asked"]
     assert asked == [line["call_id"] for line in lines if line.get("decision") == "ask"]
 
@@ -219,7 +244,9 @@ async def test_a_response_is_the_same_with_an_access_log(tmp_path: Path) -> None
             streamed = await call(client, "talk", {}, Origin=origin)
             preflight = await client.options("/mcp", headers={"Origin": origin})
             headers = {name: value for name, value in answer.headers.items() if name not in {"date", "content-length"}}
-            answers.append((headers, streamed.headers["content-type"], streamed.text.count("data:"), preflight.status_code))
+            answers.append(
+                (headers, streamed.headers["content-type"], streamed.text.count("data:"), preflight.status_code)
+            )
 
     assert answers[0][0]["content-type"] == "text/event-stream"
     assert answers[0][1:] == ("text/event-stream", 2, 200)
@@ -234,14 +261,21 @@ async def test_a_response_is_the_same_with_an_access_log(tmp_path: Path) -> None
 async def test_one_identity_has_only_so_many_connections_with_an_access_log_too(tmp_path: Path) -> None:
     text = '[serve]\nconnections_per_identity = 1\n[monitor]\naccess_log = "access.jsonl"\n'
     keys = ApiKeys([ApiKey("ada", digest_of(CALLERS_KEY))])
-    async with served(tmp_path, text, keys) as client, httpx2.AsyncClient(base_url=client.base_url, trust_env=False) as other:
-        answers = [await call(one, "echo", {"text": "x"}, Authorization=f"Bearer {CALLERS_KEY}") for one in (client, other)]
+    async with (
+        served(tmp_path, text, keys) as client,
+        httpx2.AsyncClient(base_url=client.base_url, trust_env=False) as other,
+    ):
+        answers = [
+            await call(one, "echo", {"text": "x"}, Authorization=f"Bearer {CALLERS_KEY}") for one in (client, other)
+        ]
 
     assert [answer.status_code for answer in answers] == [200, 503]
     assert [line["status"] for line in lines_of(tmp_path / "access.jsonl")] == [200, 503]
 
 
-async def test_a_client_that_goes_away_has_the_status_499_in_the_access_log_and_its_call_is_cancelled(tmp_path: Path) -> None:
+async def test_a_client_that_goes_away_has_the_status_499_in_the_access_log_and_its_call_is_cancelled(
+    tmp_path: Path,
+) -> None:
     text = '[monitor]\naudit_log = "audit.jsonl"\naccess_log = "access.jsonl"\n'
     async with served(tmp_path, text) as client:
         waiting = asyncio.ensure_future(call(client, "wait", {}))
@@ -285,7 +319,16 @@ async def test_a_mount_gets_the_whole_request_decides_who_calls_and_streams_unti
     ended = asyncio.Event()
 
     async def handle(request: Request, writer: ResponseWriter) -> None:
-        seen.append((request.method, request.subpath, request.query, request.headers[b"x-page"], request.body, request.caller.identity))
+        seen.append(
+            (
+                request.method,
+                request.subpath,
+                request.query,
+                request.headers[b"x-page"],
+                request.body,
+                request.caller.identity,
+            )
+        )
         if request.method == "POST":
             await writer.respond(201, b"done", ((b"content-type", b"text/plain"),))
             return
@@ -298,12 +341,16 @@ async def test_a_mount_gets_the_whole_request_decides_who_calls_and_streams_unti
         return Caller(identity=request.text(b"x-page"))
 
     class WithPage(Monitor):
-        def _mounts(self) -> dict[str, Mount]:
-            return {"/page": Mount(handle=handle, has_subpaths=True, authenticate=authenticate)}
+        @property
+        def transport_options(self) -> dict[str, Any]:
+            page = Mount(handle=handle, has_subpaths=True, authenticate=authenticate)
+            return {**super().transport_options, "mounts": {"/page": page}}
 
     yard = Yard(tools=[echo])
     monitor_of(yard, tmp_path, '[monitor]\naccess_log = "access.jsonl"\n')
-    config = read_config({"serve.transport": "http", "serve.port": "0"}, path=str(tmp_path / "callyard.toml"), environment={})
+    config = read_config(
+        {"serve.transport": "http", "serve.port": "0"}, path=str(tmp_path / "callyard.toml"), environment={}
+    )
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def ready(transport: Transport) -> None:
@@ -353,7 +400,10 @@ yard = Yard("shop", tools=[own])
 @contextmanager
 def started(folder: Path, *arguments: str) -> "Generator[subprocess.Popen[str]]":
     program = [sys.executable, "-c", "import sys; from callyard.cli import main; sys.exit(main())", "serve", *arguments]
-    with (folder / "stderr").open("w") as stderr, subprocess.Popen(program, stderr=stderr, cwd=folder, text=True) as process:  # noqa: S603 - our own
+    with (
+        (folder / "stderr").open("w") as stderr,
+        subprocess.Popen(program, stderr=stderr, cwd=folder, text=True) as process,  # noqa: S603 - our own
+    ):
         try:
             yield process
         finally:

@@ -1,6 +1,7 @@
 """LiveSettings settings: what changes in a file changes in the yard that is open, and nothing else does."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -8,22 +9,24 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
-from http.client import HTTPConnection
+from contextlib import asynccontextmanager, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from shared_fixtures import TIMEOUT
 
 from callyard import Yard
 from callyard.cli.terminal import Terminal
 from callyard.launch.build import apply_settings, read_settings
 from callyard.launch.errors import LaunchError
-from callyard.launch.live_settings import LiveSettings
-from callyard.launch.reload import read_start, stop
+from callyard.launch.hangup import Hangup
+from callyard.launch.reload import LiveSettings, read_start, stop
 from callyard.providers import Provider, Publish
-from callyard.yard import ResolvedUpstream
+from callyard.providers.upstream.settings import ResolvedUpstream
+from callyard.transports.auth import digest_of
 
 Write = Callable[..., Path]
 A = "[upstreams.a]\ncommand = 'a'\n"
@@ -56,7 +59,7 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(upstreams: dict[str, ResolvedUpstream], **_: Any) -> list[Provider]:
         return [Quiet(name, resolved) for name, resolved in upstreams.items()]
 
-    monkeypatch.setattr("callyard.launch.build.upstream_providers", make)
+    monkeypatch.setattr("callyard.launch.build.make_upstreams", make)
 
 
 class Following:
@@ -143,17 +146,20 @@ async def test_an_upstream_that_is_switched_off_is_removed(follow: Follow) -> No
     ("text", "said"),
     [
         ("[upstreams.a", "The file 'callyard.toml' is not TOML"),
-        ("[upstreams.a]\ncomand = 'a'", "'upstreams.a.comand' in 'callyard.toml' is not known. Did you mean 'command'?"),
+        (
+            "[upstreams.a]\ncomand = 'a'",
+            "'upstreams.a.comand' in 'callyard.toml' is not known. Did you mean 'command'?",
+        ),
         ("profile = 'nobody'", "There is no profile 'nobody'."),
     ],
 )
 async def test_a_broken_file_changes_nothing_and_says_so_in_one_sentence(text: str, said: str, follow: Follow) -> None:
     async with follow(A) as yard:
         before = yard.upstreams()
-        told = await yard.change(text)
+        reported = await yard.change(text)
 
-        assert told.startswith(f"The settings are unchanged: {said}")
-        assert told.count("\n") == 1
+        assert reported.startswith(f"The settings are unchanged: {said}")
+        assert reported.count("\n") == 1
         assert yard.upstreams() == before
         assert before["a"].is_open
         assert await yard.change(A + B) == "The settings were reloaded: 'b' added.\n"
@@ -161,9 +167,9 @@ async def test_a_broken_file_changes_nothing_and_says_so_in_one_sentence(text: s
 
 async def test_a_variable_that_is_not_set_stops_only_its_upstream(follow: Follow) -> None:
     async with follow(A) as yard:
-        told = await yard.change(f"[upstreams.a]\ncommand = '${{UNSET}}'\n{B}")
+        reported = await yard.change(f"[upstreams.a]\ncommand = '${{UNSET}}'\n{B}")
 
-        assert "'UNSET'" in told
+        assert "'UNSET'" in reported
         assert {name: bool(upstream.problem) for name, upstream in yard.upstreams().items()} == {"a": True, "b": False}
         assert "'UNSET'" in await yard.change(f"# a remark\n[upstreams.a]\ncommand = '${{UNSET}}'\n{B}")
         assert await yard.change(A + B) == "The settings were reloaded: 'a' restarted.\n"
@@ -182,7 +188,10 @@ async def test_profiles_change_at_once_and_go_with_the_file(follow: Follow) -> N
     rules = "[toolsets.none]\nnames = ['nothing']\n[profiles.few]\ntoolsets = ['none']\n"
     async with follow("packs = ['system']\n") as yard:
         assert "ping" in [spec.name for spec in yard.yard.registry.visible(yard.yard.profile)]
-        assert await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}") == "The settings were reloaded: 'profile' changed.\n"
+        assert (
+            await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}")
+            == "The settings were reloaded: 'profile' changed.\n"
+        )
         assert yard.yard.profile.name == "few"
         assert (await yard.yard.call("ping")).error.code == "tool_not_found"
 
@@ -191,7 +200,7 @@ async def test_profiles_change_at_once_and_go_with_the_file(follow: Follow) -> N
         assert (await yard.yard.call("ping")).success
 
 
-async def test_the_shape_of_a_profile_changes_at_once_and_that_of_the_yard_is_told(follow: Follow) -> None:
+async def test_the_shape_of_a_profile_changes_at_once_and_that_of_the_yard_is_reported(follow: Follow) -> None:
     async with follow("profile = 'few'\n[profiles.few]\n") as yard:
         said = await yard.change("shape = 'plain'\nprofile = 'few'\n[profiles.few]\n")
         assert said.splitlines() == ["'shape' changed, which takes effect at the next start."]
@@ -201,7 +210,7 @@ async def test_the_shape_of_a_profile_changes_at_once_and_that_of_the_yard_is_to
         assert yard.yard.profile.shape == "plain"
 
 
-async def test_limits_that_can_change_do_and_the_rest_is_told(follow: Follow) -> None:
+async def test_limits_that_can_change_do_and_the_others_are_reported(follow: Follow) -> None:
     async with follow("[limits]\ndepth = 3\n") as yard:
         said = await yard.change("[limits]\ndepth = 2\nname_characters = 20\n[serve]\nport = 1\n")
 
@@ -225,13 +234,15 @@ async def test_one_that_cannot_be_opened_or_closed_keeps_no_other_from_it(follow
         assert "'x' added" in await yard.change(f"[upstreams.x]\ncommand = 'a'\n{A}")
 
 
-async def test_who_wants_to_hear_nothing_hears_only_what_is_wrong(follow: Follow) -> None:
+async def test_a_quiet_server_reports_only_mistakes(follow: Follow) -> None:
     async with follow(A, quiet=True) as yard:
         assert await yard.change(A + B) == ""
         assert "are unchanged" in await yard.change("[")
 
 
-async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(
+    follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = signal.getsignal(signal.SIGHUP)
     async with follow(A) as yard:
         heard, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -241,7 +252,7 @@ async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow:
             raise LaunchError("No.")
 
         monkeypatch.setattr(LiveSettings, "_read", read)
-        async with yard._live.watch():
+        async with yard._live.watch(Hangup()):
             os.kill(os.getpid(), signal.SIGHUP)
             await heard.wait()
     assert signal.getsignal(signal.SIGHUP) == before
@@ -249,7 +260,7 @@ async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow:
 
 def test_settings_are_followed_in_a_thread_too_where_no_signal_is_heard(follow: Follow) -> None:
     async def main() -> list[str]:
-        async with follow(A) as yard, yard._live.watch():
+        async with follow(A) as yard, yard._live.watch(Hangup()):
             return list(yard.upstreams())
 
     with ThreadPoolExecutor(1) as threads:
@@ -260,7 +271,9 @@ def test_settings_are_followed_in_a_thread_too_where_no_signal_is_heard(follow: 
 def served(*flags: str) -> Generator[tuple[subprocess.Popen[str], Iterator[str]]]:
     """Serve what the file names in a process of its own; what it says comes line by line."""
     program = [sys.executable, "-m", "callyard", "serve", *flags]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own
+    with subprocess.Popen(  # noqa: S603 - our own
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
         assert server.stderr is not None
         yield server, iter(server.stderr)
         server.terminate()
@@ -275,6 +288,7 @@ def until(lines: Iterator[str], text: str) -> str:
     return next(line for line in lines if text in line)
 
 
+SHOP = "from callyard import Yard\nyard = Yard('shop')\n"
 HTTP = ("--transport", "http", "--port", "0")
 
 
@@ -312,6 +326,21 @@ def test_sighup_reads_anew_what_did_not_change_in_the_file(flags: tuple[str, ...
         server.send_signal(signal.SIGHUP)
 
         assert until(lines, "reloaded") == "The settings were reloaded: 'a' restarted.\n"
+        assert server.poll() is None
+
+
+@pytest.mark.parametrize("flags", [(), HTTP])
+def test_sighup_while_a_server_starts_does_not_end_it(flags: tuple[str, ...], write: Write, not_ignored: None) -> None:
+    write("target = 'shop.py'", "callyard.toml")
+    write("import sys\nprint('loading', file=sys.stderr, flush=True)\nsys.stdin.readline()\n" + SHOP, "shop.py")
+    with served(*flags) as (server, lines):
+        until(lines, "loading")
+        server.send_signal(signal.SIGHUP)
+        assert server.stdin is not None
+        server.stdin.write("go\n")
+        server.stdin.flush()
+
+        until(lines, "serving yard=shop")
         assert server.poll() is None
 
 
@@ -363,7 +392,10 @@ if __name__ == "__main__":
 
 @contextmanager
 def watched(*program: str) -> "Generator[subprocess.Popen[str]]":
-    command = [sys.executable, *(program or ("-c", PROGRAM, "serve", "app.py", "--transport", "http", "--port", "0", "--reload"))]
+    command = [
+        sys.executable,
+        *(program or ("-c", PROGRAM, "serve", "app.py", "--transport", "http", "--port", "0", "--reload")),
+    ]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own
         try:
             yield process
@@ -388,6 +420,35 @@ def is_listening(line: str) -> bool:
         return client.connect_ex((address.hostname, address.port)) == 0
 
 
+PLAIN_APP = """
+from callyard import Yard
+from callyard.launch.serve import serve
+serve(Yard("plain"), port=0{arguments})
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "transport"), [("", "http"), (", transport='stdio'", "stdio"), (", config='callyard.toml'", "http")]
+)
+def test_a_program_says_which_file_chose_its_transport(
+    arguments: str, transport: str, write: Write, state: None
+) -> None:
+    write("[serve]\ntransport = 'http'\n", "callyard.toml")
+    write(PLAIN_APP.format(arguments=arguments))
+    command = [sys.executable, "app.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own
+        assert process.stderr is not None
+        said: list[str] = []
+        for line in process.stderr:
+            said.append(line)
+            if "serving yard=plain" in line:
+                break
+        process.terminate()
+
+    assert f"transport={transport}" in said[-1]
+    assert any("'callyard.toml' says so" in line for line in said) is (not arguments)
+
+
 @pytest.mark.parametrize("program", [(), ("app.py",)], ids=["command", "program"])
 def test_a_change_starts_the_server_anew(program: tuple[str, ...], write: Write) -> None:
     write(APP)
@@ -405,9 +466,11 @@ def test_a_change_starts_the_server_anew(program: tuple[str, ...], write: Write)
         assert not is_listening(second)
 
 
-def test_an_address_that_is_not_this_machines_is_told_by_the_server(write: Write) -> None:
+def test_an_address_of_another_machine_is_reported_by_the_server(write: Write) -> None:
     write(APP)
-    with watched("-c", PROGRAM, "serve", "app.py", "--transport", "http", "--port", "0", "--host", "192.0.2.1", "--reload") as process:
+    with watched(
+        "-c", PROGRAM, "serve", "app.py", "--transport", "http", "--port", "0", "--host", "192.0.2.1", "--reload"
+    ) as process:
         assert "'192.0.2.1' can be reached from other machines" in next_line(process, like="callyard: ")
 
 
@@ -428,7 +491,7 @@ def test_files_that_come_and_go_beside_the_yard_count_and_others_do_not(write: W
         assert "'inside/settings.toml' changed" in next_line(process, like="changed")
 
 
-def test_a_mistake_is_told_and_mending_it_starts_the_server(write: Write) -> None:
+def test_a_mistake_is_reported_and_its_correction_starts_the_server(write: Write) -> None:
     write("yard = (")
     with watched() as process:
         assert "SyntaxError" in next_line(process, like="cannot be loaded")
@@ -461,8 +524,109 @@ async def test_a_server_that_does_not_end_is_ended() -> None:
     assert server.returncode == -signal.SIGKILL
 
 
-def test_how_a_server_was_started_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_a_start_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CALLYARD_RELOAD", "again")
 
     assert (read_start(), read_start()) == ("again", "")
     assert "_CALLYARD_RELOAD" not in os.environ
+
+
+KEYS = """
+packs = ['system']
+[auth]
+api_keys = [
+    {{name = "first", digest = "{first}"}},
+    {second}
+]
+"""
+
+
+def keys_file(*, second: bool) -> str:
+    entry = f'{{name = "second", digest = "{digest_of("cy_second")}"}}' if second else ""
+    return KEYS.format(first=digest_of("cy_first"), second=entry)
+
+
+def open_stream(netloc: str, key: str) -> "tuple[HTTPConnection, Any]":
+    """Subscribe with a key, and return the connection and its open response."""
+    version = "io.modelcontextprotocol/protocolVersion"
+    about: dict[str, Any] = {version: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    params = {"_meta": about, "notifications": {"toolsListChanged": True}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Accept": "text/event-stream"}
+    headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
+    connection = HTTPConnection(netloc, timeout=TIMEOUT)
+    connection.request("POST", "/mcp", json.dumps(message), headers)
+    response = connection.getresponse()
+    assert response.status == 200
+    response.readline()
+    return connection, response
+
+
+def status_with(netloc: str, key: str) -> int:
+    connection = HTTPConnection(netloc, timeout=TIMEOUT)
+    connection.request("GET", "/mcp", headers={"X-API-Key": key})
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+@pytest.mark.parametrize("flags", [HTTP, (*HTTP, "--stateless", "--workers", "2")])
+def test_a_key_that_is_removed_from_the_file_is_refused_and_its_streams_end(
+    flags: tuple[str, ...], write: Write, state: None
+) -> None:
+    write(keys_file(second=True), "callyard.toml")
+    with served(*flags) as (server, lines):
+        netloc = urlsplit(until(lines, "serving yard=yard").rpartition("address=")[2].strip()).netloc
+        (first, _), (second, stream) = (open_stream(netloc, f"cy_{name}") for name in ("first", "second"))
+
+        write(keys_file(second=False), "callyard.toml")
+        with suppress(HTTPException, ConnectionError):
+            stream.read()  # until its end
+
+        for _ in range(server_count(flags)):
+            until(lines, "'auth.api_keys' changed")
+        assert {status_with(netloc, "cy_second") for _ in range(8)} == {401}
+        assert {status_with(netloc, "cy_first") for _ in range(8)} == {405 if "--stateless" in flags else 406}
+        assert not has_ended(first)
+        for connection in (first, second):
+            connection.close()
+
+        write("packs = ['system']", "callyard.toml")
+        until(lines, "every caller is refused")
+        assert server.poll() is None
+
+
+def has_ended(connection: HTTPConnection) -> bool:
+    """Return whether the server closed a connection."""
+    assert connection.sock is not None
+    connection.sock.setblocking(False)  # noqa: FBT003 - the socket's own interface
+    try:
+        return not connection.sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+
+
+def server_count(flags: tuple[str, ...]) -> int:
+    return 2 if "--workers" in flags else 1
+
+
+async def test_a_slow_upstream_does_not_delay_the_change_of_a_key(
+    follow: Follow, monkeypatch: pytest.MonkeyPatch, write: Write
+) -> None:
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    async def remove(name: str) -> None:
+        closing.set()
+        await may_close.wait()
+
+    async with follow(A) as yard:
+        monkeypatch.setattr(yard.yard.providers, "remove", remove)
+        monkeypatch.setattr("callyard.launch.reload._POLL_S", 0.001)
+        async with yard._live.watch(Hangup()):
+            write("profile = 'everything'\n", "callyard.toml")
+            await closing.wait()
+            write("[limits]\njob_ttl = 7\n", "callyard.toml")
+            async with asyncio.timeout(TIMEOUT):
+                while yard.yard.limits.job_ttl != 7:  # noqa: ASYNC110 - there is no event to wait for
+                    await asyncio.sleep(0.002)  # a polling interval
+            may_close.set()

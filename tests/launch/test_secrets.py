@@ -15,7 +15,7 @@ import pytest
 
 from callyard.transports.auth import digest_of
 
-CALLERS_KEY, OTHERS_KEY, METRICS_KEY = "ty_caller", "ty_other", "ty_scraper"
+CALLERS_KEY, OTHERS_KEY, METRICS_KEY = "cy_caller", "cy_other", "cy_scraper"
 META = "io.modelcontextprotocol/"
 VERSION = "2026-07-28"
 SECRET = "s3cr3t-hunter2"  # noqa: S105 - planted to be looked for
@@ -47,11 +47,13 @@ serve(Yard("up", tools=[fail, reveal, die]), transport="stdio")
 '''
 BROKEN = """
 import os, sys
-print("cannot start:", os.environ["PLAIN"], "postgres://ada:" + os.environ["TOKEN"] + "@db", file=sys.stderr, flush=True)
+url = "postgres://ada:" + os.environ["TOKEN"] + "@db"
+print("cannot start:", os.environ["PLAIN"], url, file=sys.stderr, flush=True)
 sys.exit(5)
 """
 YARD = '''
 import os
+from pydantic import SecretStr
 from callyard import Call, ToolError, Yard, tool
 
 @tool(operation="query")
@@ -81,9 +83,9 @@ async def many(text: str) -> list:
     return [text] * 20_000
 
 @tool(operation="destroy")
-async def wipe(password: str, note: str) -> str:
+async def wipe(password: SecretStr, note: SecretStr) -> str:
     """Wipe what the password opens."""
-    return password
+    return password.get_secret_value()
 
 yard = Yard("shop", tools=[own, crash, fetch, many, wipe])
 '''
@@ -152,7 +154,12 @@ async def call(client: Any, name: str, arguments: object, key: str = CALLERS_KEY
         f"{META}clientCapabilities": {},
         f"{META}clientInfo": {"name": "t", "version": "1"},
     }
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments, "_meta": said}}
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": arguments, "_meta": said},
+    }
     headers = {"MCP-Protocol-Version": VERSION, "Mcp-Method": "tools/call", "Mcp-Name": name}
     headers |= {"Accept": "application/json, text/event-stream", "Authorization": f"Bearer {key}"}
     if key == CALLERS_KEY:
@@ -163,7 +170,10 @@ async def call(client: Any, name: str, arguments: object, key: str = CALLERS_KEY
 async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer a request of the yard with an error that repeats its line and credentials."""
     head = await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"HTTP/1.1 500 No\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(head), head))
+    writer.write(
+        b"HTTP/1.1 500 No\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+        % (len(head), head)
+    )
     await writer.drain()
     writer.close()
 
@@ -182,7 +192,10 @@ ASKED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("run_tool", {"tool_id": SECRET, "args": {}}),
     (SECRET, {"text": SECRET}),
     ("run_tool", {"tool_id": "crash", "args": {"text": SECRET}, "background": True}),
-    ("run_chain", {"steps": [{"tool_id": "own", "args": {"text": SECRET}}, {"tool_id": "crash", "args": {"text": SECRET}}]}),
+    (
+        "run_chain",
+        {"steps": [{"tool_id": "own", "args": {"text": SECRET}}, {"tool_id": "crash", "args": {"text": SECRET}}]},
+    ),
     ("execute_code", {"code": f"raise ValueError({SECRET!r})"}),
     ("wipe", {"password": SECRET, "note": "use sk-ant-api03-A1b2C3d4E5f6 for it"}),
     ("up__die", {"text": SECRET}),
@@ -205,17 +218,35 @@ async def use(client: Any) -> tuple[list[str], dict[str, str]]:
             pass  # the upstream starts
     answers = [(await call(client, name, arguments)).text for name, arguments in ASKED]
     await client.get(f"/mcp?token={SECRET}", headers={"Authorization": f"Bearer {SECRET}"})
-    others = [await call(client, name, {"text": "x"}, OTHERS_KEY) for name in ("up__fail", "web__x", "broken__x", "crash", "fetch")]
-    others += [await call(client, "get_job", {"job_id": "j_1"}, OTHERS_KEY), await client.get("/healthz"), await client.get("/readyz")]
+    others = [
+        await call(client, name, {"text": "x"}, OTHERS_KEY)
+        for name in ("up__fail", "web__x", "broken__x", "crash", "fetch")
+    ]
+    others += [
+        await call(client, "get_job", {"job_id": "j_1"}, OTHERS_KEY),
+        await client.get("/healthz"),
+        await client.get("/readyz"),
+    ]
     metrics = (await client.get("/metrics", headers={"Authorization": f"Bearer {METRICS_KEY}"})).text
     # the upstream itself puts its variable into the answer, which is a result like any other
-    return answers, {"others": "".join(answer.text for answer in others).replace(f"{SECRET}-env", ""), "metrics": metrics}
+    return answers, {
+        "others": "".join(answer.text for answer in others).replace(f"{SECRET}-env", ""),
+        "metrics": metrics,
+    }
 
 
 def commands(folder: Path) -> dict[str, str]:
     """Return what commands of an operator print about the project, while its server runs."""
     found: dict[str, str] = {}
-    listed = (("upstreams",), ("upstreams", "--json"), ("list", "yard.py"), ("config",), ("logs", "up"), ("logs", "broken"), ("approvals",))
+    listed = (
+        ("upstreams",),
+        ("upstreams", "--json"),
+        ("list", "yard.py"),
+        ("config",),
+        ("logs", "up"),
+        ("logs", "broken"),
+        ("approvals",),
+    )
     for arguments in listed:
         done = subprocess.run(callyard(*arguments), cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603 - our own
         found[" ".join(arguments)] = done.stdout + done.stderr
@@ -223,7 +254,9 @@ def commands(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("verbosity", ["-v", "-vv"])
-async def test_a_secret_is_in_no_log_record_metric_state_command_or_answer_to_somebody_else(tmp_path: Path, verbosity: str) -> None:
+async def test_a_secret_is_in_no_log_record_metric_state_command_or_answer_to_somebody_else(
+    tmp_path: Path, verbosity: str
+) -> None:
     web = await asyncio.start_server(refuse, "127.0.0.1", 0)
     closed = await asyncio.start_server(refuse, "127.0.0.1", 0)
     ports = [server.sockets[0].getsockname()[1] for server in (web, closed)]
@@ -246,7 +279,11 @@ async def test_a_secret_is_in_no_log_record_metric_state_command_or_answer_to_so
             web.close()
 
     seen |= {name: (tmp_path / name).read_text() for name in ("audit.jsonl", "access.jsonl", "stderr")}
-    for path in (path for path in (tmp_path / "state").rglob("*") if path.is_file() and path.name not in {"stderr.log", "store.sqlite3"}):
+    for path in (
+        path
+        for path in (tmp_path / "state").rglob("*")
+        if path.is_file() and path.name not in {"stderr.log", "store.sqlite3"}
+    ):
         seen[str(path)] = path.read_bytes().decode(errors="replace")
     _check_that_it_passed(answers, seen)
     fetched = [FETCHED[::-1]] if verbosity == "-v" else []  # with -vv, an exception may say what nothing here knows
@@ -260,15 +297,28 @@ def _check_that_it_passed(answers: list[str], seen: dict[str, str]) -> None:
     assert sum(SECRET in answer for answer in answers) >= 6
     assert sum(f"{SECRET}-header" in answer for answer in answers) >= 1
     tools = {json.loads(line).get("tool") for line in seen["audit.jsonl"].splitlines()}
-    assert {"own", "crash", "fetch", "up__reveal", "up__fail", "up__die", "run_chain", "execute_code", "wipe", "?"} <= tools
+    assert {
+        "own",
+        "crash",
+        "fetch",
+        "up__reveal",
+        "up__fail",
+        "up__die",
+        "run_chain",
+        "execute_code",
+        "wipe",
+        "?",
+    } <= tools
     assert "defect tool=crash" in seen["stderr"]
     assert "RuntimeError" in seen["stderr"]
     assert "yard.py" in seen["stderr"]
     assert "approval_asked" in seen["stderr"]
     assert "'up' ended with exit code 3." in seen["stderr"]
-    assert "cannot start: *** postgres://***@db" in seen["upstreams --json"]  # its last error, whatever its state is by now
+    assert (
+        "cannot start: *** postgres://***@db" in seen["upstreams --json"]
+    )  # its last error, whatever its state is by now
     assert "starting with ***" in seen["logs up"]
     assert "password: ***" in seen["logs up"]
-    assert '"password":"***"' in seen["approvals"]
+    assert f'"password":"*** ({len(SECRET)} characters' in seen["approvals"]  # the schema marks it
     assert "http://127.0.0.1" in seen["config"]
     assert 'tool="crash"' in seen["metrics"]

@@ -59,7 +59,7 @@ async def test_our_own_transports_are_known_by_name(name: str) -> None:
     await transport.close()
 
 
-def test_a_transport_that_is_not_known_is_told_which_are() -> None:
+def test_an_unknown_transport_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"^There is no transport 'carrier'. Known: http, pigeon, sse, stdio.$"):
         make_transport(Serving(transport="carrier"))
 
@@ -70,7 +70,10 @@ def test_a_transport_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(EntryPoint, "load", load)
 
-    with pytest.raises(ValueError, match=r"^The transport 'pigeon' cannot be loaded: ModuleNotFoundError: No module named 'nosuchmod'\.$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^The transport 'pigeon' cannot be loaded: ModuleNotFoundError: No module named 'nosuchmod'\.$",
+    ):
         make_transport(Serving(transport="pigeon"))
 
 
@@ -86,7 +89,7 @@ async def test_a_package_may_bring_a_transport_along() -> None:
     assert ready[0].seen == ["served loft with 0 tools", "closed"]
 
 
-async def test_nobody_need_be_told_that_it_is_ready() -> None:
+async def test_the_ready_callback_is_optional() -> None:
     await serve_forever(Yard("loft"), Serving(transport="pigeon"), "guard")  # pyright: ignore[reportArgumentType] - handed on as it is
 
     assert Pigeon.made is not None
@@ -99,7 +102,9 @@ async def test_a_server_collects_garbage_less_often_and_gives_the_setting_back(b
     seen: list[int] = []
     try:
         gc.set_threshold(before, *own[1:])
-        await serve_forever(Yard("loft"), Serving(transport="pigeon"), ready=lambda _: seen.append(gc.get_threshold()[0]))
+        await serve_forever(
+            Yard("loft"), Serving(transport="pigeon"), ready=lambda _: seen.append(gc.get_threshold()[0])
+        )
         after = gc.get_threshold()[0]
     finally:
         gc.set_threshold(*own)
@@ -123,18 +128,20 @@ async def test_a_yard_that_cannot_open_leaves_no_socket_behind(tmp_path: Path) -
     assert not path.exists()
 
 
-async def test_ready_is_told_when_the_yard_is_open_and_clients_can_connect() -> None:
+async def test_ready_is_called_when_the_yard_is_open_and_clients_can_connect() -> None:
     opened: list[str] = []
 
     @asynccontextmanager
-    async def life(yard: Yard) -> AsyncGenerator[None]:
+    async def lifespan(yard: Yard) -> AsyncGenerator[None]:
         opened.append("open")
         yield
         opened.append("closed")
 
-    told = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve_forever(Yard(lifespan=life), Serving(transport="http", port=0), ready=told.set_result))
-    address = (await told).info().address
+    started = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(
+        serve_forever(Yard(lifespan=lifespan), Serving(transport="http", port=0), ready=started.set_result)
+    )
+    address = (await started).info().address
     _, writer = await asyncio.open_connection("127.0.0.1", int(address.split(":")[2].split("/")[0]))
     seen = list(opened)
     writer.close()

@@ -33,8 +33,11 @@ async def wait(call: Call) -> None:
 
 def block(call: Call) -> None:
     '''Wait for ever in a thread.'''
-    call.funnel.loop.call_soon_threadsafe(started, call)
+    call.wait(mark(call))
     threading.Event().wait()
+
+async def mark(call: Call) -> None:
+    started(call)
 
 async def close_slowly(call: Call) -> None:
     '''Wait for ever, and close only when told.'''
@@ -98,14 +101,14 @@ def test_a_second_sigterm_does_not_interrupt_the_closing(write: Write) -> None:
     assert Path("ended").read_text() == "well"
 
 
-def test_what_was_run_is_returned() -> None:
+def test_the_result_of_the_coroutine_is_returned() -> None:
     async def answer() -> int:
         return await asyncio.sleep(0, 7)
 
     assert run(answer()) == 7
 
 
-def test_what_was_raised_is_raised() -> None:
+def test_the_exception_of_the_coroutine_is_raised() -> None:
     async def fail() -> None:
         raise KeyError
 
@@ -137,7 +140,7 @@ def test_sigterm_ends_what_runs_and_the_old_handler_is_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_what_goes_on_after_sigterm_may_finish() -> None:
+def test_a_coroutine_may_finish_after_sigterm() -> None:
     async def finish() -> str:
         os.kill(os.getpid(), signal.SIGTERM)
         try:
@@ -162,7 +165,9 @@ def test_other_threads_can_run_it_without_signals() -> None:
     assert answers == [7]
 
 
-def test_what_swallows_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_swallows_its_cancellation_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("callyard.launch.signals._TIMEOUT_S", 0.05)
     ended: list[str] = []
 

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from callyard import Call, Confirmation, Yard, serve, tool
 
 @asynccontextmanager
-async def life(yard):
+async def lifespan(yard):
     if "--broken" in sys.argv or os.path.exists(os.path.dirname(sys.argv[1]) + "/away"):
         raise ValueError("The database is away.")
     if "--dying" in sys.argv:
@@ -34,12 +34,14 @@ async def nap(seconds: float) -> str:
     await asyncio.sleep(seconds)  # what the tool is there for
     return "rested"
 
-@tool(operation="command", confirmation=Confirmation("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
+SURE = Confirmation("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure")
+
+@tool(operation="command", confirmation=SURE)
 async def wipe(call: Call) -> bool:
     "Wipe it."
     return call.confirmation["yes"]
 
-yard = Yard(tools=[nap, wipe], lifespan=life)
+yard = Yard(tools=[nap, wipe], lifespan=lifespan)
 settings = dict(transport="http", socket=sys.argv[1], workers=2, stateless=True, shutdown_seconds=0.4)
 serve(yard, **settings)
 """
@@ -60,7 +62,9 @@ async def opened(running: Any) -> int:
     return int((await running.said(b"opened")).split()[1])
 
 
-async def send(path: Path, name: str, arguments: dict[str, Any], **params: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def send(
+    path: Path, name: str, arguments: dict[str, Any], **params: Any
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_unix_connection(str(path))
     given: dict[str, Any] = {"name": name, "arguments": arguments, "_meta": META, **params}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": given})
@@ -98,7 +102,9 @@ def lives(process: int) -> bool:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-async def test_they_end_with_the_program_and_answer_what_they_work_on(program: Any, path: Path, number: int, status: int) -> None:
+async def test_they_end_with_the_program_and_answer_what_they_work_on(
+    program: Any, path: Path, number: int, status: int
+) -> None:
     running = await program(SOURCE, str(path))
     workers = {await opened(running), await opened(running)}
     wires = [await send(path, "nap", {"seconds": 60 if slow else 0.1}) for slow in (True, False)]
@@ -135,7 +141,11 @@ async def test_ctrl_c_at_a_terminal_reaches_all_of_them_and_interrupts_nothing_t
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(program: Any, path: Path, kept: bool) -> None:  # noqa: FBT001 - whether there is a place for the secret
+async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(
+    program: Any,
+    path: Path,
+    kept: bool,  # noqa: FBT001 - whether there is a place for the secret
+) -> None:
     state = path.with_name("state") if kept else path.with_name("program.py") / "state"
     running = await program(SOURCE, str(path), CALLYARD_STATE_DIR=str(state))
     workers = [await opened(running), await opened(running)]
@@ -143,8 +153,8 @@ async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(p
 
     for worker in workers:
         os.kill(worker, signal.SIGKILL)
-        told = await running.said(b"worker_died")
-        assert told.split()[-2:] == [b"pid=%d" % worker, b"status=-9"]
+        reported = await running.said(b"worker_died")
+        assert reported.split()[-2:] == [b"pid=%d" % worker, b"status=-9"]
         assert await opened(running) not in workers
     answered = {"sure": {"action": "accept", "content": {"yes": True}}}
     answer = await receive(await send(path, "wipe", {}, requestState=asked["requestState"], inputResponses=answered))
@@ -173,7 +183,10 @@ async def test_a_yard_that_cannot_be_opened_is_said_in_one_sentence(program: Any
 
     assert status == 2
     assert err.decode().splitlines() == [
-        f"callyard: The yard 'yard' cannot be opened: ValueError in '{path.with_name('program.py')}', line 9: The database is away."
+        (
+            f"callyard: The yard 'yard' cannot be opened: ValueError in '{path.with_name('program.py')}', line 9: "
+            "The database is away."
+        )
     ]
     assert not is_there(path)
 
@@ -184,17 +197,17 @@ async def test_one_that_can_no_longer_open_the_yard_says_why_and_is_tried_again(
     path.with_name("away").touch()
     os.kill(worker, signal.SIGKILL)
     await running.said(b"worker_died")
-    told = await running.said(b"worker_failed")
+    reported = await running.said(b"worker_failed")
     await running.said(b"worker_died")
     path.with_name("away").unlink()
 
     assert await opened(running) not in {worker, other}
     running.process.send_signal(signal.SIGTERM)
     assert (await running.end())[0] == 0
-    assert b"The database is away" in told
+    assert b"The database is away" in reported
 
 
-async def test_none_is_started_anew_once_the_program_is_told_to_end(program: Any, path: Path) -> None:
+async def test_no_worker_is_restarted_after_sigterm(program: Any, path: Path) -> None:
     running = await program(SOURCE, str(path), "--dying")
     await running.said(b"worker_died")
 
@@ -224,8 +237,8 @@ def test_only_http_has_several() -> None:
 
 
 async def test_a_worker_tells_its_parent_what_became_of_the_yard_and_ends_with_it() -> None:
-    alive, told = os.pipe(), os.pipe()
-    parent = Parent(alive[0], told[1])
+    alive, reported = os.pipe(), os.pipe()
+    parent = Parent(alive[0], reported[1])
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     try:
@@ -239,8 +252,8 @@ async def test_a_worker_tells_its_parent_what_became_of_the_yard_and_ends_with_i
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
 
-    assert (knew, parent.is_informed, os.read(told[0], 100)) == (False, True, b"It is away.\n\n")
-    os.close(told[0])
+    assert (knew, parent.is_informed, os.read(reported[0], 100)) == (False, True, b"It is away.\n\n")
+    os.close(reported[0])
     parent.report_opened()  # nobody is there to hear it
-    os.close(told[1])
+    os.close(reported[1])
     os.close(alive[0])

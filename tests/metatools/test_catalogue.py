@@ -25,19 +25,22 @@ class Watched(NamedTuple):
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     """Read one tool at a time, and note what is made and read."""
     found = Watched([], [])
-    make, add = callyard.search.make_index, Index.add
+    make = callyard.search.make_index
 
     def make_index(settings: SearchSettings | None = None) -> Index:
-        found.indexes.append(make(settings))
-        return found.indexes[-1]
+        index = make(settings)
+        add = index.add
 
-    def take(index: Index, spec: ToolSpec) -> None:
-        found.names.append(spec.name)
-        add(index, spec)
+        def take(spec: ToolSpec) -> None:
+            found.names.append(spec.name)
+            add(spec)
+
+        index.add = take
+        found.indexes.append(index)
+        return index
 
     monkeypatch.setattr(module, "_AT_ONCE", 1)
-    monkeypatch.setattr(callyard.search, "make_index", make_index)
-    monkeypatch.setattr(Index, "add", take)
+    monkeypatch.setattr(module, "make_index", make_index)
     return found
 
 
@@ -74,7 +77,7 @@ async def test_all_who_search_meanwhile_wait_for_the_same_index(watched: Watched
     assert len(watched.indexes) == 1
 
 
-async def test_what_changes_while_the_index_is_made_is_not_lost(watched: Watched) -> None:
+async def test_a_change_while_the_index_is_built_is_not_lost(watched: Watched) -> None:
     provider = FakeProvider("other", some())
     async with Yard(providers=[provider]) as yard:
         search = asyncio.create_task(ask(yard, "search_tools", query="bake bread"))
@@ -125,7 +128,7 @@ async def test_an_index_that_could_not_be_made_is_tried_again(monkeypatch: pytes
             raise StrategyError("Not yet.")
         return make(settings)
 
-    monkeypatch.setattr(callyard.search, "make_index", fail_once)
+    monkeypatch.setattr(module, "make_index", fail_once)
     async with Yard(tools=some(3)) as yard:
         failed = await yard.call("search_tools", {"query": "take note 1"})
         found = await ask(yard, "search_tools", query="take note 1")

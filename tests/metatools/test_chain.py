@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure, made
 
 from callyard import Call, Confirmation, Envelope, Tool, Yard, tool
@@ -30,7 +31,7 @@ async def test_a_step_takes_what_earlier_steps_answered() -> None:
     assert data["results"][0]["id"] == "ticket"
 
 
-async def test_what_came_before_replaces_an_argument_even_if_it_is_nothing() -> None:
+async def test_a_previous_result_replaces_an_argument_even_if_it_is_null() -> None:
     @tool
     async def nothing() -> None:
         """Do nothing."""
@@ -49,7 +50,10 @@ async def test_arguments_are_checked_once_unless_they_take_a_result() -> None:
         return plain.check(text)
 
     noting = Tool(spec=plain.spec, handler=plain.handler, check=check)
-    steps = [{"tool_id": "note", "args": {"text": 1}}, {"tool_id": "note", "args": {"text": {"$from": 0, "path": "/text"}}}]
+    steps = [
+        {"tool_id": "note", "args": {"text": 1}},
+        {"tool_id": "note", "args": {"text": {"$from": 0, "path": "/text"}}},
+    ]
     async with Yard(tools=[noting]) as yard:
         assert (await ask(yard, "run_chain", steps=steps))["final"] == {"text": 1}
 
@@ -66,7 +70,9 @@ async def test_a_tool_that_is_replaced_while_a_chain_runs_checks_for_itself() ->
         return "replaced"
 
     async with Yard(tools=[replace], providers=[provider]) as yard:
-        answer = await yard.call("run_chain", {"steps": [{"tool_id": "replace"}, {"tool_id": "note", "args": {"text": 1}}]})
+        answer = await yard.call(
+            "run_chain", {"steps": [{"tool_id": "replace"}, {"tool_id": "note", "args": {"text": 1}}]}
+        )
 
     assert failure(answer).details["cause_code"] == "invalid_input"
 
@@ -85,7 +91,7 @@ async def test_a_policy_sees_the_steps_as_they_were_given() -> None:
     assert seen == [steps, {"a": 1, "b": 1}, {"previous": 2}]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "given",
     [
         {"steps": []},
@@ -99,17 +105,19 @@ async def test_a_policy_sees_the_steps_as_they_were_given() -> None:
         {},
     ],
 )
-async def test_what_the_schema_forbids_is_refused_as_it_says(given: dict[str, Any]) -> None:
+async def test_steps_that_the_schema_forbids_are_refused_with_its_issues(given: dict[str, Any]) -> None:
     bench = Bench()
     async with Yard(tools=[bench]) as yard:
         error = failure(await yard.call("run_chain", given))
         schema = yard.registry.find("run_chain", yard.profile).spec.input_schema
 
     assert (error.code, bench.ran) == ("invalid_input", [])
-    assert [issue["code"] for issue in error.details["issues"]] == [issue.code for issue in SchemaValidator(schema).issues(given)]
+    assert [issue["code"] for issue in error.details["issues"]] == [
+        issue.code for issue in SchemaValidator(schema).issues(given)
+    ]
 
 
-async def test_what_models_get_wrong_about_steps_is_put_right() -> None:
+async def test_common_mistakes_about_steps_are_corrected() -> None:
     async with Yard(tools=[Bench()]) as yard:
         answer = await yard.call("run_chain", {"steps": json.dumps([ADD]), "final_only": "true"})
 
@@ -119,7 +127,9 @@ async def test_what_models_get_wrong_about_steps_is_put_right() -> None:
 @pytest.mark.parametrize("wrapped", [False, True])
 async def test_a_chain_that_fails_has_run_what_came_before_once_and_says_what_came_of_it(wrapped: bool) -> None:  # noqa: FBT001 - a case
     bench, sink = Bench(), FakeSink()
-    arguments: dict[str, Any] = {"steps": [ADD, {"tool_id": "open_ticket", "args": {"title": "x"}}, {"id": "c", "tool_id": "fail"}, ADD]}
+    arguments: dict[str, Any] = {
+        "steps": [ADD, {"tool_id": "open_ticket", "args": {"title": "x"}}, {"id": "c", "tool_id": "fail"}, ADD]
+    }
     async with Yard(tools=[bench], sinks=[sink]) as yard:
         name, given = ("run_tool", {"tool_id": "run_chain", "args": arguments}) if wrapped else ("run_chain", arguments)
         answer = await yard.call(name, given)
@@ -136,7 +146,7 @@ async def test_a_chain_that_fails_has_run_what_came_before_once_and_says_what_ca
     assert [record.parent_id for record in steps] == [chain.call_id] * 3
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("steps", "field", "code"),
     [
         ([ADD, {"tool_id": "nothing_of_ours"}], "steps.1.tool_id", "tool_not_found"),
@@ -151,14 +161,20 @@ async def test_a_chain_that_fails_has_run_what_came_before_once_and_says_what_ca
         ([ADD, {"tool_id": "add", "args": {"a": {"$from": 5}}}], "steps.1.args.a", "unknown_step"),
         ([ADD, {"tool_id": "add", "args": {"a": {"$from": -1}}}], "steps.1.args.a", "unknown_step"),
         ([ADD, {"tool_id": "add", "args": {"a": {"$from": 0, "path": "x"}}}], "steps.1.args.a", "unknown_path"),
-        ([{"parallel": "p", **ADD}, {"parallel": "p", "tool_id": "add", "args": {"a": {"$from": 0}}}], "steps.1.args.a", "same_group"),
+        (
+            [{"parallel": "p", **ADD}, {"parallel": "p", "tool_id": "add", "args": {"a": {"$from": 0}}}],
+            "steps.1.args.a",
+            "same_group",
+        ),
         ([{"id": "x", **ADD}, {"id": "x", **ADD}], "steps.1.id", "duplicate_id"),
         ([{"tool_id": "echo", "use_previous": True}], "steps.0.use_previous", "no_previous"),
         ([ADD, {"tool_id": "add", "args": {"a": 1}, "use_previous": True}], "steps.1.args.previous", "extra_forbidden"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_every_step_is_checked_before_the_first_one_runs(steps: list[dict[str, Any]], field: str, code: str) -> None:
+async def test_every_step_is_checked_before_the_first_one_runs(
+    steps: list[dict[str, Any]], field: str, code: str
+) -> None:
     bench = Bench()
     async with Yard(tools=[bench]) as yard:
         error = failure(await yard.call("run_chain", {"steps": steps}))
@@ -170,21 +186,30 @@ async def test_every_step_is_checked_before_the_first_one_runs(steps: list[dict[
     assert error.next_actions
 
 
-@pytest.mark.parametrize(
-    "steps", [[], [ADD] * 33, "all of them", [{"args": {}}], [{**ADD, "retries": 3}]], ids=["none", "many", "text", "no tool", "unknown"]
+@every_row(
+    "steps",
+    [[], [ADD] * 33, "all of them", [{"args": {}}], [{**ADD, "retries": 3}]],
+    ids=["none", "many", "text", "no tool", "unknown"],
 )
-async def test_what_is_no_chain_is_refused(steps: Any) -> None:
+async def test_steps_that_are_no_chain_are_refused(steps: Any) -> None:
     async with Yard(tools=[Bench()]) as yard:
         assert failure(await yard.call("run_chain", {"steps": steps})).code == "invalid_input"
 
 
 async def test_a_path_that_a_result_does_not_have_stops_the_chain_before_the_step_runs() -> None:
     bench = Bench()
-    steps = [{"tool_id": "open_ticket", "args": {"title": "x"}}, {"tool_id": "add", "args": {"a": {"$from": 0, "path": "/nope"}}}]
+    steps = [
+        {"tool_id": "open_ticket", "args": {"title": "x"}},
+        {"tool_id": "add", "args": {"a": {"$from": 0, "path": "/nope"}}},
+    ]
     async with Yard(tools=[bench]) as yard:
         error = failure(await yard.call("run_chain", {"steps": steps}))
 
-    assert (error.code, error.details["cause_code"], bench.ran) == ("chain_step_failed", "invalid_input", ["open_ticket"])
+    assert (error.code, error.details["cause_code"], bench.ran) == (
+        "chain_step_failed",
+        "invalid_input",
+        ["open_ticket"],
+    )
     assert error.details["cause"]["details"]["issues"][0]["code"] == "unknown_path"
 
 
@@ -241,8 +266,8 @@ async def test_a_step_does_not_begin_once_the_time_of_the_chain_is_over() -> Non
     assert (error.details["cause_code"], error.blame, error.may_have_run, bench.ran) == ("timeout", "caller", False, [])
 
 
-@pytest.mark.parametrize(("before", "changed"), [(ADD, False), ({"tool_id": "open_ticket", "args": {"title": "x"}}, True)])
-@pytest.mark.parametrize("group", [{}, {"parallel": "g"}])
+@every_row(("before", "changed"), [(ADD, False), ({"tool_id": "open_ticket", "args": {"title": "x"}}, True)])
+@every_row("group", [{}, {"parallel": "g"}])
 async def test_a_chain_that_fails_says_whether_the_steps_before_may_have_changed_anything(
     before: dict[str, Any],
     changed: bool,  # noqa: FBT001 - a case
@@ -319,7 +344,7 @@ async def test_a_long_chain_tells_step_by_step_and_a_quick_one_nothing(wrapped: 
     @tool
     async def wait(call: Call) -> str:
         """Wait a little."""
-        call.funnel.loop.call_later(0.12, go.set)
+        asyncio.get_running_loop().call_later(0.12, go.set)
         await go.wait()
         return "done"
 
@@ -327,42 +352,49 @@ async def test_a_long_chain_tells_step_by_step_and_a_quick_one_nothing(wrapped: 
         for steps in ([ADD, ADD], [ADD, {"tool_id": "wait"}, ADD]):
             assert client.notes == []
             given: dict[str, Any] = {"steps": steps}
-            await (client.call("run_tool", tool_id="run_chain", args=given) if wrapped else client.call("run_chain", **given))
+            await (
+                client.call("run_tool", tool_id="run_chain", args=given)
+                if wrapped
+                else client.call("run_chain", **given)
+            )
 
     assert [(note.done, note.total) for note in client.notes] == [(1, 3), (2, 3), (3, 3)]
 
 
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
-async def test_the_end_of_a_chain_of_many_steps_is_told(era: str) -> None:
+async def test_the_last_progress_of_a_chain_of_many_steps_is_sent(era: str) -> None:
     @tool
     async def wait(call: Call) -> str:
         """Wait a little."""
         go = asyncio.Event()
-        call.funnel.loop.call_later(0.12, go.set)
+        asyncio.get_running_loop().call_later(0.12, go.set)
         await go.wait()
         return "done"
 
     steps = [{"tool_id": "wait"}, *[ADD] * 31]
     hello = {"protocolVersion": era, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": era, "io.modelcontextprotocol/clientCapabilities": {}}
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": era,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
     params: dict[str, Any] = {
         "name": "run_chain",
         "arguments": {"steps": steps},
         "_meta": {"progressToken": "p", **(meta if era > "2026" else {})},
     }
-    told: list[Any] = []
+    received: list[Any] = []
     async with Yard(tools=[Bench(), wait]) as yard, Memory().open(yard) as memory:
         if era < "2026":
             memory.send(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}).encode())
         memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode())
-        while not told or told[-1].get("id") != 1:
-            told.append(json.loads(await memory.received.get()))
+        while not received or received[-1].get("id") != 1:
+            received.append(json.loads(await memory.received.get()))
 
-    notes = [one["params"] for one in told if one.get("method") == "notifications/progress"]
+    notes = [one["params"] for one in received if one.get("method") == "notifications/progress"]
     assert (notes[0]["progress"], notes[-1]["progress"], notes[-1]["total"]) == (0, 32, 32)
 
 
-async def test_what_was_put_right_in_a_step_is_noted_with_it() -> None:
+async def test_corrections_of_a_step_are_noted_with_it() -> None:
     steps = [{"tool_id": "add", "args": {"args": {"a": 1}}}, {"tool_id": "add", "args": {"a": "2"}}]
     async with Yard(tools=[Bench()]) as yard:
         data = await ask(yard, "run_chain", steps=steps)

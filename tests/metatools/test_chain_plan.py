@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure, made
 
 from callyard import Call, Envelope, Limits, Yard, tool
@@ -20,7 +20,7 @@ def by_chain(*steps: dict[str, Any]) -> dict[str, Any]:
     return {"tool_id": "run_chain", "args": {"steps": list(steps)}}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("step", "field", "code"),
     [
         (by_run_tool("add", {"a": "x"}), "steps.1.args.args.a", "int_type"),
@@ -34,10 +34,16 @@ def by_chain(*steps: dict[str, Any]) -> dict[str, Any]:
         (by_chain(by_run_tool("add", {})), "steps.1.args.steps.0.args.args.a", "missing"),
         (by_run_tool("run_chain", {"steps": [{"tool_id": "add"}]}), "steps.1.args.args.steps.0.args.a", "missing"),
         (by_run_tool("add", {"a": {"$ref": "r_77"}}), "steps.1.args.args.a", "unknown_handle"),
-        (by_chain({"tool_id": "add", "args": {"a": {"$ref": "r_77"}}}), "steps.1.args.steps.0.args.a", "unknown_handle"),
+        (
+            by_chain({"tool_id": "add", "args": {"a": {"$ref": "r_77"}}}),
+            "steps.1.args.steps.0.args.a",
+            "unknown_handle",
+        ),
     ],
 )
-async def test_arguments_that_a_step_passes_on_are_checked_before_the_first_step_runs(step: dict[str, Any], field: str, code: str) -> None:
+async def test_arguments_that_a_step_passes_on_are_checked_before_the_first_step_runs(
+    step: dict[str, Any], field: str, code: str
+) -> None:
     bench = Bench()
     async with Yard(tools=[bench]) as yard:
         error = failure(await yard.call("run_chain", {"steps": [WIPE, step]}))
@@ -46,7 +52,7 @@ async def test_arguments_that_a_step_passes_on_are_checked_before_the_first_step
     assert [(issue["field"], issue["code"]) for issue in error.details["issues"]] == [(field, code)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "step",
     [
         by_run_tool("add", {"a": "1"}),
@@ -60,12 +66,18 @@ async def test_arguments_that_a_step_passes_on_are_checked_before_the_first_step
         {"tool_id": "run_chain", "args": {"steps": {"$from": 3}}},
     ],
 )
-async def test_what_would_go_well_is_not_refused_beforehand(step: dict[str, Any]) -> None:
-    given = [{"tool_id": "give", "args": {"x": value}} for value in (1, {"a": 1}, "add", [{"tool_id": "add", "args": {"a": 1}}])]
+async def test_a_chain_that_would_succeed_is_not_refused_beforehand(step: dict[str, Any]) -> None:
+    given = [
+        {"tool_id": "give", "args": {"x": value}}
+        for value in (1, {"a": 1}, "add", [{"tool_id": "add", "args": {"a": 1}}])
+    ]
     async with Yard(tools=[Bench(), give]) as yard:
         data = await ask(yard, "run_chain", steps=[*given, step])
 
-    assert data["final"] in (2, {"results": [{"step": 0, "tool_id": "add", "data": 2}], "final": 2}) or data["final"]["final"] == 2
+    assert (
+        data["final"] in (2, {"results": [{"step": 0, "tool_id": "add", "data": 2}], "final": 2})
+        or data["final"]["final"] == 2
+    )
 
 
 async def test_metatools_in_metatools_are_looked_into_only_so_deep() -> None:
@@ -94,7 +106,9 @@ async def test_results_that_are_too_large_for_a_step_inside_are_refused_beforeha
 
 
 async def test_the_refusal_of_a_chain_is_bounded_and_counts_what_it_leaves_out() -> None:
-    choices = {name: {"enum": [f"choice {number} of many" for number in range(120)]} for name in ("one", "two", "three")}
+    choices = {
+        name: {"enum": [f"choice {number} of many" for number in range(120)]} for name in ("one", "two", "three")
+    }
     wrong = {"tool_id": "choose", "args": dict.fromkeys(choices, "none")}
     async with Yard(tools=[made("choose", properties=choices)]) as yard:
         error = failure(await yard.call("run_chain", {"steps": [wrong] * 32}))
@@ -104,7 +118,7 @@ async def test_the_refusal_of_a_chain_is_bounded_and_counts_what_it_leaves_out()
     assert len(Envelope(False, None, error).to_json()) < 25_000  # noqa: FBT003 - the field of a struct
 
 
-async def test_one_more_thing_that_is_wrong_is_told_as_one() -> None:
+async def test_one_more_issue_is_written_in_the_singular() -> None:
     async with Yard(tools=[Bench()]) as yard:
         error = failure(await yard.call("run_chain", {"steps": [{"tool_id": "add"}, {"tool_id": "add"}]}))
 
@@ -135,7 +149,7 @@ async def test_a_dry_run_says_that_a_step_waits_for_the_one_before() -> None:
     assert [step.get("waits_for") for step in plan] == [None, [0], [0], [2]]
 
 
-async def test_a_step_that_waits_for_a_person_is_told_even_if_its_neighbour_fails() -> None:
+async def test_a_step_that_waits_for_a_person_is_answered_even_if_its_neighbour_fails() -> None:
     async def decide(call: Call) -> Envelope | None:
         return Envelope.ok({"status": "approval_required", "approval_id": "a1"}) if call.name == "wipe" else None
 
@@ -143,7 +157,9 @@ async def test_a_step_that_waits_for_a_person_is_told_even_if_its_neighbour_fail
     async with Yard(tools=[Bench()], policies=[decide]) as yard:
         error = failure(await yard.call("run_chain", {"steps": steps}))
 
-    assert error.details["pending"] == [{"step_index": 0, "pending": {"status": "approval_required", "approval_id": "a1"}}]
+    assert error.details["pending"] == [
+        {"step_index": 0, "pending": {"status": "approval_required", "approval_id": "a1"}}
+    ]
 
 
 @tool(operation="query")

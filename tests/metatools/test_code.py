@@ -16,8 +16,7 @@ from callyard.dispatch.outcome import Record
 from callyard.dispatch.progress import Progress
 from callyard.model.envelope import Envelope
 from callyard.model.profile import Profile, Toolset
-from callyard.runtimes.runtime import RunLimits
-from callyard.runtimes.settings import RuntimeSettings
+from callyard.runtimes.runtime import RunLimits, RuntimeSettings
 
 SANDBOX = RuntimeSettings(enabled=True, backend="bubblewrap")
 
@@ -135,7 +134,10 @@ async def test_a_profile_hides_tools_from_programs() -> None:
 
 
 async def test_a_failure_of_a_tool_is_raised_with_all_its_facts() -> None:
-    code = "try:\n    await tools.shop.fail()\nexcept ToolError as e:\n    result = [e.code, e.message, e.retryable, e.details]"
+    code = (
+        "try:\n    await tools.shop.fail()\n"
+        "except ToolError as e:\n    result = [e.code, e.message, e.retryable, e.details]"
+    )
     async with yard_of() as yard:
         answer = await run(yard, code)
     assert answer.data["value"] == ["rate_limited", "Not now.", True, {"retry_after_ms": 7}]
@@ -151,7 +153,11 @@ async def test_a_failure_of_a_tool_is_raised_with_all_its_facts() -> None:
         ({"code": "#" * 1_000_000}, "too_large", {}),
         ({"code": "1", "session_id": "a b"}, "invalid_input", {}),
         ({"code": "x =\n"}, "code_error", {"line": 1, "type": "SyntaxError"}),
-        ({"code": "x = 1\n1 / 0"}, "code_error", {"line": 2, "column": 1, "source": "1 / 0", "type": "ZeroDivisionError"}),
+        (
+            {"code": "x = 1\n1 / 0"},
+            "code_error",
+            {"line": 2, "column": 1, "source": "1 / 0", "type": "ZeroDivisionError"},
+        ),
         ({"code": "{1}"}, "code_error", {}),
         ({"code": "tools.shop.add(a=1)"}, "code_error", {}),
         ({"code": "x = tools.shop.add(a=1)\nx + 1"}, "code_error", {"line": 2}),
@@ -162,7 +168,11 @@ async def test_a_failure_of_a_tool_is_raised_with_all_its_facts() -> None:
         ({"code": "import asyncio\nasync def main(): pass\nasyncio.run(main())"}, "code_error", {"line": 3}),
         ({"code": "while True: pass", "timeout_ms": 300}, "limit_exceeded", {"limit": "timeout_ms", "bound": 300}),
         ({"code": "await tools.shop.slow()", "timeout_ms": 300}, "limit_exceeded", {"limit": "timeout_ms"}),
-        ({"code": "for n in range(9): await tools.shop.add(a=n)", "max_tool_calls": 3}, "limit_exceeded", {"limit": "max_tool_calls"}),
+        (
+            {"code": "for n in range(9): await tools.shop.add(a=n)", "max_tool_calls": 3},
+            "limit_exceeded",
+            {"limit": "max_tool_calls"},
+        ),
         ({"code": "x = []\nwhile True: x.append('y' * 10**6)"}, "limit_exceeded", {"limit": "memory"}),
         ({"code": "'x' * 3_000_000"}, "limit_exceeded", {"limit": "value"}),
         ({"code": "import os\nos._exit(1)"}, "code_error", {}),
@@ -170,7 +180,9 @@ async def test_a_failure_of_a_tool_is_raised_with_all_its_facts() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_each_mistake_has_its_code_and_a_hint(arguments: dict[str, Any], code: str, details: dict[str, Any]) -> None:
+async def test_each_mistake_has_its_code_and_a_hint(
+    arguments: dict[str, Any], code: str, details: dict[str, Any]
+) -> None:
     async with yard_of() as yard:
         answer = await yard.call("execute_code", arguments)
     assert answer.error is not None
@@ -216,7 +228,9 @@ async def test_a_program_with_a_forgotten_call_still_tells_its_value_and_what_ra
 
 
 async def test_a_call_that_is_cancelled_before_it_begins_is_not_forgotten() -> None:
-    code = "import asyncio\ntask = asyncio.create_task(tools.shop.add(a=1))\ntask.cancel()\nawait asyncio.wait([task])\n7"
+    code = (
+        "import asyncio\ntask = asyncio.create_task(tools.shop.add(a=1))\ntask.cancel()\nawait asyncio.wait([task])\n7"
+    )
     async with yard_of() as yard:
         answer = await run(yard, code)
     assert answer.data["value"] == 7, answer.error
@@ -241,7 +255,9 @@ async def test_programs_of_a_session_of_one_caller_share_variables_until_it_ends
         await run(yard, "x = 20", session_id="mine")
         kept = await run(yard, "x + 1", session_id="mine")
         stranger = await yard.call("execute_code", {"code": "x", "session_id": "mine"}, caller=Caller(identity="other"))
-        own = await yard.call("execute_code", {"code": "x = 3\nx", "session_id": "mine"}, caller=Caller(identity="other"))
+        own = await yard.call(
+            "execute_code", {"code": "x = 3\nx", "session_id": "mine"}, caller=Caller(identity="other")
+        )
         by_id = await run(yard, "x + 2", session_id=kept.meta.session_id)
         await yard.sessions.end(kept.meta.session_id or "")
         ended = await run(yard, "x", session_id="mine")
@@ -262,7 +278,9 @@ async def test_a_session_that_lost_its_guest_says_so() -> None:
     assert answer.error.details["session_lost"] is True
 
 
-@pytest.mark.parametrize("code", ["call_tool('add')\n2", "x = 'a' * 10**9", "1 / 0"], ids=["unawaited", "memory", "exception"])
+@pytest.mark.parametrize(
+    "code", ["call_tool('add')\n2", "x = 'a' * 10**9", "1 / 0"], ids=["unawaited", "memory", "exception"]
+)
 async def test_a_session_that_keeps_its_variables_is_not_called_lost(code: str) -> None:
     async with yard_of() as yard:
         await run(yard, "kept = 41", session_id="mine")
@@ -294,7 +312,7 @@ async def test_a_caller_has_eight_sessions_and_one_more_ends_the_longest_idle_on
     assert stranger.data["value"] == 5
 
 
-async def test_a_caller_whose_sessions_are_all_in_use_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_whose_sessions_are_all_in_use_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callyard.metatools.code._SESSIONS_EACH", 1)
     started, release = asyncio.Event(), asyncio.Event()
 
@@ -369,7 +387,7 @@ async def test_cancelling_the_call_cancels_its_inner_calls() -> None:
 
 
 async def test_the_clock_of_a_program_stands_still_while_a_person_is_asked() -> None:
-    async def ask(_asks: Any, _first: bool) -> dict[str, Any]:  # noqa: FBT001 - the signature of a channel
+    async def ask(_asks: Any, _first: object) -> dict[str, Any]:
         await asyncio.sleep(1.5)
         return {"answer": {"action": "accept", "content": {"ok": True}}}
 
@@ -381,7 +399,9 @@ async def test_the_clock_of_a_program_stands_still_while_a_person_is_asked() -> 
     async with yard_of(confirm) as yard:
         channel = Channel(ask=ask, capabilities=frozenset({"elicitation"}))
         await run(yard, "1")  # the runtime is selected before the clock matters
-        answer = await yard.call("execute_code", {"code": "await tools.shop.confirm()", "timeout_ms": 1000}, channel=channel)
+        answer = await yard.call(
+            "execute_code", {"code": "await tools.shop.confirm()", "timeout_ms": 1000}, channel=channel
+        )
     assert answer.success, answer.error
     assert answer.data["value"] is True
     assert answer.data["duration_ms"] < 1000
@@ -416,7 +436,9 @@ async def test_a_hundred_programs_at_once_take_turns() -> None:
         running -= 1
 
     async with yard_of(enter) as yard:
-        answers = await asyncio.gather(*(run(yard, f"await tools.shop.enter()\n{n}", timeout_ms=20_000) for n in range(100)))
+        answers = await asyncio.gather(
+            *(run(yard, f"await tools.shop.enter()\n{n}", timeout_ms=20_000) for n in range(100))
+        )
     assert [answer.data["value"] for answer in answers] == list(range(100))
     assert most <= SANDBOX.concurrency
 
@@ -517,7 +539,9 @@ async def test_cancelling_a_chain_kills_the_guest_of_its_program_and_its_calls()
         await begun.wait()
         programs = guests() - before
         assert programs
-        yard.dispatcher.cancel(next(call.id for call in yard.dispatcher.in_flight.values() if call.spec.name == "run_chain"))
+        yard.dispatcher.cancel(
+            next(call.id for call in yard.dispatcher.in_flight.values() if call.spec.name == "run_chain")
+        )
         answer = await task
         async with asyncio.timeout(10):
             while programs & guests():  # noqa: ASYNC110 - the system tells of no process that is no child of ours
@@ -536,11 +560,16 @@ def guests() -> set[int]:
 async def test_a_program_can_be_a_step_of_a_chain() -> None:
     steps = [
         {"tool_id": "add", "args": {"a": 1}},
-        {"tool_id": "execute_code", "args": {"code": "(await tools.shop.add(a=inputs['n'])) * 10", "inputs": {"n": {"$from": 0}}}},
+        {
+            "tool_id": "execute_code",
+            "args": {"code": "(await tools.shop.add(a=inputs['n'])) * 10", "inputs": {"n": {"$from": 0}}},
+        },
     ]
     async with yard_of() as yard:
         answer = await yard.call("run_chain", {"steps": steps})
-        wrong = await yard.call("run_chain", {"steps": [*steps, {"tool_id": "execute_code", "args": {"code": "1 / 0"}}]})
+        wrong = await yard.call(
+            "run_chain", {"steps": [*steps, {"tool_id": "execute_code", "args": {"code": "1 / 0"}}]}
+        )
     assert answer.success, answer.error
     assert answer.data["results"][1]["data"]["value"] == 50
     assert wrong.error is not None
@@ -556,7 +585,8 @@ async def test_a_tool_that_always_is_a_job_is_one_in_a_program_too() -> None:
     wait = "(await call_tool('wait_job', {'job_id': job['job_id']}))['result']['data']"
     async with yard_of(export) as yard:
         answers = [
-            await run(yard, f"job = await {call}\n[job['status'], {wait}]") for call in ("tools.shop.export()", "call_tool('export_all')")
+            await run(yard, f"job = await {call}\n[job['status'], {wait}]")
+            for call in ("tools.shop.export()", "call_tool('export_all')")
         ]
     assert [answer.data["value"] for answer in answers] == [["working", "exported"]] * 2
 

@@ -1,18 +1,25 @@
 from typing import Any
 
 import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure
 
 from callyard import Call, Caller, Channel, Confirmation, Example, Limits, Yard, tool
 
 
-@tool(operation="destroy", examples=[Example({"n": number}) for number in range(5)], reasons=("gone",), timeout=7, tags=("risky",))
+@tool(
+    operation="destroy",
+    examples=[Example({"n": number}) for number in range(5)],
+    reasons=("gone",),
+    timeout=7,
+    tags=("risky",),
+)
 async def drop(n: int) -> str:
     """Drop it."""
     return str(n)
 
 
-async def test_a_tool_is_told_of_as_far_as_is_asked_for() -> None:
+async def test_a_tool_is_described_in_the_detail_that_is_asked_for() -> None:
     async with Yard("depot", tools=[drop]) as yard:
         summary = await ask(yard, "describe_tool", tool_id="drop", detail_level="summary")
         schema = await ask(yard, "describe_tool", tool_id="drop")
@@ -22,12 +29,16 @@ async def test_a_tool_is_told_of_as_far_as_is_asked_for() -> None:
     assert set(summary) == {"tool_id", "signature", "description", "operation", "namespace"}
     assert set(schema) - set(summary) == {"input_schema", "output_schema"}
     assert set(full) - set(schema) == {"tags", "notes", "codes", "reasons", "annotations", "examples"}
-    assert (full["reasons"]["gone"]["code"], list(full["codes"]), len(full["examples"])) == ("state_error", ["state_error"], 5)
+    assert (full["reasons"]["gone"]["code"], list(full["codes"]), len(full["examples"])) == (
+        "state_error",
+        ["state_error"],
+        5,
+    )
     assert [example["arguments"] for example in few["examples"]] == [{"n": 0}, {"n": 1}]
     assert any("7 seconds" in note for note in full["notes"])
 
 
-async def test_what_matters_about_a_tool_is_noted() -> None:
+async def test_notes_about_a_tool_are_in_its_description() -> None:
     @tool(
         session="optional",
         deprecated="Use another.",
@@ -47,8 +58,8 @@ async def test_what_matters_about_a_tool_is_noted() -> None:
     assert any("taken for a command" in note for note in full["notes"])
 
 
-@pytest.mark.parametrize("name", ["describe_tool", "get_tool_schema", "list_tool_examples"])
-@pytest.mark.parametrize(
+@every_row("name", ["describe_tool", "get_tool_schema", "list_tool_examples"])
+@every_row(
     ("arguments", "code"),
     [
         ({}, "invalid_input"),
@@ -61,7 +72,7 @@ async def test_what_matters_about_a_tool_is_noted() -> None:
     ],
     ids=str,
 )
-async def test_what_cannot_be_described_is_refused(name: str, arguments: dict[str, Any], code: str) -> None:
+async def test_a_tool_that_cannot_be_described_is_refused(name: str, arguments: dict[str, Any], code: str) -> None:
     async with Yard(tools=[drop]) as yard:
         error = failure(await yard.call(name, arguments))
 
@@ -136,7 +147,9 @@ async def test_a_learnt_shape_never_costs_the_schemas(more: int, *, shown: bool)
         unlearnt = (await yard.call("describe_tool", {"tool_id": "look"})).to_json()
         for _ in range(3):
             await yard.call("look")
-        told = await yard.call("describe_tool", {"tool_id": "look"}, channel=Channel(result_characters=len(unlearnt) + more))
+        described = await yard.call(
+            "describe_tool", {"tool_id": "look"}, channel=Channel(result_characters=len(unlearnt) + more)
+        )
         inner = {"tool_id": "describe_tool", "args": {"tool_id": "look"}}
         within = await yard.call("run_tool", inner, channel=Channel(result_characters=len(unlearnt) + more))
     async with Yard(tools=[look], limits=Limits(result_characters=len(unlearnt) + more)) as yard:
@@ -144,12 +157,12 @@ async def test_a_learnt_shape_never_costs_the_schemas(more: int, *, shown: bool)
             await yard.call("look")
         limited = await yard.call("describe_tool", {"tool_id": "look"})
 
-    for answer in (told, within, limited):
+    for answer in (described, within, limited):
         assert answer.data["input_schema"]
         assert ("learnt_output" in answer.data) is shown
 
 
-async def test_what_only_one_caller_was_answered_is_described_to_nobody_else() -> None:
+async def test_names_that_only_one_caller_received_are_described_to_no_other() -> None:
     @tool(operation="query")
     async def balances() -> Any:
         """Tell the balances."""
@@ -184,13 +197,13 @@ async def test_a_mistyped_name_leads_to_its_description_and_not_to_a_call(name: 
 
 async def test_metatools_tell_the_codes_that_they_answer_with() -> None:
     async with Yard() as yard:
-        told = {
+        described = {
             name: list((await ask(yard, "describe_tool", tool_id=name, detail_level="full"))["codes"])
             for name in ("read_result", "run_tool", "describe_toolset", "search_tools")
         }
         reading = await ask(yard, "describe_tool", tool_id="read_result", detail_level="full")
 
-    assert told == {
+    assert described == {
         "read_result": ["not_found", "too_large"],
         "run_tool": ["not_supported"],
         "describe_toolset": ["not_found"],

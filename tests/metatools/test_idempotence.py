@@ -9,7 +9,9 @@ from ticket_tools import Bench, ask, failure
 from callyard import Call, Envelope, ToolError, Yard, tool
 from callyard.dispatch.call import Handler
 
-CHAIN: dict[str, Any] = {"steps": [{"tool_id": "wipe"}, {"tool_id": "open_ticket", "args": {"title": "x"}}, {"tool_id": "fail"}]}
+CHAIN: dict[str, Any] = {
+    "steps": [{"tool_id": "wipe"}, {"tool_id": "open_ticket", "args": {"title": "x"}}, {"tool_id": "fail"}]
+}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "alone": ("run_chain", CHAIN),
     "by run_tool": ("run_tool", {"tool_id": "run_chain", "args": CHAIN}),
@@ -61,7 +63,7 @@ async def test_a_chain_that_went_well_tells_the_same_to_whoever_runs_it_again() 
 
 
 @pytest.mark.parametrize("name", ["run_chain", "run_tool"])
-async def test_what_was_interrupted_on_its_way_is_not_begun_again(name: str) -> None:
+async def test_an_interrupted_call_is_not_started_again(name: str) -> None:
     begun: list[str] = []
     running = asyncio.Event()
 

@@ -1,10 +1,12 @@
 """Calls inside metatools: what they refer to, what can be told of them beforehand, and what a policy says of them."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure, made
 
 from callyard import Call, Caller, Confirmation, Envelope, Limits, Profile, Text, ToolError, Toolset, Yard, tool
@@ -90,10 +92,19 @@ def run_by_a_name_that_comes_later(args: dict[str, Any]) -> tuple[str, dict[str,
 
 Way = Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]
 STRAIGHT = [plainly, by_run_tool, by_chain]
-ODD = [as_text, one_object_too_deep, beside_the_name, run_twice, steps_as_text, step_as_text, run_in_a_chain, chain_in_a_chain]
+ODD = [
+    as_text,
+    one_object_too_deep,
+    beside_the_name,
+    run_twice,
+    steps_as_text,
+    step_as_text,
+    run_in_a_chain,
+    chain_in_a_chain,
+]
 
 
-@pytest.mark.parametrize("way", [*STRAIGHT, *ODD, run_by_a_name_that_comes_later])
+@every_row("way", [*STRAIGHT, *ODD, run_by_a_name_that_comes_later])
 async def test_a_handle_is_filled_in_wherever_the_arguments_of_a_tool_are(way: Way) -> None:
     taking = Taking()
     async with Yard(tools=[store, taking]) as yard:
@@ -104,9 +115,9 @@ async def test_a_handle_is_filled_in_wherever_the_arguments_of_a_tool_are(way: W
     assert taking.seen[-1] == "there"
 
 
-@pytest.mark.parametrize("way", STRAIGHT)
-@pytest.mark.parametrize(("path", "value"), [("/filter", FILTER), ("/handle", {"$ref": "r_1"})])
-async def test_what_a_handle_names_is_data_whatever_it_looks_like(way: Way, path: str, value: object) -> None:
+@every_row("way", STRAIGHT)
+@every_row(("path", "value"), [("/filter", FILTER), ("/handle", {"$ref": "r_1"})])
+async def test_the_value_of_a_handle_is_always_data(way: Way, path: str, value: object) -> None:
     taking = Taking()
     async with Yard(tools=[store, taking]) as yard:
         await ask(yard, "store")
@@ -128,7 +139,7 @@ async def test_where_the_schema_of_the_tool_that_is_run_has_such_a_property_noth
 
 
 @pytest.mark.parametrize("way", STRAIGHT)
-async def test_what_a_handle_names_does_not_count_as_arguments(way: Way) -> None:
+async def test_the_value_of_a_handle_does_not_count_as_arguments(way: Way) -> None:
     taking = Taking()
     async with Yard(tools=[store, taking], limits=Limits(argument_bytes=1000)) as yard:
         await ask(yard, "store")
@@ -138,7 +149,7 @@ async def test_what_a_handle_names_does_not_count_as_arguments(way: Way) -> None
     assert [len(text) for text in taking.seen] == [60_000]
 
 
-async def test_what_a_step_answered_does_not_count_as_arguments() -> None:
+async def test_the_result_of_a_step_does_not_count_as_arguments() -> None:
     taking = Taking()
     async with Yard(tools=[store, taking], limits=Limits(argument_bytes=1000)) as yard:
         steps = [{"tool_id": "store"}, {"tool_id": "take", "args": {"x": {"$from": 0, "path": "/text"}}}]
@@ -147,7 +158,7 @@ async def test_what_a_step_answered_does_not_count_as_arguments() -> None:
     assert [len(text) for text in taking.seen] == [60_000]
 
 
-async def test_what_a_step_answered_is_no_handle_even_for_a_tool_that_runs_others() -> None:
+async def test_the_result_of_a_step_is_no_handle_even_for_a_tool_that_runs_others() -> None:
     taking = Taking()
     async with Yard(tools=[store, give, taking]) as yard:
         await ask(yard, "store")
@@ -159,7 +170,10 @@ async def test_what_a_step_answered_is_no_handle_even_for_a_tool_that_runs_other
 
 @pytest.mark.parametrize("wrapped", [False, True])
 async def test_the_steps_of_a_chain_in_a_chain_refer_to_each_other(wrapped: bool) -> None:  # noqa: FBT001 - a case
-    inner = {"tool_id": "run_chain", "args": {"steps": [{"tool_id": "add", "args": {"a": 100}}, {"tool_id": "add", "args": {"a": FILTER}}]}}
+    inner = {
+        "tool_id": "run_chain",
+        "args": {"steps": [{"tool_id": "add", "args": {"a": 100}}, {"tool_id": "add", "args": {"a": FILTER}}]},
+    }
     step = {"tool_id": "run_tool", "args": inner} if wrapped else inner
     async with Yard(tools=[Bench()]) as yard:
         data = await ask(yard, "run_chain", steps=[ADD, step], final_only=True)
@@ -167,12 +181,16 @@ async def test_the_steps_of_a_chain_in_a_chain_refer_to_each_other(wrapped: bool
     assert data["final"]["final"] == 102
 
 
-async def test_a_handle_that_is_none_is_told_before_the_first_step_runs() -> None:
+async def test_an_invalid_handle_is_refused_before_the_first_step_runs() -> None:
     bench = Bench()
     async with Yard(tools=[bench, Taking()]) as yard:
-        error = failure(await yard.call("run_chain", {"steps": [ADD, {"tool_id": "take", "args": {"x": {"$ref": "r_9"}}}]}))
+        error = failure(
+            await yard.call("run_chain", {"steps": [ADD, {"tool_id": "take", "args": {"x": {"$ref": "r_9"}}}]})
+        )
 
-    assert [(issue["field"], issue["code"]) for issue in error.details["issues"]] == [("steps.1.args.x", "unknown_handle")]
+    assert [(issue["field"], issue["code"]) for issue in error.details["issues"]] == [
+        ("steps.1.args.x", "unknown_handle")
+    ]
     assert bench.ran == []
 
 
@@ -190,7 +208,7 @@ async def hold(call: Call) -> Envelope | None:
     return Envelope.ok({"status": "approval_required", "approval_id": "a_1"}) if call.spec.name == "wipe" else None
 
 
-@pytest.mark.parametrize(
+@every_row(
     "step",
     [
         {"tool_id": "wipe"},
@@ -240,7 +258,12 @@ async def test_a_dry_run_looks_into_steps_that_run_other_tools() -> None:
         raise AssertionError
 
     inner = {"tool_id": "risky"}
-    steps = [inner, {"tool_id": "run_tool", "args": inner}, {"tool_id": "run_chain", "args": {"steps": [ADD, inner]}}, ADD]
+    steps = [
+        inner,
+        {"tool_id": "run_tool", "args": inner},
+        {"tool_id": "run_chain", "args": {"steps": [ADD, inner]}},
+        ADD,
+    ]
     async with Yard(tools=[Bench(), risky]) as yard:
         plan = (await ask(yard, "run_chain", steps=steps, dry_run=True))["plan"]
 
@@ -251,7 +274,10 @@ async def test_a_dry_run_looks_into_steps_that_run_other_tools() -> None:
     ("step", "field"),
     [
         ({"tool_id": "run_tool", "args": {"tool_id": "nothing_of_ours"}}, "steps.1.args.tool_id"),
-        ({"tool_id": "run_chain", "args": {"steps": [ADD, {"tool_id": "nothing_of_ours"}]}}, "steps.1.args.steps.1.tool_id"),
+        (
+            {"tool_id": "run_chain", "args": {"steps": [ADD, {"tool_id": "nothing_of_ours"}]}},
+            "steps.1.args.steps.1.tool_id",
+        ),
     ],
 )
 async def test_a_tool_that_a_step_would_run_is_looked_for_beforehand(step: dict[str, Any], field: str) -> None:
@@ -263,7 +289,7 @@ async def test_a_tool_that_a_step_would_run_is_looked_for_beforehand(step: dict[
     assert bench.ran == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("args", "fields"),
     [
         ({"a": FILTER, "b": "not a number"}, ["steps.1.args.b"]),
@@ -272,7 +298,9 @@ async def test_a_tool_that_a_step_would_run_is_looked_for_beforehand(step: dict[
         ({"a": "no", "b": FILTER}, ["steps.1.args.a"]),
     ],
 )
-async def test_what_stands_beside_a_reference_is_checked_before_the_first_step_runs(args: dict[str, Any], fields: list[str]) -> None:
+async def test_arguments_beside_a_reference_are_checked_before_the_first_step_runs(
+    args: dict[str, Any], fields: list[str]
+) -> None:
     bench = Bench()
     async with Yard(tools=[bench]) as yard:
         answer = await yard.call("run_chain", {"steps": [ADD, {"tool_id": "add", "args": args}]})
@@ -294,11 +322,11 @@ async def test_blocks_and_warnings_of_steps_are_passed_on() -> None:
     assert "deprecated" in answer.data["results"][0]["warnings"][0]
 
 
-async def test_who_gave_too_little_time_is_told_so() -> None:
+async def test_a_timeout_that_the_caller_set_too_short_says_so() -> None:
     @tool(operation="query")
     async def hang(call: Call) -> None:
         """Hang."""
-        await call.funnel.loop.create_future()
+        await asyncio.get_running_loop().create_future()
 
     async with Yard(tools=[hang], sinks=[FakeSink()]) as yard:
         error = failure(await yard.call("run_chain", {"steps": [{"tool_id": "hang"}], "timeout_s": 0.0123456}))
@@ -307,7 +335,7 @@ async def test_who_gave_too_little_time_is_told_so() -> None:
     assert len(error.message) < 70
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("steps", "said"),
     [
         ([{"tool_id": "fail"}], ""),
@@ -326,7 +354,12 @@ async def test_the_hint_names_the_steps_that_have_run(steps: list[dict[str, Any]
 
 async def test_a_path_of_null_is_none() -> None:
     async with Yard(tools=[Bench()]) as yard:
-        data = await ask(yard, "run_chain", steps=[ADD, {"tool_id": "add", "args": {"a": {"$from": 0, "path": None}}}], final_only=True)
+        data = await ask(
+            yard,
+            "run_chain",
+            steps=[ADD, {"tool_id": "add", "args": {"a": {"$from": 0, "path": None}}}],
+            final_only=True,
+        )
 
     assert data == {"final": 3}
 
@@ -351,7 +384,7 @@ async def test_a_result_that_is_too_large_to_be_kept_at_all_does_not_hide_the_ot
     assert answer.data["final"]["status"] == "too_large"
 
 
-async def test_what_failed_is_told_even_if_what_came_of_it_cannot_be_kept() -> None:
+async def test_a_failure_is_answered_even_if_its_partial_result_cannot_be_stored() -> None:
     @tool(operation="query")
     async def half() -> None:
         """Fail with a large part of a result."""
@@ -363,7 +396,7 @@ async def test_what_failed_is_told_even_if_what_came_of_it_cannot_be_kept() -> N
     assert (failure(answer).code, answer.data["status"]) == ("state_error", "too_large")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "steps",
     [
         [{"id": "x" * 5000, **ADD}, {"id": "x" * 5000, **ADD}],
@@ -373,15 +406,17 @@ async def test_what_failed_is_told_even_if_what_came_of_it_cannot_be_kept() -> N
         [{"id": "x" * 5000, "tool_id": "fail"}],
     ],
 )
-async def test_what_somebody_made_up_is_not_repeated_at_length(steps: list[dict[str, Any]]) -> None:
+async def test_a_long_invented_name_is_not_repeated_in_full(steps: list[dict[str, Any]]) -> None:
     async with Yard(tools=[Bench()]) as yard:
         error = failure(await yard.call("run_chain", {"steps": steps}))
 
     assert len(error.message) + len(error.hint) + sum(map(len, error.next_actions)) < 1000
 
 
-@pytest.mark.parametrize(("tool_id", "action"), [("nothing_of_ours", "search_tools(query=…)"), ("ad", "describe_tool(tool_id='add')")])
-async def test_what_to_do_next_names_tools_that_are_there(tool_id: str, action: str) -> None:
+@pytest.mark.parametrize(
+    ("tool_id", "action"), [("nothing_of_ours", "search_tools(query=…)"), ("ad", "describe_tool(tool_id='add')")]
+)
+async def test_next_actions_name_tools_that_exist(tool_id: str, action: str) -> None:
     given = {"steps": [{"tool_id": tool_id}]}
     async with Yard(tools=[Bench()]) as yard:
         assert failure(await yard.call("run_chain", given)).next_actions == (action,)
@@ -389,4 +424,6 @@ async def test_what_to_do_next_names_tools_that_are_there(tool_id: str, action: 
         assert failure(await yard.call("run_chain", given)).next_actions == ("run_chain(steps=…)",)
     denied = Profile(name="denied", toolsets=(Toolset(name="most", deny=("search_tools", "describe_tool")),))
     async with Yard(tools=[Bench()]) as yard:
-        assert failure(await yard.call("run_chain", given, caller=Caller(profile=denied))).next_actions == ("run_chain(steps=…)",)
+        assert failure(await yard.call("run_chain", given, caller=Caller(profile=denied))).next_actions == (
+            "run_chain(steps=…)",
+        )

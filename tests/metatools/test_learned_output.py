@@ -7,7 +7,7 @@ import pytest
 from ticket_tools import made
 
 from callyard import Caller
-from callyard.metatools import learned_output, tool_results
+from callyard.metatools import learned_output
 from callyard.metatools.learned_output import LearnedOutputs
 from callyard.model.envelope import encode
 from callyard.state.memory import MemoryStore
@@ -24,8 +24,8 @@ def learned(*results: Any) -> Any:
 
 
 def seen(outputs: LearnedOutputs, caller: Caller) -> Any:
-    told = outputs.of(made("t").spec, caller)
-    return None if told is None else told["schema"]
+    shown = outputs.of(made("t").spec, caller)
+    return None if shown is None else shown["schema"]
 
 
 def test_maps_are_collapsed_so_that_no_key_of_data_shows() -> None:
@@ -64,11 +64,13 @@ def test_a_type_counts_once_for_each_result() -> None:
 
 def test_a_field_is_required_if_every_object_has_it_whatever_else_there_is() -> None:
     assert learned(*[{"a": 1}] * 3, "none", None)["required"] == ["a"]
-    assert learned(*[{"by": {"1": {"a": 1, "b": 2}, "2": {"a": 1}}}] * 3)["properties"]["by"]["additionalProperties"]["required"] == ["a"]
+    assert learned(*[{"by": {"1": {"a": 1, "b": 2}, "2": {"a": 1}}}] * 3)["properties"]["by"]["additionalProperties"][
+        "required"
+    ] == ["a"]
     assert "required" not in learned(*[{"a": 1}] * 3, {})
 
 
-def test_what_there_was_no_time_for_is_not_taken_for_missing() -> None:
+def test_a_field_that_was_not_examined_does_not_count_as_missing() -> None:
     rows = [{f"c{chr(97 + column)}": 1 for column in range(26)} for _ in range(8)]
 
     assert len(learned(*[{"one": rows, "two": rows}] * 3)["properties"]["two"]["items"]["required"]) == 26
@@ -91,22 +93,22 @@ def test_a_tool_that_changed_is_learnt_anew_and_few_results_suffice() -> None:
     first = made("t").spec
     for number in range(1000):
         outputs.learn(first, {"a": number}, ADA)
-    told = outputs.of(made("t").spec, ADA)
-    assert told is not None
-    assert told["learnt_from"] < 100
+    shown = outputs.of(made("t").spec, ADA)
+    assert shown is not None
+    assert shown["learnt_from"] < 100
     outputs.learn(made("t").spec, {"b": 1}, ADA)
     assert outputs.of(made("t").spec, ADA) is None
 
 
-def test_a_name_is_told_to_whose_results_had_it_and_to_all_once_three_identities_did() -> None:
+def test_a_name_is_shown_to_callers_whose_results_had_it_and_to_all_after_three_identities() -> None:
     outputs, spec = LearnedOutputs(), made("t").spec
-    told: list[list[Any]] = []
+    shown: list[list[Any]] = []
     for caller in (ADA, BEA, CEM):
         for _ in range(3):
             outputs.learn(spec, {"alice": 1, caller.identity: {"x": "y"}}, caller)
-        told.append([sorted(seen(outputs, one).get("properties", ())) for one in (ADA, BEA, DOT)])
+        shown.append([sorted(seen(outputs, one).get("properties", ())) for one in (ADA, BEA, DOT)])
 
-    assert told == [
+    assert shown == [
         [["ada", "alice"], [], []],
         [["ada", "alice"], ["alice", "bea"], []],
         [["ada", "alice"], ["alice", "bea"], ["alice"]],
@@ -128,7 +130,7 @@ def test_conversations_of_one_identity_are_callers_of_their_own_and_make_nothing
 
 
 def test_of_many_callers_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_results, "_CALLERS", 2)
+    monkeypatch.setattr(learned_output, "_CALLERS", 2)
     outputs, spec = LearnedOutputs(), made("t").spec
     callers = [Caller(identity="app", scope=str(number)) for number in range(4)]
     for caller in callers:
@@ -150,9 +152,9 @@ def test_names_that_differ_from_result_to_result_are_keys_of_data() -> None:
 
 def test_null_goes_with_every_type_where_names_come_and_go() -> None:
     assert sorted(learned(*[{"a": None}, {"b": "x"}, {"c": "x"}, {"d": None}] * 6).get("properties", ())) == []
-    assert sorted(learned(*[{"a": None, "n": 1}, {"b": "x", "n": 2}, {"c": "x", "n": 3}, {"d": None, "n": 4}] * 6)["properties"]) == list(
-        "abcdn"
-    )
+    assert sorted(
+        learned(*[{"a": None, "n": 1}, {"b": "x", "n": 2}, {"c": "x", "n": 3}, {"d": None, "n": 4}] * 6)["properties"]
+    ) == list("abcdn")
 
 
 def test_a_large_result_leaves_a_small_shape_with_its_first_levels() -> None:
@@ -167,24 +169,28 @@ def test_a_large_result_leaves_a_small_shape_with_its_first_levels() -> None:
 
 def test_the_work_for_a_result_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    see = tool_results._Node.record  # pyright: ignore[reportPrivateUsage] - to count how often it is done
+    see = learned_output._Node.record  # pyright: ignore[reportPrivateUsage] - to count how often it is done
 
     def counted(node: Any, value: object, result: int, who: Any) -> None:
         looked.append(1)
         see(node, value, result, who)
 
-    monkeypatch.setattr(tool_results._Node, "record", counted)  # pyright: ignore[reportPrivateUsage] - the same
+    monkeypatch.setattr(learned_output._Node, "record", counted)  # pyright: ignore[reportPrivateUsage] - the same
 
     learned(
-        {"rows": [{f"c{chr(97 + number)}": [number] * 20 for number in range(20)}] * 8, "more": {str(number): 1 for number in range(10**5)}}
+        {
+            "rows": [{f"c{chr(97 + number)}": [number] * 20 for number in range(20)}] * 8,
+            "more": {str(number): 1 for number in range(10**5)},
+        }
     )
 
     assert 100 < len(looked) <= 300
 
 
-def test_what_a_map_held_makes_room_for_others() -> None:
+def test_the_keys_of_a_map_make_room_for_other_names() -> None:
     varied = [
-        {"by_name": {f"p{chr(97 + first)}{chr(97 + number)}": {"age": 1} for number in range(30)}, "late": first} for first in range(3)
+        {"by_name": {f"p{chr(97 + first)}{chr(97 + number)}": {"age": 1} for number in range(30)}, "late": first}
+        for first in range(3)
     ]
     filling = [{f"f{chr(97 + number)}": {f"g{chr(97 + inner)}": 1 for inner in range(9)} for number in range(9)}] * 3
 
@@ -201,7 +207,7 @@ def test_more_names_than_can_be_kept_are_left_out() -> None:
 
 
 def test_a_list_for_which_no_place_is_left_is_known_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_results, "_NODES", 1)
+    monkeypatch.setattr(learned_output, "_NODES", 1)
 
     assert learned(*[{"rows": [1, 2]}] * 3)["properties"] == {"rows": {"type": "array"}}
 
@@ -216,7 +222,7 @@ def test_of_many_tools_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) 
     assert [outputs.of(made(name).spec, ADA) is None for name in "abc"] == [True, False, False]
 
 
-async def test_what_was_stored_about_another_version_of_a_tool_is_not_shown() -> None:
+async def test_a_shape_stored_for_another_version_of_a_tool_is_not_shown() -> None:
     store, before, after = MemoryStore(), LearnedOutputs(), LearnedOutputs()
     spec = made("t").spec
     async with before.kept_in(store):

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure, made
 
 from callyard import Caller, Operation, Profile, Toolset, Yard
@@ -12,7 +13,10 @@ PROFILE = Profile(name="p", toolsets=(QUERIES, MAIL))
 
 
 def post() -> FakeProvider:
-    tools = [made(f"post_{n:02}", "Post it.", operation=Operation.DESTROY if n % 4 == 0 else Operation.COMMAND) for n in range(25)]
+    tools = [
+        made(f"post_{n:02}", "Post it.", operation=Operation.DESTROY if n % 4 == 0 else Operation.COMMAND)
+        for n in range(25)
+    ]
     return FakeProvider("post", tools)
 
 
@@ -63,8 +67,8 @@ async def test_toolsets_are_those_of_the_caller() -> None:
     assert none == []
 
 
-@pytest.mark.parametrize("name", ["list_tools", "list_namespaces", "list_toolsets"])
-@pytest.mark.parametrize("arguments", [{"limit": 0}, {"limit": 10**9}, {"cursor": "x"}, {"cursor": ""}, {"page": 2}], ids=str)
+@every_row("name", ["list_tools", "list_namespaces", "list_toolsets"])
+@every_row("arguments", [{"limit": 0}, {"limit": 10**9}, {"cursor": "x"}, {"cursor": ""}, {"page": 2}], ids=str)
 async def test_a_list_that_cannot_be_made_is_refused(name: str, arguments: dict[str, Any]) -> None:
     async with Yard(tools=[Bench()]) as yard:
         error = failure(await yard.call(name, arguments))
@@ -91,15 +95,19 @@ async def test_a_page_of_tools_that_changed_is_refused() -> None:
 
 
 async def test_a_toolset_does_not_tell_what_it_denies() -> None:
-    hidden = Toolset(name="safe", deny=("wipe",), deny_tags=("secret",), deny_sources=("post",), deny_operations=(Operation.EVAL,))
-    async with Yard("depot", tools=[Bench()], providers=[post()], profile=Profile(name="safe", toolsets=(hidden,))) as yard:
+    hidden = Toolset(
+        name="safe", deny=("wipe",), deny_tags=("secret",), deny_sources=("post",), deny_operations=(Operation.EVAL,)
+    )
+    async with Yard(
+        "depot", tools=[Bench()], providers=[post()], profile=Profile(name="safe", toolsets=(hidden,))
+    ) as yard:
         data = await ask(yard, "describe_toolset", name="safe")
 
     assert data["rules"] == {"deny_operations": ["eval"]}
     assert not {word for word in ("wipe", "secret", "post") if word in str(data)}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "arguments"),
     [
         ("read_result", {"handle": "r" * 100_000}),
@@ -130,19 +138,23 @@ async def test_a_refusal_names_only_metatools_that_are_there(name: str, argument
     without = Profile(name="few", toolsets=(Toolset(name="few", deny=("list_*",)),))
     everything = Profile(name="all", toolsets=(Toolset(name="all"),))
     async with Yard(tools=[Bench()], profiles=[without, everything]) as yard:
-        told = failure(await yard.call(name, arguments, caller=Caller(profile=everything)))
+        refusal = failure(await yard.call(name, arguments, caller=Caller(profile=everything)))
         denied = failure(await yard.call(name, arguments, caller=Caller(profile=without)))
-    async with Yard(tools=[Bench(), made("list_tools"), made("list_namespaces"), made("list_toolsets")], metatools=[name]) as yard:
+    async with Yard(
+        tools=[Bench(), made("list_tools"), made("list_namespaces"), made("list_toolsets")], metatools=[name]
+    ) as yard:
         absent = failure(await yard.call(name, arguments))
 
-    assert any("list_" in action for action in told.next_actions)
+    assert any("list_" in action for action in refusal.next_actions)
     for error in (denied, absent):
         assert not any("list_" in action for action in error.next_actions)
         assert "list_" not in error.hint
 
 
 async def test_an_unknown_namespace_is_answered_with_some_that_there_are() -> None:
-    async with Yard(providers=[FakeProvider(f"source_{letter}", [made(f"tool_{letter}")]) for letter in "abcdefghijkl"]) as yard:
+    async with Yard(
+        providers=[FakeProvider(f"source_{letter}", [made(f"tool_{letter}")]) for letter in "abcdefghijkl"]
+    ) as yard:
         many = failure(await yard.call("search_tools", {"query": "x", "namespace": "zz"}))
         near = failure(await yard.call("search_tools", {"query": "x", "namespace": "source_q"}))
     async with Yard() as yard:

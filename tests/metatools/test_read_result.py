@@ -1,6 +1,6 @@
 from typing import Any
 
-import pytest
+from table_tests import every_row
 from ticket_tools import ask, failure, made
 
 from callyard import Caller, Limits, Profile, Toolset, Yard
@@ -63,7 +63,11 @@ async def test_only_what_holds_a_text_is_read() -> None:
         pattern = await ask(yard, "read_result", handle=lines, path="/it", grep="(a+)+$")
 
     assert [item["n"] for item in found["value"]] == [29, *range(290, 300)]
-    assert (errors["value"], errors["matches"], errors["next_offset"]) == (["51: line 50 ERROR", "101: line 100 ERROR"], 4, 3)
+    assert (errors["value"], errors["matches"], errors["next_offset"]) == (
+        ["51: line 50 ERROR", "101: line 100 ERROR"],
+        4,
+        3,
+    )
     assert (pattern["value"], pattern["matches"]) == ([], 0)
 
 
@@ -78,7 +82,7 @@ async def test_an_item_that_is_too_long_is_shown_as_its_shape() -> None:
     assert last["value"] == [2]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "code"),
     [
         ({}, "invalid_input"),
@@ -95,7 +99,7 @@ async def test_an_item_that_is_too_long_is_shown_as_its_shape() -> None:
     ],
     ids=lambda given: str(given)[:20],
 )
-async def test_what_cannot_be_read_is_refused_with_what_to_do(arguments: dict[str, Any], code: str) -> None:
+async def test_an_impossible_read_is_refused_with_a_hint(arguments: dict[str, Any], code: str) -> None:
     async with small() as yard:
         handle = await stored(yard, ITEMS)
         error = failure(await yard.call("read_result", {"handle": handle, **arguments} if arguments else {}))
@@ -124,18 +128,22 @@ async def test_a_reference_to_nothing_is_refused_with_what_to_do() -> None:
     async with Yard(tools=[KEEP]) as yard:
         direct = failure(await yard.call("keep", {"it": {"$ref": "r_99"}}))
         wrapped = failure(await yard.call("run_tool", {"tool_id": "keep", "args": {"it": {"$ref": "r_99"}}}))
-        chained = failure(await yard.call("run_chain", {"steps": [{"tool_id": "keep", "args": {"it": {"$ref": "r_99"}}}]}))
+        chained = failure(
+            await yard.call("run_chain", {"steps": [{"tool_id": "keep", "args": {"it": {"$ref": "r_99"}}}]})
+        )
 
     for error in (direct, wrapped, chained):
         assert (error.code, error.may_have_run) == ("invalid_input", False)
         assert error.next_actions
 
 
-async def test_a_profile_without_the_tool_is_not_told_of_it() -> None:
+async def test_a_profile_without_the_tool_gets_no_hint_of_it() -> None:
     blind = Caller(profile=Profile(name="blind", toolsets=(Toolset(name="blind", deny=("read_result",)),)))
     async with Yard(tools=[KEEP], limits=Limits(result_characters=100)) as yard:
         answer = await yard.call("keep", {"it": ITEMS}, caller=blind)
-        wrong = failure(await yard.call("keep", {"it": {"$ref": answer.data["handle"], "path": "/nowhere"}}, caller=blind))
+        wrong = failure(
+            await yard.call("keep", {"it": {"$ref": answer.data["handle"], "path": "/nowhere"}}, caller=blind)
+        )
 
     assert "read_result" not in answer.data["use"]
     assert (wrong.code, wrong.next_actions) == ("invalid_input", ())
@@ -148,8 +156,10 @@ async def test_without_the_tool_the_answer_does_not_name_it() -> None:
     assert "read_result" not in answer.data["use"]
 
 
-@pytest.mark.parametrize("offset", [300, 2**63 - 1, 10**19, 10**30, 1e300])
-@pytest.mark.parametrize("value", [ITEMS, {f"key{number}": number for number in range(300)}, "abc" * 2000], ids=["list", "object", "text"])
+@every_row("offset", [300, 2**63 - 1, 10**19, 10**30, 1e300])
+@every_row(
+    "value", [ITEMS, {f"key{number}": number for number in range(300)}, "abc" * 2000], ids=["list", "object", "text"]
+)
 async def test_there_is_nothing_past_the_end_however_far(value: Any, offset: float) -> None:
     async with small() as yard:
         handle = await stored(yard, value)
@@ -171,10 +181,12 @@ CASES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("grep", [None, "1"])
-async def test_what_is_read_fits_an_answer_and_goes_on_or_says_that_nothing_fits(case: str, size: int, grep: str | None) -> None:
+@every_row("size", SIZES)
+@every_row("case", CASES)
+@every_row("grep", [None, "1"])
+async def test_a_read_fits_an_answer_and_goes_on_or_says_that_nothing_fits(
+    case: str, size: int, grep: str | None
+) -> None:
     given: dict[str, Any] = {"path": "/it", "limit": 50_000, **({} if grep is None else {"grep": grep})}
     async with Yard(tools=[KEEP], limits=Limits(result_characters=size)) as yard:
         handle = await stored(yard, CASES[case])
@@ -216,7 +228,10 @@ async def test_an_entry_that_is_too_long_is_shown_as_its_shape() -> None:
         part = await ask(yard, "read_result", handle=handle, path="/it")
         last = await ask(yard, "read_result", handle=handle, path="/it", offset=part["next_offset"])
 
-    assert part["too_long"] == {"offset": 0, "shape": {"type": "object", "properties": {"long": {"type": "string", "length": 5000}}}}
+    assert part["too_long"] == {
+        "offset": 0,
+        "shape": {"type": "object", "properties": {"long": {"type": "string", "length": 5000}}},
+    }
     assert last["value"] == {"short": 1}
 
 
@@ -230,10 +245,15 @@ async def test_where_nothing_fits_the_answer_says_so_and_stores_nothing() -> Non
     assert (handle, following) == ("r_1", "r_2")
 
 
-ROWS: list[Any] = [{"q": 'say "hi" C:\\dir\nnext \x01', "n": 7}, {"q": "tab\there", "n": 8}, 'a "quoted" text', *range(600)]
+ROWS: list[Any] = [
+    {"q": 'say "hi" C:\\dir\nnext \x01', "n": 7},
+    {"q": "tab\there", "n": 8},
+    'a "quoted" text',
+    *range(600),
+]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("grep", "matches"),
     [
         ('say "hi"', [ROWS[0]]),
@@ -255,15 +275,19 @@ async def test_a_text_is_found_as_it_is_however_json_writes_it(grep: str, matche
     assert (found["value"], found["matches"]) == (matches, len(matches))
 
 
-@pytest.mark.parametrize("more", [{"grep": "9"}, {"offset": 1}, {"grep": "9", "offset": 1}], ids=str)
-@pytest.mark.parametrize("path", ["/it/0/n", "/it/3"])
-async def test_what_is_one_value_is_not_searched_or_cut(path: str, more: dict[str, Any]) -> None:
+@every_row("more", [{"grep": "9"}, {"offset": 1}, {"grep": "9", "offset": 1}], ids=str)
+@every_row("path", ["/it/0/n", "/it/3"])
+async def test_a_single_value_is_not_searched_or_cut(path: str, more: dict[str, Any]) -> None:
     async with small() as yard:
         handle = await stored(yard, ROWS)
         error = failure(await yard.call("read_result", {"handle": handle, "path": path, **more}))
         whole = await ask(yard, "read_result", handle=handle, path=path, offset=0, limit=5)
 
-    assert (error.code, error.may_have_run, error.details["issues"][0]["field"]) == ("invalid_input", False, next(iter(more)))
+    assert (error.code, error.may_have_run, error.details["issues"][0]["field"]) == (
+        "invalid_input",
+        False,
+        next(iter(more)),
+    )
     assert error.next_actions == (f"read_result(handle='{handle}', path='{path}')",)
     assert whole["total"] == 1
 
@@ -278,7 +302,7 @@ async def test_a_text_is_searched_line_by_line() -> None:
     assert line["matches"] == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "path", "near"),
     [
         (ITEMS, "/items/0", "/0"),
@@ -295,7 +319,9 @@ async def test_a_text_is_searched_line_by_line() -> None:
     ],
     ids=lambda given: str(given)[:20],
 )
-async def test_a_path_that_leads_nowhere_is_answered_with_one_that_the_result_has(value: Any, path: str, near: str | None) -> None:
+async def test_a_path_that_leads_nowhere_is_answered_with_one_that_the_result_has(
+    value: Any, path: str, near: str | None
+) -> None:
     whole = made("whole", properties={"value": {}})
 
     async def handler(call: Any) -> object:
@@ -326,9 +352,9 @@ async def test_a_wrong_path_sends_nobody_to_a_reader_that_is_not_there() -> None
 STATED = [400, 1000]
 
 
-@pytest.mark.parametrize("stated", STATED)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("wrapped", [False, True])
+@every_row("stated", STATED)
+@every_row("case", CASES)
+@every_row("wrapped", [False, True])
 async def test_a_client_that_states_a_size_reads_no_more_than_that(case: str, stated: int, *, wrapped: bool) -> None:
     channel = Channel(name="small", result_characters=stated)
     async with Yard(tools=[KEEP]) as yard:
@@ -337,7 +363,12 @@ async def test_a_client_that_states_a_size_reads_no_more_than_that(case: str, st
         assert len(summary.to_json().decode()) <= stated
         offset: int | None = 0
         while offset is not None:
-            given: dict[str, Any] = {"handle": summary.data["handle"], "path": "/it", "offset": offset, "limit": "50000"}
+            given: dict[str, Any] = {
+                "handle": summary.data["handle"],
+                "path": "/it",
+                "offset": offset,
+                "limit": "50000",
+            }
             answer = await (
                 yard.call("run_tool", {"tool_id": "read_result", **given}, channel=channel)
                 if wrapped
@@ -349,9 +380,13 @@ async def test_a_client_that_states_a_size_reads_no_more_than_that(case: str, st
             offset = answer.data.get("next_offset")
 
 
-async def test_where_a_client_takes_next_to_nothing_it_is_told_so() -> None:
+async def test_a_client_with_a_tiny_result_limit_gets_too_large() -> None:
     async with Yard(tools=[KEEP]) as yard:
-        handle = (await yard.call("keep", {"it": ITEMS}, channel=Channel(name="tiny", result_characters=50))).data["handle"]
-        error = failure(await yard.call("read_result", {"handle": handle}, channel=Channel(name="tiny", result_characters=50)))
+        handle = (await yard.call("keep", {"it": ITEMS}, channel=Channel(name="tiny", result_characters=50))).data[
+            "handle"
+        ]
+        error = failure(
+            await yard.call("read_result", {"handle": handle}, channel=Channel(name="tiny", result_characters=50))
+        )
 
     assert (error.code, error.details["limit"], "result_characters" in error.hint) == ("too_large", 50, False)

@@ -2,9 +2,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure, made
 
-from callyard import Call, Caller, Envelope, Limits, Operation, Profile, ToolError, Toolset, Yard, tool
+from callyard import Call, Caller, Envelope, Handler, Limits, Operation, Profile, ToolError, Toolset, Yard, tool
 from callyard.testing import FakeSink, connect
 
 READ_ONLY = Profile(name="read_only", toolsets=(Toolset(name="queries", operations=(Operation.QUERY,)),))
@@ -33,7 +34,7 @@ async def test_a_tool_that_is_not_there_is_named_with_its_neighbours() -> None:
     assert (error.code, error.tool_id, error.details["similar"]) == ("tool_not_found", "open_tickets", ["open_ticket"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     "arguments",
     [
         {"tool_id": "add", "args": '{"a": 1, "b": 2}'},
@@ -47,7 +48,7 @@ async def test_a_tool_that_is_not_there_is_named_with_its_neighbours() -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["run_tool", "call_tool"])
+@every_row("name", ["run_tool", "call_tool"])
 async def test_arguments_in_the_wrong_place_are_put_right_and_noted(name: str, arguments: dict[str, Any]) -> None:
     async with Yard(tools=[Bench()]) as yard:
         answer = await yard.call(name, arguments)
@@ -56,7 +57,28 @@ async def test_arguments_in_the_wrong_place_are_put_right_and_noted(name: str, a
     assert "args" in answer.meta.coerced
 
 
-@pytest.mark.parametrize(
+async def test_a_policy_and_a_middleware_see_only_the_true_arguments_of_a_repaired_call() -> None:
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    async def look(call: Call) -> None:
+        seen.append((call.spec.name, dict(call.arguments)))
+
+    def wrap(handler: Handler) -> Handler:
+        async def looking(call: Call) -> object:
+            await look(call)
+            return await handler(call)
+
+        return looking
+
+    async with Yard(tools=[Bench()], policies=[look], middleware=[wrap]) as yard:
+        answer = await yard.call("run_tool", {"name": "add", "a": 1, "b": 2})
+
+    assert (answer.data, answer.meta.coerced) == (3, ("args",))
+    outer, inner = ("run_tool", {"tool_id": "add", "args": {"a": 1, "b": 2}}), ("add", {"a": 1, "b": 2})
+    assert seen == [outer, outer, inner, inner]
+
+
+@every_row(
     "arguments",
     [
         {"args": {"a": 1}},
@@ -79,7 +101,12 @@ async def test_nothing_is_put_right_where_repair_is_off() -> None:
         beside = failure(await yard.call("run_tool", {"tool_id": "add", "a": 1}))
         within = failure(await yard.call("run_tool", {"tool_id": "add", "args": {"args": {"a": 1}}}))
 
-    assert (beside.code, beside.tool_id, within.code, within.tool_id) == ("invalid_input", "run_tool", "invalid_input", "add")
+    assert (beside.code, beside.tool_id, within.code, within.tool_id) == (
+        "invalid_input",
+        "run_tool",
+        "invalid_input",
+        "add",
+    )
 
 
 async def test_an_argument_that_is_called_args_stays_where_it_is() -> None:
@@ -89,7 +116,7 @@ async def test_an_argument_that_is_called_args_stays_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("more", [{"stream": True}, {"backend_override": "elsewhere"}], ids=str)
-async def test_what_cannot_be_honoured_is_understood_and_refused(more: dict[str, Any]) -> None:
+async def test_an_option_that_cannot_be_honoured_is_refused(more: dict[str, Any]) -> None:
     bench = Bench()
     async with Yard(tools=[bench]) as yard:
         error = failure(await yard.call("run_tool", {"tool_id": "wipe", **more}))
@@ -98,7 +125,7 @@ async def test_what_cannot_be_honoured_is_understood_and_refused(more: dict[str,
     assert error.next_actions
 
 
-async def test_what_can_be_honoured_is() -> None:
+async def test_an_option_that_can_be_honoured_is_honoured() -> None:
     async with Yard("depot", tools=[Bench()]) as yard:
         assert await ask(yard, "run_tool", tool_id="wipe", stream=False, backend_override="depot") == "gone"
 
@@ -202,7 +229,9 @@ async def test_the_notes_of_the_inner_tool_are_passed_on() -> None:
     assert [(note.done, note.total, note.text) for note in client.notes] == [(1, 2, "one"), (2, 2, "two")]
 
 
-async def test_a_silent_tool_is_told_of_once_it_takes_long_and_a_quick_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_silent_tool_gets_progress_and_a_quick_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     noted = asyncio.Event()
 
     @tool
@@ -216,7 +245,10 @@ async def test_a_silent_tool_is_told_of_once_it_takes_long_and_a_quick_one_is_no
         await client.call("run_tool", tool_id="add", args={"a": 1})
         assert client.notes == []
         hear = client.notes.append
-        monkeypatch.setattr(client, "_channel", type(client._channel)(name="test", progress=lambda note: (hear(note), noted.set())[0]))  # pyright: ignore[reportPrivateUsage] - to hear at once
+        channel = type(client._channel)  # pyright: ignore[reportPrivateUsage] - to hear at once
+        monkeypatch.setattr(
+            client, "_channel", channel(name="test", progress=lambda note: (hear(note), noted.set())[0])
+        )
         await client.call("run_tool", tool_id="wait")
 
     assert [(note.done, note.total) for note in client.notes] == [(0, 1), (1, 1)]
@@ -226,14 +258,16 @@ async def test_a_large_result_is_stored_for_whoever_called() -> None:
     big = made("big", properties={"text": {"type": "string"}})
     async with Yard(tools=[big], limits=Limits(result_characters=100)) as yard:
         stored = await yard.call("run_tool", {"tool_id": "big", "args": {"text": "x" * 500}})
-        passed = await yard.call("run_tool", {"tool_id": "big", "args": {"text": {"$ref": stored.data["handle"], "path": "/text"}}})
+        passed = await yard.call(
+            "run_tool", {"tool_id": "big", "args": {"text": {"$ref": stored.data["handle"], "path": "/text"}}}
+        )
         foreign = await yard.call("read_result", {"handle": stored.data["handle"]}, caller=Caller(identity="eve"))
 
     assert stored.data["status"] == passed.data["status"] == "stored"
     assert failure(foreign).code == "not_found"
 
 
-async def test_what_looks_like_a_reference_in_a_result_is_data() -> None:
+async def test_a_reference_in_a_result_is_data() -> None:
     echo = made("echo_back", properties={"given": {}})
     async with Yard(tools=[echo], limits=Limits(result_characters=20)) as yard:
         first = await yard.call("echo_back", {"given": ["a stored text of some length"]})
@@ -246,7 +280,10 @@ async def test_what_looks_like_a_reference_in_a_result_is_data() -> None:
         chained = await yard.call(
             "run_chain",
             {
-                "steps": [{"tool_id": "looks"}, {"tool_id": "echo_back", "args": {"given": {"$from": 0, "path": "/given"}}}],
+                "steps": [
+                    {"tool_id": "looks"},
+                    {"tool_id": "echo_back", "args": {"given": {"$from": 0, "path": "/given"}}},
+                ],
                 "final_only": True,
             },
             channel=_wide(),
@@ -294,8 +331,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "action"), WRONG, ids=str)
-async def test_what_to_do_next_names_an_argument_that_there_is(name: str, arguments: dict[str, Any], action: str) -> None:
+@every_row(("name", "arguments", "action"), WRONG, ids=str)
+async def test_next_actions_name_an_argument_that_exists(name: str, arguments: dict[str, Any], action: str) -> None:
     bench = Bench()
     async with Yard(tools=[bench]) as yard:
         error = failure(await yard.call(name, arguments))

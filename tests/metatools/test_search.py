@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure, made
 
 from callyard import Operation, Profile, Toolset, Yard
@@ -12,7 +13,20 @@ from callyard.search import SearchSettings
 from callyard.testing import FakeProvider
 
 TEXT = {"type": "string"}
-NOUNS = ("issue", "branch", "invoice", "message", "channel", "page", "calendar event", "contact", "file", "folder", "order", "customer")
+NOUNS = (
+    "issue",
+    "branch",
+    "invoice",
+    "message",
+    "channel",
+    "page",
+    "calendar event",
+    "contact",
+    "file",
+    "folder",
+    "order",
+    "customer",
+)
 VERBS = ("create", "list", "delete", "update", "search", "archive", "export", "share", "merge", "assign")
 
 
@@ -29,7 +43,10 @@ def many() -> list[Tool]:
                 "page": {"type": "integer", "minimum": 1},
                 "labels": {"type": "array", "items": TEXT},
             }
-            text = f"{verb.capitalize()} a {noun} of the workspace that belongs to the given owner. Needs the right to {verb}. May be slow."
+            text = (
+                f"{verb.capitalize()} a {noun} of the workspace that belongs to the given owner. "
+                f"Needs the right to {verb}. May be slow."
+            )
             found.append(made(f"{word}s__{verb}_{word}", text, properties=properties))
     return found
 
@@ -55,7 +72,11 @@ async def test_schemas_come_only_when_asked_for() -> None:
 
 async def test_five_hits_are_cheap_to_read() -> None:
     async with Yard(tools=many()) as yard:
-        costs = [(await yard.call("search_tools", {"query": f"{verb} {noun}"})).meta.estimated_tokens for noun in NOUNS for verb in VERBS]
+        costs = [
+            (await yard.call("search_tools", {"query": f"{verb} {noun}"})).meta.estimated_tokens
+            for noun in NOUNS
+            for verb in VERBS
+        ]
 
     assert statistics.median(costs) <= 350
 
@@ -96,13 +117,13 @@ async def test_nothing_is_found_where_nothing_fits_and_it_says_where_to_look() -
     assert "list_tools" not in alone["hint"]
 
 
-@pytest.mark.parametrize("query", [".*", "(((", "[a-z]+$", "\\", "%s {0}", "emoji 🎉 ticket"])
-async def test_what_looks_like_a_pattern_is_only_text(query: str) -> None:
+@every_row("query", [".*", "(((", "[a-z]+$", "\\", "%s {0}", "emoji 🎉 ticket"])
+async def test_a_pattern_in_a_query_is_only_text(query: str) -> None:
     async with Yard(tools=[Bench()]) as yard:
         await ask(yard, "search_tools", query=query)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "arguments",
     [
         {},
@@ -170,15 +191,20 @@ async def test_a_cursor_outlives_a_restart_where_the_secret_does(monkeypatch: py
         assert failure(await yard.call("search_tools", {"query": "create", "cursor": cursor})).code == "invalid_input"
 
 
-async def test_a_cursor_is_good_only_for_the_settings_that_it_was_given_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cursor_is_good_only_for_the_settings_that_it_was_given_under(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def asked(settings: SearchSettings | None = None, **given: str) -> Any:
         async with Yard(tools=many(), state_dir=str(tmp_path), search=settings or SearchSettings()) as yard:
             return await yard.call("search_tools", {"query": "create", **given})
 
     cursor = (await asked()).data["next_cursor"]
     same = await asked(SearchSettings(strategy=" Lexical"), cursor=cursor)
-    others = [await asked(SearchSettings(strategy="bm25"), cursor=cursor), await asked(SearchSettings(name_weight=5), cursor=cursor)]
-    monkeypatch.setenv("CALLYARD_SEARCH_FIT", "0.5")
+    others = [
+        await asked(SearchSettings(strategy="bm25"), cursor=cursor),
+        await asked(SearchSettings(bm25_name_weight=5), cursor=cursor),
+    ]
+    monkeypatch.setenv("CALLYARD_SEARCH_BM25_TAG_WEIGHT", "5")
     others.append(await asked(cursor=cursor))
 
     assert same.success
@@ -208,7 +234,7 @@ async def test_a_yard_that_seals_nothing_keeps_no_secret(tmp_path: Path) -> None
     assert not is_there(tmp_path / "secret")
 
 
-async def test_what_is_published_or_withdrawn_later_is_found_or_not() -> None:
+async def test_a_tool_published_later_is_found_and_a_withdrawn_one_is_not() -> None:
     provider = FakeProvider("other", [made("old", "Bake bread.")])
     async with Yard(providers=[provider]) as yard:
         before = await ask(yard, "search_tools", query="bake bread")

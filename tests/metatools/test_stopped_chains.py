@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure
 
 from callyard import Call, Caller, Envelope, Image, Limits, Profile, Toolset, Yard, tool
@@ -50,7 +51,7 @@ def by_run_tool(step: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-async def test_what_came_of_a_chain_inside_that_fails_is_told_by_the_one_outside(wrapped: bool) -> None:  # noqa: FBT001 - a case
+async def test_the_outer_chain_answers_with_the_results_of_a_failed_inner_chain(wrapped: bool) -> None:  # noqa: FBT001 - a case
     inner = chain_of(WIPE, {"tool_id": "add", "args": {"a": 41}}, FAIL)
     async with Yard(tools=[Bench()]) as yard:
         answer = await yard.call("run_chain", {"steps": [ADD, by_run_tool(inner) if wrapped else inner]})
@@ -58,11 +59,17 @@ async def test_what_came_of_a_chain_inside_that_fails_is_told_by_the_one_outside
     error = failure(answer)
     assert (error.details["step_index"], error.details["cause_code"]) == (1, "chain_step_failed")
     assert [result["data"] for result in answer.data["results"]] == [2]
-    assert [(one["step"], [result["data"] for result in one["data"]["results"]]) for one in answer.data["partial"]] == [(1, ["gone", 42])]
+    assert [(one["step"], [result["data"] for result in one["data"]["results"]]) for one in answer.data["partial"]] == [
+        (1, ["gone", 42])
+    ]
 
 
-async def test_what_came_of_all_chains_of_a_group_that_fail_is_told() -> None:
-    steps = [{**chain_of(ADD, FAIL), "parallel": "g"}, {**ADD, "parallel": "g"}, {**chain_of(PICTURE, FAIL), "parallel": "g"}]
+async def test_a_group_answers_with_the_results_of_all_its_failed_chains() -> None:
+    steps = [
+        {**chain_of(ADD, FAIL), "parallel": "g"},
+        {**ADD, "parallel": "g"},
+        {**chain_of(PICTURE, FAIL), "parallel": "g"},
+    ]
     async with Yard(tools=[Bench(), draw]) as yard:
         answer = await yard.call("run_chain", {"steps": steps})
 
@@ -81,8 +88,8 @@ async def test_the_hint_tells_steps_inside_from_those_outside() -> None:
     assert "Step 0" in inside
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("where", ["step", "chain"])
+@every_row("wrapped", [False, True])
+@every_row("where", ["step", "chain"])
 async def test_a_chain_inside_that_is_out_of_time_tells_what_it_did(where: str, wrapped: bool) -> None:  # noqa: FBT001 - a case
     inner = chain_of(WIPE, HANG)
     step = by_run_tool(inner) if wrapped else inner
@@ -119,7 +126,12 @@ async def test_a_step_waits_for_its_turn_no_longer_than_it_has_time(way: str) ->
     if way == "chain":
         assert [result["data"] for result in answer.data["partial"][0]["data"]["results"]] == ["gone"]
         cause = cause["details"]["cause"]
-    assert (cause["code"], cause["blame"], cause["may_have_run"], cause["retryable"]) == ("timeout", "caller", False, True)
+    assert (cause["code"], cause["blame"], cause["may_have_run"], cause["retryable"]) == (
+        "timeout",
+        "caller",
+        False,
+        True,
+    )
 
 
 async def test_a_chain_inside_keeps_to_the_shorter_of_two_times() -> None:
@@ -130,7 +142,7 @@ async def test_a_chain_inside_keeps_to_the_shorter_of_two_times() -> None:
 
 
 async def test_a_metatool_that_is_held_up_itself_ends_soon_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callyard.dispatch.execution._EXTRA_S", 0.01)
+    monkeypatch.setattr("callyard.dispatch.deadlines._EXTRA_S", 0.01)
 
     def stall(handler: Handler) -> Handler:
         async def run(call: Call) -> object:
@@ -156,7 +168,9 @@ async def test_pictures_follow_the_answer_of_a_chain_that_stops(end: dict[str, A
 
 
 @pytest.mark.parametrize(("last", "shown"), [(ADD, []), ({**PICTURE, "args": {"name": "two"}}, [b"two"])])
-async def test_the_pictures_of_earlier_steps_are_spared_who_wants_the_last_result_alone(last: dict[str, Any], shown: list[bytes]) -> None:
+async def test_the_pictures_of_earlier_steps_are_spared_who_wants_the_last_result_alone(
+    last: dict[str, Any], shown: list[bytes]
+) -> None:
     async with Yard(tools=[Bench(), draw]) as yard:
         answer = await yard.call("run_chain", {"steps": [PICTURE, last], "final_only": True})
 
@@ -172,8 +186,11 @@ async def test_earlier_results_are_not_kept_for_who_wants_the_last_one_alone() -
 
 
 @pytest.mark.parametrize("inside", [False, True])
-async def test_that_a_chain_waits_for_a_person_is_told_however_much_came_before(inside: bool) -> None:  # noqa: FBT001 - a case
-    made, wiped = {"tool_id": "make", "args": {"letters": 30_000}}, [{"tool_id": "make", "args": {"letters": 60_000}}, WIPE]
+async def test_a_chain_that_waits_for_a_person_says_so_after_large_results(inside: bool) -> None:  # noqa: FBT001 - a case
+    made, wiped = (
+        {"tool_id": "make", "args": {"letters": 30_000}},
+        [{"tool_id": "make", "args": {"letters": 60_000}}, WIPE],
+    )
     async with Yard(tools=[Bench(), make], policies=[hold]) as yard:
         data = await ask(yard, "run_chain", steps=[made, made, chain_of(*wiped)] if inside else [made, *wiped])
 
@@ -183,20 +200,20 @@ async def test_that_a_chain_waits_for_a_person_is_told_however_much_came_before(
     assert pending["approval_id"]
 
 
-async def test_what_a_step_did_before_it_failed_is_kept_apart_if_all_is_too_large_together() -> None:
+async def test_results_before_a_failed_step_are_stored_one_by_one_if_all_are_too_large() -> None:
     steps = [{"tool_id": "make", "args": {"letters": letters}} for letters in (400, 4700)]
     async with Yard(tools=[Bench(), make], limits=Limits(result_characters=500, stored_bytes=10_000)) as yard:
         answer = await yard.call("run_chain", {"steps": [steps[0], chain_of(*steps[1:], FAIL)]})
         failure(answer)
         handle = answer.data["handle"]
-        told = (await yard.call("read_result", {"handle": handle, "path": "/results/0/data"})).data
+        stored = (await yard.call("read_result", {"handle": handle, "path": "/results/0/data"})).data
         partial = (await yard.call("read_result", {"handle": handle, "path": "/partial/0"})).data
 
-    assert "x" * 400 in str(told)
+    assert "x" * 400 in str(stored)
     assert "r_" in str(partial)
 
 
-async def test_every_approval_that_a_group_waits_for_is_told() -> None:
+async def test_every_approval_that_a_group_waits_for_is_answered() -> None:
     steps = [{**step, "parallel": "g"} for step in (WIPE, ADD, WIPE)]
     async with Yard(tools=[Bench()], policies=[hold]) as yard:
         data = await ask(yard, "run_chain", steps=steps)
@@ -207,7 +224,10 @@ async def test_every_approval_that_a_group_waits_for_is_told() -> None:
 
 
 @pytest.mark.parametrize(("operation", "more_time"), [("query", True), ("command", False)])
-async def test_only_who_may_call_again_is_told_to_give_more_time(operation: Any, more_time: bool) -> None:  # noqa: FBT001 - a case
+async def test_only_a_call_that_may_be_repeated_gets_the_hint_to_give_more_time(
+    operation: Any,
+    more_time: bool,  # noqa: FBT001 - a case
+) -> None:
     @tool(operation=operation)
     async def dawdle() -> str:
         """Take for ever."""
@@ -222,7 +242,7 @@ async def test_only_who_may_call_again_is_told_to_give_more_time(operation: Any,
 
 
 @pytest.mark.parametrize("way", ["run_tool", "run_chain"])
-async def test_who_runs_a_call_twice_at_once_runs_nothing_twice(way: str) -> None:
+async def test_the_same_chain_twice_at_once_runs_its_steps_once(way: str) -> None:
     class Slow(MemoryStore):
         async def get(self, key: str) -> bytes | None:
             await asyncio.sleep(0)  # a turn of the loop, as a store elsewhere would take
@@ -258,8 +278,10 @@ async def test_who_runs_a_call_twice_at_once_runs_nothing_twice(way: str) -> Non
     assert (answer.success, ran) == (True, [60_000])
 
 
-@pytest.mark.parametrize("profile", [None, Profile(name="few", toolsets=(Toolset(name="few", deny=("describe_tool", "read_result")),))])
-@pytest.mark.parametrize(
+@every_row(
+    "profile", [None, Profile(name="few", toolsets=(Toolset(name="few", deny=("describe_tool", "read_result")),))]
+)
+@every_row(
     "step",
     [
         {"tool_id": "echo", "args": {"previous": {"$ref": "r_7"}}},
@@ -268,7 +290,7 @@ async def test_who_runs_a_call_twice_at_once_runs_nothing_twice(way: str) -> Non
     ],
     ids=["step", "run_tool", "chain"],
 )
-async def test_who_names_a_handle_that_is_gone_is_told_to_make_it_again(step: dict[str, Any], profile: Profile | None) -> None:
+async def test_an_expired_handle_gets_the_hint_to_make_it_again(step: dict[str, Any], profile: Profile | None) -> None:
     bench, caller = Bench(), Caller(profile=profile)
     async with Yard(tools=[bench]) as yard:
         plain = failure(await yard.call("echo", {"previous": {"$ref": "r_7"}}, caller=caller))
@@ -279,7 +301,7 @@ async def test_who_names_a_handle_that_is_gone_is_told_to_make_it_again(step: di
     assert error.next_actions
 
 
-async def test_what_is_wrong_first_says_what_to_do() -> None:
+async def test_the_first_issue_decides_the_next_actions() -> None:
     steps = [{"tool_id": "add", "args": {"a": "x"}}, {"tool_id": "echo", "args": {"previous": {"$ref": "r_7"}}}]
     async with Yard(tools=[Bench()]) as yard:
         error = failure(await yard.call("run_chain", {"steps": steps}))
@@ -294,7 +316,9 @@ async def test_stored_data_refer_to_nothing_in_a_chain_inside_that_takes_a_resul
         """Make something large that holds what looks like a reference."""
         return {"filter": {"$from": 0}, "text": "x" * 60_000}
 
-    inner = chain_of(ADD, {"tool_id": "echo", "args": {"previous": {"$ref": "r_1", "path": "/filter"}}}, timeout_s={"$from": 0})
+    inner = chain_of(
+        ADD, {"tool_id": "echo", "args": {"previous": {"$ref": "r_1", "path": "/filter"}}}, timeout_s={"$from": 0}
+    )
     async with Yard(tools=[Bench(), make]) as yard:
         await yard.call("make")
         data = await ask(yard, "run_chain", steps=[ADD, by_run_tool(inner) if wrapped else inner])
@@ -363,6 +387,8 @@ async def test_very_many_references_are_filled_in() -> None:
 
     nested = [{"inner": [{"$from": 0}, 1]} for _ in range(20_000)]
     async with Yard(tools=[Bench(), count]) as yard:
-        answer = await yard.call("run_chain", {"steps": [ADD, {"tool_id": "count", "args": {"values": nested}}], "final_only": True})
+        answer = await yard.call(
+            "run_chain", {"steps": [ADD, {"tool_id": "count", "args": {"values": nested}}], "final_only": True}
+        )
 
     assert answer.data == {"final": 20_000}

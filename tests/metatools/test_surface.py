@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 from ticket_tools import Bench, ask, failure, made
 from tokenizers import Tokenizer
 
@@ -17,17 +18,22 @@ from callyard.transports.memory import Memory
 
 LISTED = ["describe_tool", "read_result", "run_chain", "run_tool", "search_tools"]
 LISTED_TOKENS, ESTIMATED_TOKENS = 1030, 813
-"""What the list costs; write less here when it has become cheaper, and more only for a reason that is worth it to every agent."""
+"""The cost of the list. Lower it when the list becomes cheaper; raise it only for a gain that every agent has."""
 GROWTH = 1.03
 SHORT = Profile(name="short", surface=Surface.META, pins=("add",))
-META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 def names(yard: Yard, profile: Profile | None = None) -> list[str]:
     return [spec.name for spec in yard.list(profile)]
 
 
-async def told(yard: Yard, method: str, params: dict[str, Any] | None = None, *, profile: Profile | None = None, meta: Any = META) -> Any:
+async def answer_to(
+    yard: Yard, method: str, params: dict[str, Any] | None = None, *, profile: Profile | None = None, meta: Any = META
+) -> Any:
     async with Memory(caller=Caller(profile=profile)).open(yard) as memory:
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**(params or {}), "_meta": meta}}
         memory.send(json.dumps(request).encode())
@@ -48,7 +54,9 @@ async def test_many_tools_are_replaced_by_five_metatools_and_the_pins() -> None:
 
 
 async def test_a_profile_that_lets_little_through_has_its_metatools_all_the_same() -> None:
-    profile = Profile(name="p", surface=Surface.META, toolsets=(Toolset(name="t", names=("add",), operations=(Operation.QUERY,)),))
+    profile = Profile(
+        name="p", surface=Surface.META, toolsets=(Toolset(name="t", names=("add",), operations=(Operation.QUERY,)),)
+    )
     async with Yard(tools=[Bench()], profile=profile) as yard:
         assert names(yard) == LISTED
         listed = await ask(yard, "list_tools")
@@ -71,7 +79,7 @@ def tokens(text: str) -> int:
 async def test_the_short_list_and_the_instructions_cost_no_more_than_they_did() -> None:
     async with Yard(profile=Profile(name="m", surface=Surface.META)) as yard:
         estimated = cost(yard.list())
-        whole = await told(yard, "tools/list")
+        whole = await answer_to(yard, "tools/list")
     listed = tokens(json.dumps(whole["result"]["tools"], separators=(",", ":")))
 
     assert estimated <= ESTIMATED_TOKENS * GROWTH <= 1200
@@ -82,7 +90,7 @@ async def test_the_short_list_and_the_instructions_cost_no_more_than_they_did() 
 async def test_the_short_list_is_cheap() -> None:
     async with Yard(tools=[Bench()], profile=Profile(name="m", surface=Surface.META)) as yard:
         listed = yard.list()
-        whole = await told(yard, "tools/list")
+        whole = await answer_to(yard, "tools/list")
 
     assert cost(listed) <= 1200
     assert len(json.dumps(whole["result"]["tools"], separators=(",", ":"))) / 4 <= 1200
@@ -91,35 +99,41 @@ async def test_the_short_list_is_cheap() -> None:
 async def test_the_instructions_teach_the_way_where_tools_are_not_listed() -> None:
     assert len(metatool_instructions(LISTED)) / 4 < 150
     async with Yard(tools=[Bench()], instructions="Be kind.") as yard:
-        long = await told(yard, "server/discover")
-        short = await told(yard, "server/discover", profile=SHORT)
+        long = await answer_to(yard, "server/discover")
+        short = await answer_to(yard, "server/discover", profile=SHORT)
         older = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-        handshake = await told(yard, "initialize", older, profile=SHORT, meta={})
+        handshake = await answer_to(yard, "initialize", older, profile=SHORT, meta={})
 
     assert long["result"]["instructions"] == "Be kind."
-    assert short["result"]["instructions"] == handshake["result"]["instructions"] == f"Be kind.\n\n{metatool_instructions(LISTED)}"
+    assert (
+        short["result"]["instructions"]
+        == handshake["result"]["instructions"]
+        == f"Be kind.\n\n{metatool_instructions(LISTED)}"
+    )
 
 
-@pytest.mark.parametrize("count", range(len(LISTED) + 1))
+@every_row("count", range(len(LISTED) + 1))
 async def test_the_instructions_name_only_what_the_caller_sees(count: int) -> None:
     for some in combinations(LISTED, count):
         denied = tuple(name for name in LISTED if name not in some)
         few = Profile(name="few", surface=Surface.META, toolsets=(Toolset(name="few", deny=denied),))
         async with Yard(tools=[Bench()], profile=few) as yard:
-            told_denied = yard.instructions_for(few)
+            if_denied = yard.instructions_for(few)
             seen = {spec.name: spec.description for spec in yard.list()}
         async with Yard(tools=[Bench()], metatools=some, profile=Profile(name="short", surface=Surface.META)) as yard:
-            told_absent = yard.instructions_for(yard.profile)
+            if_absent = yard.instructions_for(yard.profile)
             listed = {spec.name: spec.description for spec in yard.list()}
 
-        assert told_denied == told_absent == metatool_instructions(some)
-        assert {name for name in METATOOL_NAMES if name in told_absent} == set(some)
-        assert not {name for name in denied if name in seen.get("search_tools", "") or name in listed.get("search_tools", "")}
-        assert bool(told_absent) is bool(some)
-        assert len(told_absent) <= len(metatool_instructions(LISTED))
+        assert if_denied == if_absent == metatool_instructions(some)
+        assert {name for name in METATOOL_NAMES if name in if_absent} == set(some)
+        assert not {
+            name for name in denied if name in seen.get("search_tools", "") or name in listed.get("search_tools", "")
+        }
+        assert bool(if_absent) is bool(some)
+        assert len(if_absent) <= len(metatool_instructions(LISTED))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("metatools", "is_short"),
     [
         (["search_tools", "run_tool"], True),
@@ -129,7 +143,9 @@ async def test_the_instructions_name_only_what_the_caller_sees(count: int) -> No
         (["describe_tool", "read_result"], False),
     ],
 )
-async def test_tools_are_hidden_only_where_they_can_be_found_and_called(metatools: list[str], *, is_short: bool) -> None:
+async def test_tools_are_hidden_only_where_they_can_be_found_and_called(
+    metatools: list[str], *, is_short: bool
+) -> None:
     denied = Toolset(name="few", deny=tuple(name for name in METATOOL_NAMES if name not in metatools))
     for given, profile in ((metatools, Profile(name="all")), (True, Profile(name="few", toolsets=(denied,)))):
         async with Yard(tools=[Bench()], metatools=given, profile=profile, limits=Limits(listed_tokens=10)) as yard:
@@ -139,12 +155,14 @@ async def test_tools_are_hidden_only_where_they_can_be_found_and_called(metatool
 
 async def test_metatools_answer_over_the_wire_too() -> None:
     async with Yard(tools=[Bench()]) as yard:
-        answer = await told(yard, "tools/call", {"name": "run_tool", "arguments": {"tool_id": "add", "args": {"a": 1}}})
+        answer = await answer_to(
+            yard, "tools/call", {"name": "run_tool", "arguments": {"tool_id": "add", "args": {"a": 1}}}
+        )
 
     assert answer["result"]["structuredContent"]["data"] == 2
 
 
-@pytest.mark.parametrize("name", METATOOL_NAMES)
+@every_row("name", METATOOL_NAMES)
 async def test_every_metatool_can_be_switched_by_itself(name: str) -> None:
     async with Yard(tools=[Bench()], metatools=[other for other in METATOOL_NAMES if other != name]) as yard:
         assert failure(await yard.call(name, {})).code == "tool_not_found"
@@ -196,7 +214,7 @@ async def test_a_yard_inside_another_does_not_bring_its_metatools() -> None:
     assert spaces["namespaces"] == [{"namespace": "inner", "tools": 5}]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "arguments"),
     [
         ("search_tools", {"query": "add", "limit": 5.0}),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
+from table_tests import every_row
 from typing_extensions import TypedDict
 
 from callyard import Call, Envelope, Limits, Operation, Tool, ToolSpec, Yard, tool
@@ -65,7 +66,10 @@ def by_function() -> Tool:
     made = tool_from(take, source="yard")
 
     async def handler(call: Call) -> object:
-        return {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in call.arguments.items()}
+        return {
+            name: value.model_dump() if isinstance(value, BaseModel) else value
+            for name, value in call.arguments.items()
+        }
 
     return Tool(spec=made.spec, handler=handler, check=made.check)
 
@@ -99,7 +103,11 @@ REPAIRED: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"numbers": {"a": "1", "b": 2}}, {"numbers": {"a": 1, "b": 2}}, ["numbers.a"]),
     ({"choice": 2}, {"choice": "2"}, ["choice"]),
     ({"level": "2"}, {"level": 2}, ["level"]),
-    ({"filter": '{"limit": "3", "words": "[]"}'}, {"filter": {"limit": 3, "words": []}}, ["filter", "filter.limit", "filter.words"]),
+    (
+        {"filter": '{"limit": "3", "words": "[]"}'},
+        {"filter": {"limit": 3, "words": []}},
+        ["filter", "filter.limit", "filter.words"],
+    ),
     (
         {"deep": {"filters": [{"limit": "3", "words": ["x"]}, '{"limit": 4, "words": [5]}']}},
         {"deep": {"filters": [{"limit": 3, "words": ["x"]}, {"limit": 4, "words": ["5"]}]}},
@@ -114,8 +122,8 @@ REPAIRED: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "meant", "coerced"), REPAIRED, ids=[json.dumps(row[0]) for row in REPAIRED])
-async def test_what_models_get_wrong_is_put_right_and_said(
+@every_row(("given", "meant", "coerced"), REPAIRED, ids=[json.dumps(row[0]) for row in REPAIRED])
+async def test_common_mistakes_of_models_are_corrected_and_reported(
     call: Run, given: dict[str, Any], meant: dict[str, Any], coerced: list[str]
 ) -> None:
     answer = await call(given)
@@ -126,7 +134,7 @@ async def test_what_models_get_wrong_is_put_right_and_said(
     assert sorted(answer.meta.coerced) == sorted(coerced)
 
 
-@pytest.mark.parametrize(("given", "meant", "coerced"), REPAIRED, ids=[json.dumps(row[0]) for row in REPAIRED])
+@every_row(("given", "meant", "coerced"), REPAIRED, ids=[json.dumps(row[0]) for row in REPAIRED])
 async def test_nothing_is_put_right_where_that_is_switched_off(
     call: Run, given: dict[str, Any], meant: dict[str, Any], coerced: list[str]
 ) -> None:
@@ -187,8 +195,8 @@ REFUSED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("given", REFUSED, ids=[json.dumps(row)[:40] for row in REFUSED])
-async def test_what_has_no_reading_that_fits_is_refused_as_it_was(call: Run, given: dict[str, Any]) -> None:
+@every_row("given", REFUSED, ids=[json.dumps(row)[:40] for row in REFUSED])
+async def test_a_value_without_a_valid_reading_is_refused_unchanged(call: Run, given: dict[str, Any]) -> None:
     answer = await call(given)
 
     assert answer.error is not None
@@ -196,7 +204,7 @@ async def test_what_has_no_reading_that_fits_is_refused_as_it_was(call: Run, giv
     assert answer.error.details["issues"]
 
 
-async def test_what_has_two_readings_that_fit_is_refused() -> None:
+async def test_a_value_with_two_valid_readings_is_refused() -> None:
     @tool
     async def pick(number: int | float | bool) -> object:  # noqa: PYI041, FBT001 - the point is the choice
         """Pick."""
@@ -254,12 +262,12 @@ def test_a_reading_is_found_after_many_choices_that_read_the_same() -> None:
     assert [reading.value for reading in find_repairs(schema, "77")] == [77]
 
 
-def test_what_needs_no_repair_has_no_reading() -> None:
+def test_a_valid_value_needs_no_repair() -> None:
     assert find_repairs({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 5, "b": [1]}) == []
     assert find_repairs({}, "5") == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "value", "meant"),
     [
         ({"type": ["integer", "null"]}, "5", 5),
@@ -281,7 +289,7 @@ def test_a_reading_follows_the_schema(schema: dict[str, Any], value: object, mea
     assert type(reading.value) is type(meant)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "value"),
     [
         ({"type": "integer"}, 2.0**60),
@@ -291,12 +299,14 @@ def test_a_reading_follows_the_schema(schema: dict[str, Any], value: object, mea
         ({"type": "array", "items": False}, ["5"]),
     ],
 )
-def test_what_has_no_reading_has_none(schema: dict[str, Any], value: object) -> None:
+def test_a_value_without_a_reading_has_no_repair(schema: dict[str, Any], value: object) -> None:
     assert find_repairs(schema, value) == []
 
 
 def test_very_deep_arguments_are_read_only_so_far() -> None:
-    schema: dict[str, Any] = {"$defs": {"list": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "integer"}]}}}}
+    schema: dict[str, Any] = {
+        "$defs": {"list": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "integer"}]}}}
+    }
     schema["$ref"] = "#/$defs/list"
     shallow: Any = ["5"]
     deep: Any = ["5"]
@@ -345,7 +355,13 @@ def test_a_schema_that_goes_in_circles_is_read_only_so_far() -> None:
 @given(JSON, JSON)
 def test_reading_never_fails_and_never_changes_what_it_reads(value: Any, default: Any) -> None:
     before = json.dumps(value)
-    schema = {"anyOf": [{"type": "integer"}, {"type": "object", "additionalProperties": {"type": "boolean"}}, {"const": default}]}
+    schema = {
+        "anyOf": [
+            {"type": "integer"},
+            {"type": "object", "additionalProperties": {"type": "boolean"}},
+            {"const": default},
+        ]
+    }
 
     for reading in find_repairs(schema, value):
         assert reading.changed
@@ -368,7 +384,7 @@ def kinds(value: Any) -> Any:
     return cast("type[Any]", type(value))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         {"type": "integer"},
@@ -386,7 +402,7 @@ def test_a_whole_number_with_a_point_is_an_integer_where_the_schema_says_so(sche
     assert (put, type(put)) == (5, int)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         {"type": "number"},
@@ -410,7 +426,9 @@ def test_it_is_found_inside_objects_and_lists() -> None:
         "additionalProperties": {"anyOf": [{"type": "string"}, WHOLE]},
     }
 
-    put = IntegerConverter(schema).convert({"page": 2.0, "price": 3.0, "pairs": [[1.0, 1.0, 1e2]], "more": 4.0, "word": "5.0"})
+    put = IntegerConverter(schema).convert(
+        {"page": 2.0, "price": 3.0, "pairs": [[1.0, 1.0, 1e2]], "more": 4.0, "word": "5.0"}
+    )
 
     assert kinds(put) == {"page": int, "price": float, "pairs": [[int, float, int]], "more": int, "word": str}
 
@@ -427,8 +445,12 @@ def test_a_schema_that_refers_to_itself_is_followed_as_far_as_the_value_goes() -
     assert kinds(put["inner"]["inner"]["weight"]) is float
 
 
-@given(st.recursive(st.integers() | st.text() | st.just(0.5), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_what_holds_no_such_number_is_the_same_value(value: Any) -> None:
+@given(
+    st.recursive(
+        st.integers() | st.text() | st.just(0.5), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_a_value_without_whole_floats_is_the_same_object(value: Any) -> None:
     assert IntegerConverter(WHOLE).convert(value) is value
 
 

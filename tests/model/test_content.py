@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Audio, Blob, Embedded, Image, ResourceLink, Text, Yard, tool
 from callyard.model.content import Block, block_from_bytes
@@ -8,7 +9,7 @@ from callyard.model.content import Block, block_from_bytes
 PNG = b"\x89PNG\r\n\x1a\n...."
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("block", "kind", "mime_type"),
     [
         (Image(PNG), "image", "image/png"),
@@ -17,7 +18,9 @@ PNG = b"\x89PNG\r\n\x1a\n...."
         (Blob(b"bytes"), "resource", "application/octet-stream"),
     ],
 )
-def test_a_block_says_what_it_is_and_how_large_and_nothing_of_what_is_in_it(block: Block, kind: str, mime_type: str) -> None:
+def test_a_block_says_what_it_is_and_how_large_and_nothing_of_what_is_in_it(
+    block: Block, kind: str, mime_type: str
+) -> None:
     assert block.describe() == {"type": kind, "mime_type": mime_type, "bytes": len(block.data)}
 
 
@@ -25,7 +28,7 @@ def test_a_text_is_described_as_it_is() -> None:
     assert Text("hello").describe() == {"type": "text", "text": "hello"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "kind", "mime_type"),
     [
         (PNG, Image, "image/png"),

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard.model.elicitation import ClientRequest, Confirmation, check_form, form_content, unsupported_by_client
 from callyard.model.errors import ToolError
@@ -15,10 +16,16 @@ def test_a_person_is_asked_with_a_form() -> None:
 
 
 def test_a_model_is_asked_with_a_message() -> None:
-    plain, told = ClientRequest.model("Think.", max_tokens=5), ClientRequest.model("Think.", max_tokens=5, system="Be brief.")
+    plain, declared = (
+        ClientRequest.model("Think.", max_tokens=5),
+        ClientRequest.model("Think.", max_tokens=5, system="Be brief."),
+    )
 
-    assert plain.params == {"messages": [{"role": "user", "content": {"type": "text", "text": "Think."}}], "maxTokens": 5}
-    assert told.params["systemPrompt"] == "Be brief."
+    assert plain.params == {
+        "messages": [{"role": "user", "content": {"type": "text", "text": "Think."}}],
+        "maxTokens": 5,
+    }
+    assert declared.params["systemPrompt"] == "Be brief."
 
 
 def test_a_client_is_asked_for_its_folders() -> None:
@@ -26,7 +33,8 @@ def test_a_client_is_asked_for_its_folders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "capability"), [(ASK, "elicitation"), (ClientRequest.model("x", max_tokens=1), "sampling"), (ClientRequest.roots(), "roots")]
+    ("ask", "capability"),
+    [(ASK, "elicitation"), (ClientRequest.model("x", max_tokens=1), "sampling"), (ClientRequest.roots(), "roots")],
 )
 def test_every_ask_needs_a_capability(ask: ClientRequest, capability: str) -> None:
     assert ask.capability == capability
@@ -36,7 +44,7 @@ def test_a_question_has_a_key() -> None:
     assert Confirmation("Who?", SCHEMA).key == "answer"
 
 
-def test_what_a_client_lacks_is_named() -> None:
+def test_missing_capabilities_of_a_client_are_named() -> None:
     asks = {"a": ASK, "b": ClientRequest.roots(), "c": ClientRequest.roots()}
 
     assert unsupported_by_client(asks).details["capabilities"] == ["elicitation", "roots"]
@@ -44,12 +52,12 @@ def test_what_a_client_lacks_is_named() -> None:
     assert unsupported_by_client(asks).code == "not_supported"
 
 
-def test_what_a_person_filled_in_is_returned() -> None:
+def test_the_content_of_an_accepted_form_is_returned() -> None:
     assert form_content(ASK, {"action": "accept", "content": {"name": "Ada"}}) == {"name": "Ada"}
     assert form_content(ClientRequest.person("Sure?", {"type": "object", "properties": {}}), {"action": "accept"}) == {}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("result", "code"),
     [
         ({"action": "decline"}, "approval_denied"),
@@ -71,8 +79,8 @@ def test_anything_else_is_no_answer(result: dict[str, Any], code: str) -> None:
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("told", "form", "url"),
+@every_row(
+    ("declared", "form", "url"),
     [
         ({}, None, "elicitation.url"),
         (None, None, "elicitation.url"),
@@ -81,21 +89,26 @@ def test_anything_else_is_no_answer(result: dict[str, Any], code: str) -> None:
         ({"form": {}, "url": {}}, None, None),
     ],
 )
-def test_a_person_can_be_asked_in_the_modes_that_the_client_names(told: Any, form: str | None, url: str | None) -> None:
+def test_a_person_can_be_asked_in_the_modes_that_the_client_names(
+    declared: Any, form: str | None, url: str | None
+) -> None:
     link = ClientRequest("elicitation/create", {"mode": "url", "message": "Look.", "url": "https://example.com"})
 
-    assert (ASK.missing_capability({"elicitation": told}), link.missing_capability({"elicitation": told})) == (form, url)
-    assert ClientRequest.roots().missing_capability({"roots": told}) is None
+    assert (ASK.missing_capability({"elicitation": declared}), link.missing_capability({"elicitation": declared})) == (
+        form,
+        url,
+    )
+    assert ClientRequest.roots().missing_capability({"roots": declared}) is None
 
 
-def test_a_client_that_lacks_nothing_is_told_that_there_is_no_way() -> None:
+def test_a_client_with_every_capability_gets_not_supported_without_a_list() -> None:
     error = unsupported_by_client({"a": ASK}, {"elicitation"})
 
     assert error.code == "not_supported"
     assert "capabilities" not in error.details
 
 
-def test_a_client_that_shook_hands_with_a_stateless_server_is_told_so() -> None:
+def test_a_handshake_client_of_a_stateless_server_gets_that_reason() -> None:
     error = unsupported_by_client({"a": ASK}, stateless=True)
 
     assert (error.code, error.details) == ("not_supported", {})
@@ -106,7 +119,7 @@ def form(**fields: Any) -> dict[str, Any]:
     return {"type": "object", "properties": fields}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         form(),
@@ -125,7 +138,7 @@ def test_a_form_has_plain_fields(schema: dict[str, Any]) -> None:
     assert ClientRequest.person("Who?", schema).params["requestedSchema"] == schema
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         None,

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, computed_field
+from table_tests import every_row
 
 from callyard import Blob, Call, Envelope, Image, Text, ToolError, Yard, tool
 from callyard.model.envelope import WRAPPER_CHARACTERS, Failure, Meta, encode, encode_data, estimate_tokens
@@ -103,25 +104,27 @@ def test_the_meta_of_an_answer_says_only_what_there_is() -> None:
     }
 
 
-@pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("safe", [False, True])
-@pytest.mark.parametrize("ran", [False, True])
-def test_a_retry_is_offered_where_the_code_allows_it_and_it_does_no_harm(code: CodeName, *, safe: bool, ran: bool) -> None:
+@every_row("code", CODES)
+@every_row("safe", [False, True])
+@every_row("ran", [False, True])
+def test_a_retry_is_offered_where_the_code_allows_it_and_it_does_no_harm(
+    code: CodeName, *, safe: bool, ran: bool
+) -> None:
     failure = failure_of(Envelope.fail(ToolError(code, "…", may_have_run=ran), safe=safe))
 
     assert failure.may_have_run is ran
     assert failure.retryable is (CODES[code].retryable and (safe or not ran))
 
 
-@pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("ran", [False, True, None])
-def test_what_happened_counts_only_where_the_code_leaves_it_open(code: CodeName, *, ran: bool | None) -> None:
+@every_row("code", CODES)
+@every_row("ran", [False, True, None])
+def test_may_have_run_counts_only_where_the_code_leaves_it_open(code: CodeName, *, ran: bool | None) -> None:
     failure = failure_of(Envelope.fail(ToolError(code, "…"), may_have_run=ran))
 
     assert failure.may_have_run is {"no": False, "yes": True, "maybe": bool(ran)}[CODES[code].may_have_run]
 
 
-def test_what_the_failure_itself_says_happened_beats_everything() -> None:
+def test_may_have_run_of_the_failure_itself_wins() -> None:
     error = ToolError("timeout", "…", may_have_run=False)
 
     failure = failure_of(Envelope.fail(error, may_have_run=True))
@@ -138,7 +141,9 @@ def test_a_failure_that_must_not_be_retried_now_hints_at_the_state() -> None:
 
 
 def test_a_failure_keeps_what_it_was_given() -> None:
-    error = ToolError("internal_error", "…", hint="Wait.", next_actions=["a()", "b()"], blame="upstream", data=[1], at=3)
+    error = ToolError(
+        "internal_error", "…", hint="Wait.", next_actions=["a()", "b()"], blame="upstream", data=[1], at=3
+    )
 
     answer = Envelope.fail(error)
 
@@ -152,7 +157,9 @@ def test_a_failure_keeps_what_it_was_given() -> None:
     [object(), {1: object()}, [math.nan, object()], 1j, Image(b"x"), "\ud800", Moody(), lambda: 1, 10**5000],
     ids=lambda value: type(value).__name__,
 )
-def test_details_that_cannot_be_written_are_dropped_with_a_warning(value: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_details_that_cannot_be_written_are_dropped_with_a_warning(
+    value: object, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, logger="callyard.model.envelope"):
         answer = Envelope.fail(ToolError("state_error", "…", bad=value, good=1))
 
@@ -168,7 +175,9 @@ def test_details_that_go_in_circles_are_dropped() -> None:
     assert failure_of(Envelope.fail(ToolError("state_error", "…", circle=circle, good=1))).details == {"good": 1}
 
 
-def test_a_detail_that_is_too_long_for_an_answer_is_dropped_and_the_others_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_detail_that_is_too_long_for_an_answer_is_dropped_and_the_others_are_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     answer = Envelope.fail(ToolError("rate_limited", "…", before=1, much="x" * 1_000_000, retry_after_ms=5))
 
     assert failure_of(answer).details == {"before": 1, "retry_after_ms": 5}
@@ -182,7 +191,9 @@ def test_many_details_are_kept_only_as_far_as_an_answer_can_hold_them() -> None:
 
 
 def test_details_become_plain_json() -> None:
-    error = ToolError("state_error", "…", colour=Colour.RED, point=Point(1, 2), when=datetime(2026, 1, 2, tzinfo=UTC), many={1})
+    error = ToolError(
+        "state_error", "…", colour=Colour.RED, point=Point(1, 2), when=datetime(2026, 1, 2, tzinfo=UTC), many={1}
+    )
 
     assert failure_of(Envelope.fail(error)).details == {
         "colour": "red",
@@ -203,7 +214,7 @@ def test_halves_of_characters_never_reach_an_answer() -> None:
     assert list(answer["error"]["details"].values()) == [1]
 
 
-@pytest.mark.parametrize("wrong", [ValueError("oops"), 5, None, b"bytes"], ids=str)
+@every_row("wrong", [ValueError("oops"), 5, None, b"bytes"], ids=str)
 def test_a_failure_whose_words_are_no_text_is_answered_all_the_same(wrong: Any) -> None:
     answer = Envelope.fail(ToolError("state_error", wrong, hint=wrong, next_actions=[wrong]))
 
@@ -221,7 +232,9 @@ def test_an_answer_survives_being_written_and_read(data: Any) -> None:
 
 
 def test_a_failure_survives_being_written_and_read() -> None:
-    answer = Envelope.fail(ToolError("timeout", "Zeit ist um ⏰.", next_actions=["a()"], at={"x": [1, None]}), tool_id="t", safe=True)
+    answer = Envelope.fail(
+        ToolError("timeout", "Zeit ist um ⏰.", next_actions=["a()"], at={"x": [1, None]}), tool_id="t", safe=True
+    )
 
     assert Envelope.from_json(answer.to_json()) == answer
 
@@ -232,11 +245,13 @@ def test_the_tokens_of_an_answer_are_a_quarter_of_its_characters_without_its_met
     encoded = encode_data(data)
 
     assert estimate_tokens(data, None) == math.ceil((WRAPPER_CHARACTERS + encoded.characters) / 4)
-    if json.dumps(data, ensure_ascii=False, separators=(",", ":")) == encoded.text.decode():  # floats may be written shorter
+    if (
+        json.dumps(data, ensure_ascii=False, separators=(",", ":")) == encoded.text.decode()
+    ):  # floats may be written shorter
         assert estimate_tokens(data, None) == math.ceil(len(text) / 4)
 
 
-@pytest.mark.parametrize("data", [None, "x", "ü" * 99, "漢字🙂" * 7, {"ключ": ["é"]}])
+@every_row("data", [None, "x", "ü" * 99, "漢字🙂" * 7, {"ключ": ["é"]}])
 async def test_every_answer_says_what_it_costs_in_characters_not_bytes(data: object) -> None:
     @tool
     async def say() -> object:
@@ -273,22 +288,27 @@ async def test_blocks_in_a_result_are_described_in_their_places() -> None:
         answer = await yard.call("draw")
 
     assert answer.data == {
-        "pictures": [{"type": "image", "mime_type": "image/gif", "bytes": 2}, {"type": "image", "mime_type": "image/png", "bytes": 3}],
+        "pictures": [
+            {"type": "image", "mime_type": "image/gif", "bytes": 2},
+            {"type": "image", "mime_type": "image/png", "bytes": 3},
+        ],
         "note": {"type": "text", "text": "look"},
         "n": 1,
     }
     assert [type(block) for block in answer.content] == [Image, Image, Text]
-    assert answer.meta.estimated_tokens == math.ceil(len(encode({"success": True, "data": answer.data, "error": None})) / 4)
+    assert answer.meta.estimated_tokens == math.ceil(
+        len(encode({"success": True, "data": answer.data, "error": None})) / 4
+    )
 
 
-def test_what_comes_one_by_one_is_not_lost_beside_a_block() -> None:
+def test_items_of_an_iterator_are_not_lost_beside_a_block() -> None:
     def rows() -> Iterator[int]:
         yield from (1, 2)
 
     assert encode_data({"rows": rows(), "picture": Image(b"x")}).data["rows"] == [1, 2]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "plain"),
     [
         (Point(1, 2), {"x": 1, "y": 2}),
@@ -308,14 +328,14 @@ def test_what_comes_one_by_one_is_not_lost_beside_a_block() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_can_be_written_becomes_plain_json(value: object, plain: object) -> None:
+def test_a_serializable_value_becomes_plain_json(value: object, plain: object) -> None:
     encoded = encode_data(value)
 
     assert encoded.data == plain
     assert json.loads(encoded.text) == plain
 
 
-@pytest.mark.parametrize("value", [1, "x", True, None, 2.5, [], {}])
+@every_row("value", [1, "x", True, None, 2.5, [], {}])
 def test_plain_json_stays_what_it_is(value: object) -> None:
     encoded = encode_data(value)
 
@@ -324,7 +344,7 @@ def test_plain_json_stays_what_it_is(value: object) -> None:
     assert encoded.characters == len(json.dumps(value))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "value",
     [
         object(),
@@ -341,7 +361,7 @@ def test_plain_json_stays_what_it_is(value: object) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_be_written_is_one_kind_of_error(value: object) -> None:
+def test_an_unserializable_value_is_one_kind_of_error(value: object) -> None:
     with pytest.raises(TypeError):
         encode_data(value)
 
@@ -392,12 +412,17 @@ async def test_a_ready_failure_is_kept() -> None:
         answer = await yard.call("ready")
 
     failure = failure_of(answer)
-    assert (answer.success, answer.data, failure.code, failure.details) == (False, [1], "upstream_error", {"status": 500})
+    assert (answer.success, answer.data, failure.code, failure.details) == (
+        False,
+        [1],
+        "upstream_error",
+        {"status": 500},
+    )
     assert failure.tool_id == "their_tool"
     assert answer.meta.call_id
 
 
-@pytest.mark.parametrize(
+@every_row(
     "contradiction",
     [
         Envelope(success=True, error=Envelope.fail(ToolError("timeout", "…")).error),
@@ -444,3 +469,19 @@ def test_a_test_can_expect_a_failure() -> None:
         failed.expect_error("timeout")
     with pytest.raises(AssertionError):
         Envelope.ok(5).expect_error()
+
+
+def test_a_hint_names_a_field_only_where_it_is_given() -> None:
+    fields = ("available_sessions", "issues", "retry_after_ms", "similar", "step_index", "next_actions")
+    named: list[str] = []
+    for code in CODES:
+        without = failure_of(Envelope.fail(ToolError(code, "…", may_have_run=False)))
+        details: dict[str, Any] = {**dict.fromkeys(fields, ()), "next_actions": ["callyard login x"]}
+        with_all = failure_of(Envelope.fail(ToolError(code, "…", may_have_run=False, **details)))
+        assert without.hint
+        assert not [field for field in fields if f"'{field}'" in without.hint]
+        named += [field for field in fields if f"'{field}'" in with_all.hint]
+
+    assert set(named) == set(fields)
+    own = ToolError("overloaded", "…", hint="Wait for 'retry_after_ms', then call again.")
+    assert failure_of(Envelope.fail(own)).hint == "Wait a moment, then call again."

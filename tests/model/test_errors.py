@@ -1,8 +1,18 @@
 from typing import Any, get_args
 
 import pytest
+from table_tests import every_row
 
-from callyard.model.errors import CODES, Blame, CodeName, MayHaveRun, ToolError, invalid_input, not_found, not_implemented
+from callyard.model.errors import (
+    CODES,
+    Blame,
+    CodeName,
+    MayHaveRun,
+    ToolError,
+    invalid_input,
+    not_found,
+    not_implemented,
+)
 
 TABLE: list[tuple[CodeName, int, bool, bool, Blame, MayHaveRun]] = [
     ("invalid_input", 400, False, True, "caller", "no"),
@@ -33,7 +43,7 @@ TABLE: list[tuple[CodeName, int, bool, bool, Blame, MayHaveRun]] = [
 ]
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
+@every_row("row", TABLE, ids=[row[0] for row in TABLE])
 def test_a_code_says_what_the_design_says(row: tuple[CodeName, int, bool, bool, Blame, MayHaveRun]) -> None:
     code = CODES[row[0]]
 
@@ -53,7 +63,7 @@ def test_every_code_has_an_exit_number_of_its_own_that_no_shell_or_python_uses()
     assert all(2 < number < 126 for number in numbers)
 
 
-@pytest.mark.parametrize("code", CODES.values(), ids=list(CODES))
+@every_row("code", CODES.values(), ids=list(CODES))
 def test_every_code_has_a_meaning_and_a_hint_that_are_sentences(code: Any) -> None:
     for text in (code.meaning, code.hint):
         assert text[0].isupper()
@@ -94,7 +104,7 @@ def test_a_failure_takes_a_reason_and_everything_that_overrides_its_code() -> No
     assert (error.may_have_run, error.data) == (False, [1])
 
 
-@pytest.mark.parametrize("code", ["", "oops", "INVALID_INPUT", "invalid_input "])
+@every_row("code", ["", "oops", "INVALID_INPUT", "invalid_input "])
 def test_a_failure_refuses_a_code_that_is_none(code: Any) -> None:
     with pytest.raises(ValueError, match="is not a code"):
         ToolError(code, "What?")

@@ -3,7 +3,7 @@
 import tracemalloc
 from typing import Any
 
-import pytest
+from table_tests import every_row
 
 from callyard.metatools.chain import INPUT_SCHEMA
 from callyard.model.coercion import IntegerConverter, find_repairs
@@ -17,7 +17,7 @@ def one(name: str) -> dict[str, Any]:
     return {"type": "object", "properties": {name: INTEGER}, "required": [name], "additionalProperties": False}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "value", "number", "field", "code"),
     [
         ({"type": "array", "items": INTEGER}, ["a"] * MANY, MAX_ISSUES, "a.0", "type"),
@@ -31,7 +31,13 @@ def one(name: str) -> dict[str, Any]:
         ({"not": {"type": "array"}}, ["a"] * MANY, 1, "a", "invalid"),
         (one("x"), {str(index): 1 for index in range(MANY)}, MAX_ISSUES, "a.x", "missing"),
         ({"additionalProperties": INTEGER}, {str(index): "" for index in range(MANY)}, MAX_ISSUES, "a.0", "type"),
-        ({"properties": {"b/c": {"type": "array", "items": INTEGER}}}, {"b/c": ["a"] * MANY}, MAX_ISSUES, "a.b/c.0", "type"),
+        (
+            {"properties": {"b/c": {"type": "array", "items": INTEGER}}},
+            {"b/c": ["a"] * MANY},
+            MAX_ISSUES,
+            "a.b/c.0",
+            "type",
+        ),
     ],
 )
 def test_a_large_wrong_value_is_explained_with_few_issues_and_little_memory(
@@ -74,7 +80,12 @@ def test_a_long_text_beside_a_mistake_is_still_repaired() -> None:
 
 
 def test_whole_floats_are_converted_in_a_list_of_any_length() -> None:
-    schema = {"properties": {"a": {"items": INTEGER}, "b": {"additionalProperties": INTEGER, "properties": {"x": {"type": "number"}}}}}
+    schema = {
+        "properties": {
+            "a": {"items": INTEGER},
+            "b": {"additionalProperties": INTEGER, "properties": {"x": {"type": "number"}}},
+        }
+    }
     converted = IntegerConverter(schema).convert({"a": [5.0, 1] * MANY, "b": {"x": 5.0, "y": 5.0}})
 
     assert type(converted["a"][-2]) is int

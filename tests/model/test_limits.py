@@ -3,11 +3,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from table_tests import every_row
 
 from callyard import Limits, Yard
 
 
-@pytest.mark.parametrize("name", Limits().as_dict())
+@every_row("name", Limits().as_dict())
 def test_no_limit_may_be_negative(name: str) -> None:
     wrong: dict[str, Any] = {name: -1}
 

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard import Operation, Profile, Surface, Toolset, ToolSpec
 from callyard.model.profile import EVERYTHING, METATOOLS, Profiles, cost, listed
@@ -12,7 +13,12 @@ from callyard.model.spec import Metatool
 
 def spec(name: str = "walk", *, characters: int = 0, **given: Any) -> ToolSpec:
     schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
-    least: dict[str, Any] = {"name": name, "description": "d" * (characters or 1), "input_schema": schema, "operation": "query"}
+    least: dict[str, Any] = {
+        "name": name,
+        "description": "d" * (characters or 1),
+        "input_schema": schema,
+        "operation": "query",
+    }
     return ToolSpec(**{**least, **given})
 
 
@@ -27,7 +33,7 @@ def held(**given: Any) -> list[str]:
     return [tool.name for tool in ALL if toolset.holds(tool)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "names"),
     [
         ({}, ["legs__walk", "legs__run", "disk__wipe"]),
@@ -56,11 +62,13 @@ def held(**given: Any) -> list[str]:
         ({"sources": ("disk",), "deny_sources": ("disk",)}, []),
     ],
 )
-def test_a_toolset_holds_what_fits_everything_it_says_and_nothing_it_denies(given: dict[str, Any], names: list[str]) -> None:
+def test_a_toolset_holds_what_fits_everything_it_says_and_nothing_it_denies(
+    given: dict[str, Any], names: list[str]
+) -> None:
     assert held(**given) == names
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "names"),
     [
         ({"names": "legs__walk"}, ["legs__walk"]),
@@ -105,7 +113,9 @@ def test_a_profile_without_toolsets_allows_everything() -> None:
 
 
 def test_a_profile_allows_what_any_of_its_toolsets_holds() -> None:
-    profile = Profile(name="p", toolsets=(Toolset(name="a", names=("legs__walk",)), Toolset(name="b", sources=("disk",))))
+    profile = Profile(
+        name="p", toolsets=(Toolset(name="a", names=("legs__walk",)), Toolset(name="b", sources=("disk",)))
+    )
 
     assert [profile.allows(tool) for tool in ALL] == [True, False, True]
 
@@ -138,7 +148,9 @@ BIG = [META, CALLS, spec("a", characters=4000), spec("b", characters=4000)]
 SPENT = cost(BIG[2:])
 
 
-def names_listed(surface: Surface, specs: list[ToolSpec], *, budget: int = 10, pins: tuple[str, ...] = (), was: bool | None = None) -> Any:
+def names_listed(
+    surface: Surface, specs: list[ToolSpec], *, budget: int = 10, pins: tuple[str, ...] = (), was: bool | None = None
+) -> Any:
     found, meta = listed(Profile(name="p", surface=surface, pins=pins), specs, budget=budget, was_meta=was)
     return [tool.name for tool in found], meta
 
@@ -167,7 +179,7 @@ def test_an_automatic_surface_lists_everything_where_nothing_could_find_or_call_
         assert names_listed(Surface.AUTO, [*metatools, *BIG[2:]], budget=0) == (["a", "b"], False)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("deny", "denied"),
     [
         ("run_tool", {"run_tool", "call_tool"}),
@@ -186,11 +198,13 @@ def test_a_metatool_is_denied_under_its_other_name_too(deny: str, denied: set[st
         "get_tool_schema": Metatool(alias_of="describe_tool"),
     }
 
-    assert {name for name, role in metatools.items() if not toolset.holds(spec(name, source=METATOOLS, metatool=role))} == denied
+    assert {
+        name for name, role in metatools.items() if not toolset.holds(spec(name, source=METATOOLS, metatool=role))
+    } == denied
     assert all(toolset.holds(spec(name, metatool=role)) for name, role in metatools.items() if not fnmatch(name, deny))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("share", "was", "meta"),
     [
         (1.01, None, True),
@@ -206,7 +220,7 @@ def test_an_automatic_surface_flips_only_a_quarter_past_the_line(share: float, *
 
 
 @given(st.lists(st.sampled_from(ALL)), st.sampled_from(list(Surface)), st.integers(0, 200))
-def test_what_is_listed_is_a_function_of_what_is_given(specs: list[ToolSpec], surface: Surface, budget: int) -> None:
+def test_the_list_is_a_function_of_its_inputs(specs: list[ToolSpec], surface: Surface, budget: int) -> None:
     profile = Profile(name="p", surface=surface)
 
     assert listed(profile, specs, budget=budget) == listed(profile, specs, budget=budget)

@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard.model.envelope import encode
 from callyard.model.schema import (
@@ -34,7 +35,11 @@ ORDER: dict[str, Any] = {
     },
     "$defs": {
         "customer": {"type": "object", "properties": {"name": {"type": "string"}, "home": {"$ref": "#/$defs/address"}}},
-        "address": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 3}}, "additionalProperties": False},
+        "address": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 3}},
+            "additionalProperties": False,
+        },
         "line": {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}},
         "a/b~c": {"type": "boolean"},
     },
@@ -52,18 +57,18 @@ def nested(levels: int) -> dict[str, Any]:
     return schema
 
 
-@pytest.mark.parametrize("schema", [{}, True, False, ORDER, {"type": ["string", "null"]}, nested(8)])
+@every_row("schema", [{}, True, False, ORDER, {"type": ["string", "null"]}, nested(8)])
 def test_a_schema_within_bounds_is_one(schema: object) -> None:
     check(schema)
 
 
-@pytest.mark.parametrize("schema", [None, [], "string", 5])
-def test_what_is_no_object_is_no_schema(schema: object) -> None:
+@every_row("schema", [None, [], "string", 5])
+def test_a_value_that_is_no_object_is_no_schema(schema: object) -> None:
     with pytest.raises(SchemaError):
         check(schema)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         {"type": "objekt"},
@@ -75,7 +80,7 @@ def test_what_is_no_object_is_no_schema(schema: object) -> None:
         {"$ref": "#/$defs/nowhere"},
     ],
 )
-def test_what_no_validator_understands_is_no_schema(schema: object) -> None:
+def test_a_document_that_no_validator_accepts_is_no_schema(schema: object) -> None:
     with pytest.raises(SchemaError):
         check(schema)
 
@@ -117,7 +122,9 @@ def test_a_schema_that_cannot_be_written_is_refused(value: object) -> None:
         {"allOf": [{"$id": "http://127.0.0.1:9/a", "items": {"$ref": "b"}}]},
     ],
 )
-def test_a_schema_that_refers_elsewhere_is_refused_and_nothing_is_fetched(schema: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schema_that_refers_elsewhere_is_refused_and_nothing_is_fetched(
+    schema: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fetch(*_: object) -> NoReturn:
         pytest.fail("something was fetched")
 
@@ -142,7 +149,7 @@ def test_a_value_that_fits_has_no_issues() -> None:
     assert validator.issues({"id": 5}) == []
 
 
-def test_every_issue_is_told_at_once_with_its_place_and_what_was_expected() -> None:
+def test_every_issue_is_reported_at_once_with_its_place_and_the_expected_schema() -> None:
     wrong: dict[str, Any] = {
         "customer": {"home": {"city": "Paris"}},
         "lines": [{"sku": "a"}, {"sku": 5}, {}],
@@ -169,7 +176,7 @@ def test_every_issue_is_told_at_once_with_its_place_and_what_was_expected() -> N
     assert found["labels.x"].expected == {"type": "string"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "value", "code"),
     [
         ({"minimum": 3}, 2, "greater_than_equal"),
@@ -225,7 +232,7 @@ def test_an_answer_stays_short_however_much_is_wrong() -> None:
     assert len(SchemaValidator(extra).issues({str(number): 1 for number in range(1000)})) == 50
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "found"),
     [
         ((), ORDER),
@@ -258,7 +265,7 @@ def test_a_part_is_found_in_whichever_branch_knows_it() -> None:
     assert subschema(schema, ("a",)) == {"const": 1}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("node", "found"),
     [
         ({"$ref": "#/$defs/address"}, ORDER["$defs"]["address"]),
@@ -312,7 +319,9 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(WORDS | st.integers(), inner, max_size=2),
     max_leaves=4,
 )
-VALUES = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | WORDS | st.lists(st.integers(0, 1), max_size=2)
+VALUES = (
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | WORDS | st.lists(st.integers(0, 1), max_size=2)
+)
 TYPES = st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object", "text"])
 
 
@@ -347,24 +356,46 @@ def test_a_plain_schema_is_a_schema(schema: dict[str, Any]) -> None:
 
 
 @given(schemas_of(SCHEMAS), VALUES)
-def test_what_plainly_fits_does_fit(schema: dict[str, Any], value: object) -> None:
+def test_a_value_that_fits_a_simple_schema_is_valid(schema: dict[str, Any], value: object) -> None:
     if is_simple_schema(schema) and fits_simple_schema(schema, value):
         assert SchemaValidator(schema).fits(value)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         True,
         {},
-        {"type": "object", "properties": {"a": {"type": "string", "title": "A", "description": "The a."}}, "additionalProperties": False},
-        {"type": "object", "properties": {"a": True}, "required": ["a"], "additionalProperties": {"type": ["boolean", "null"]}},
-        {"type": "array", "items": {"anyOf": [{"const": {"a": [1, None]}}, {"type": "null"}]}, "minItems": 1, "maxItems": 2},
-        {"type": "integer", "minimum": -1, "maximum": 1.5, "exclusiveMinimum": -2, "exclusiveMaximum": 2, "default": 1, "examples": [1]},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "string", "title": "A", "description": "The a."}},
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "properties": {"a": True},
+            "required": ["a"],
+            "additionalProperties": {"type": ["boolean", "null"]},
+        },
+        {
+            "type": "array",
+            "items": {"anyOf": [{"const": {"a": [1, None]}}, {"type": "null"}]},
+            "minItems": 1,
+            "maxItems": 2,
+        },
+        {
+            "type": "integer",
+            "minimum": -1,
+            "maximum": 1.5,
+            "exclusiveMinimum": -2,
+            "exclusiveMaximum": 2,
+            "default": 1,
+            "examples": [1],
+        },
         {"enum": ["a", "b"], "minLength": 0, "maxLength": 9},
     ],
 )
-def test_what_people_write_is_plain(schema: object) -> None:
+def test_common_schemas_are_simple(schema: object) -> None:
     assert is_simple_schema(schema)
 
 
@@ -401,12 +432,12 @@ NOT_PLAIN: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("schema", NOT_PLAIN)
-def test_what_is_wrong_or_takes_a_closer_look_is_not_plain(schema: object) -> None:
+@every_row("schema", NOT_PLAIN)
+def test_wrong_and_complex_schemas_are_not_simple(schema: object) -> None:
     assert not is_simple_schema(schema)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "value"),
     [
         ({}, None),
@@ -425,7 +456,7 @@ def test_simple_values_plainly_fit(schema: dict[str, Any], value: object) -> Non
     assert fits_simple_schema(schema, value)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "value"),
     [
         ({"type": "string"}, 1),
@@ -441,5 +472,5 @@ def test_simple_values_plainly_fit(schema: dict[str, Any], value: object) -> Non
         ({"anyOf": [{"type": "string"}, True]}, 1),
     ],
 )
-def test_what_does_not_fit_or_takes_a_closer_look_does_not_plainly_fit(schema: dict[str, Any], value: object) -> None:
+def test_wrong_and_unclear_values_do_not_fit_a_simple_schema(schema: dict[str, Any], value: object) -> None:
     assert not fits_simple_schema(schema, value)

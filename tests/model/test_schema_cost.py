@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard.model.schema import SchemaError, SchemaValidator, check_schema
 from callyard.model.schema_cost import schema_cost
@@ -11,7 +12,8 @@ from callyard.model.schema_cost import schema_cost
 def levels(number: int, copies: int = 2, **more: Any) -> dict[str, Any]:
     """Return a schema whose definitions each refer to the next one several times."""
     definitions: dict[str, Any] = {
-        f"d{index}": {"allOf": [{"$ref": f"#/$defs/d{index + 1}"} for _ in range(copies)], **more} for index in range(number)
+        f"d{index}": {"allOf": [{"$ref": f"#/$defs/d{index + 1}"} for _ in range(copies)], **more}
+        for index in range(number)
     }
     return {"$defs": {**definitions, f"d{number}": {"type": "object"}}, "$ref": "#/$defs/d0"}
 
@@ -29,12 +31,15 @@ BOMBS: list[dict[str, Any]] = [
     {"anyOf": [{} for _ in range(6000)]},
     {"properties": {f"p{index}": {"pattern": f"^{index}(a|b)*$"} for index in range(600)}},
     {"$id": "https://a.test/root", "$defs": {"x": {"$id": "x", **levels(30)}}, "$ref": "x"},
-    {"$defs": {"x": {"$anchor": "here", "allOf": [{"$ref": "#/$defs/y"}] * 3}, "y": levels(20)["$defs"]["d0"]}, "$ref": "#here"}
+    {
+        "$defs": {"x": {"$anchor": "here", "allOf": [{"$ref": "#/$defs/y"}] * 3}, "y": levels(20)["$defs"]["d0"]},
+        "$ref": "#here",
+    }
     | {"$defs": {**levels(20)["$defs"], "x": {"$anchor": "here", "allOf": [{"$ref": "#/$defs/d0"}]}}},
 ]
 
 
-@pytest.mark.parametrize("schema", BOMBS)
+@every_row("schema", BOMBS)
 def test_a_schema_that_a_validator_would_not_finish_is_refused_at_once(schema: dict[str, Any]) -> None:
     with pytest.raises(SchemaError):
         check(schema)
@@ -57,13 +62,16 @@ HONEST: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("schema", HONEST)
+@every_row("schema", HONEST)
 def test_an_honest_schema_passes_however_large_or_recursive(schema: dict[str, Any]) -> None:
     check(schema)
 
 
-def test_what_applies_to_other_places_of_a_value_costs_nothing_more() -> None:
-    tree = {f"d{index}": {"properties": {side: {"$ref": f"#/$defs/d{index + 1}"} for side in ("left", "right")}} for index in range(60)}
+def test_schemas_of_other_places_of_a_value_cost_nothing_more() -> None:
+    tree = {
+        f"d{index}": {"properties": {side: {"$ref": f"#/$defs/d{index + 1}"} for side in ("left", "right")}}
+        for index in range(60)
+    }
 
     assert schema_cost({"$defs": {**tree, "d60": {}}, "$ref": "#/$defs/d0"}).applied <= 2
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Operation
 from callyard.model.envelope import encode
@@ -22,11 +23,13 @@ ROOT = {
 
 
 def line_of(**schema: Any) -> str:
-    spec = ToolSpec(name="f", description="d", input_schema={"type": "object", **schema}, operation=Operation.QUERY, source="s")
+    spec = ToolSpec(
+        name="f", description="d", input_schema={"type": "object", **schema}, operation=Operation.QUERY, source="s"
+    )
     return signature(spec)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "written"),
     [
         ({"type": "string"}, "str"),
@@ -56,7 +59,7 @@ def test_a_type_is_written_as_people_write_it(schema: Any, written: str) -> None
     assert line_of(properties={"x": schema}, **ROOT) == f"f(x?: {written})"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "text"),
     [
         ({"type": "integer"}, "int"),
@@ -97,7 +100,10 @@ def test_arguments_that_a_reference_brings_are_shown() -> None:
     definitions = {"A": {"$ref": "#/$defs/B", "properties": {"a": TEXT}, "required": ["a"]}, "B": base}
 
     assert line_of(**{"$ref": "#/$defs/A", "$defs": definitions}) == "f(a: str, b: bool)"
-    assert line_of(**{"$ref": "#/$defs/A", "$defs": definitions}, properties={"own": TEXT}) == "f(a: str, b: bool, own?: str)"
+    assert (
+        line_of(**{"$ref": "#/$defs/A", "$defs": definitions}, properties={"own": TEXT})
+        == "f(a: str, b: bool, own?: str)"
+    )
 
 
 def test_arguments_of_all_parts_are_shown() -> None:
@@ -112,14 +118,16 @@ def test_arguments_of_all_parts_are_shown() -> None:
     assert line_of(properties={"x": {"allOf": [{"description": "An x."}, TEXT]}}) == "f(x?: str)"
 
 
-def test_what_is_required_is_shown_even_if_nothing_more_is_known_of_it() -> None:
+def test_a_required_name_is_shown_even_without_a_schema() -> None:
     assert line_of(required=["zeal"]) == "f(zeal: any)"
     assert line_of(required=["zeal", "a", "zeal"], properties={"a": TEXT}) == "f(zeal: any, a: str)"
 
 
 @pytest.mark.parametrize("key", ["anyOf", "oneOf"])
 def test_alternatives_are_marked_and_what_all_of_them_require_is_shown(key: str) -> None:
-    kinds = [{"properties": {"kind": {"const": kind}, kind: TEXT}, "required": ["kind", kind]} for kind in ("disc", "ring")]
+    kinds = [
+        {"properties": {"kind": {"const": kind}, kind: TEXT}, "required": ["kind", kind]} for kind in ("disc", "ring")
+    ]
 
     assert line_of(**{key: kinds}) == "f(kind: 'disc'|'ring', …)"
     assert line_of(**{key: [{"required": ["id"]}, {"required": ["name"]}]}, properties={"id": TEXT, "name": TEXT}) == (
@@ -140,7 +148,7 @@ def test_a_mark_stands_once_however_much_is_left_out() -> None:
     assert line_of(properties=many, anyOf=[{}, {}]).count("…") == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         {"$ref": "#"},
@@ -151,13 +159,13 @@ def test_a_mark_stands_once_however_much_is_left_out() -> None:
     ],
     ids=["itself", "nowhere", "elsewhere", "itself in parts", "itself in alternatives"],
 )
-def test_what_leads_nowhere_has_a_signature_all_the_same(schema: dict[str, Any]) -> None:
+def test_a_dangling_reference_still_has_a_signature(schema: dict[str, Any]) -> None:
     assert line_of(**schema, properties={"a": TEXT}, required=["a"]) == "f(a: str, …)"
 
 
-@pytest.mark.parametrize("key", ["properties", "required", "$ref", "allOf", "anyOf", "oneOf", "enum", "type", "items"])
-@pytest.mark.parametrize("value", [5, "five", None, [5], [None], {"five": 5}, True])
-def test_what_stands_where_no_schema_is_looked_for_may_be_anything(key: str, value: object) -> None:
+@every_row("key", ["properties", "required", "$ref", "allOf", "anyOf", "oneOf", "enum", "type", "items"])
+@every_row("value", [5, "five", None, [5], [None], {"five": 5}, True])
+def test_a_keyword_that_is_no_schema_may_be_any_value(key: str, value: object) -> None:
     shown = line_of(**{"$ref": "#/x", "x": {key: value}}, properties={"a": {"$ref": "#/x"}}, required=["a"])
 
     assert shown.startswith("f(a: ")
@@ -175,12 +183,14 @@ def test_little_is_read_of_a_text_without_an_end() -> None:
 
 
 def test_a_signature_is_one_line_whatever_names_and_values_hold() -> None:
-    shown = line_of(properties={"odd\nname": {"enum": ["x\r\ny", "\u2028"]}, "c": {"const": "\x85\x1b"}}, required=["odd\nname"])
+    shown = line_of(
+        properties={"odd\nname": {"enum": ["x\r\ny", "\u2028"]}, "c": {"const": "\x85\x1b"}}, required=["odd\nname"]
+    )
 
     assert shown == "f(odd\\nname: 'x\\r\\ny'|'\\u2028', c?: '\\x85\\x1b')"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "line"),
     [
         ("Create an issue (e.g. a bug). More.", "Create an issue (e.g. a bug)."),

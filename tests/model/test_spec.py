@@ -2,6 +2,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from table_tests import every_row
 
 from callyard import Confirmation, EvalRule, Example, Limits, Operation, PublishError, Reason, ToolSpec
 from callyard.model.envelope import encode
@@ -37,7 +38,7 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("given", GOOD.values(), ids=GOOD)
+@every_row("given", GOOD.values(), ids=GOOD)
 def test_a_good_spec_passes(given: dict[str, Any]) -> None:
     check_spec(spec(**given), Limits())
 
@@ -56,10 +57,14 @@ WRONG: dict[str, dict[str, Any]] = {
     "a schema that is none": {"input_schema": {**EMPTY, "properties": {"x": {"type": "strnig"}}}},
     "a schema that is too deep": {"input_schema": deep(70)},
     "a schema that is too large": {"input_schema": {**EMPTY, "description": "x" * 300_000}},
-    "a schema that refers elsewhere": {"input_schema": {**EMPTY, "properties": {"x": {"$ref": "http://127.0.0.1:9/x"}}}},
+    "a schema that refers elsewhere": {
+        "input_schema": {**EMPTY, "properties": {"x": {"$ref": "http://127.0.0.1:9/x"}}}
+    },
     "a schema that cannot be written": {"input_schema": {**EMPTY, "default": object()}},
     "a schema that takes what it does not know": {"input_schema": {"type": "object"}},
-    "a schema that says it takes what it does not know": {"input_schema": {"type": "object", "additionalProperties": True}},
+    "a schema that says it takes what it does not know": {
+        "input_schema": {"type": "object", "additionalProperties": True}
+    },
     "an output schema that is none": {"output_schema": {"type": "strnig"}},
     "an output schema that is no object": {"output_schema": True},
     "an output schema that refers elsewhere": {"output_schema": {"$ref": "http://127.0.0.1:9/x"}},
@@ -92,7 +97,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("given", WRONG.values(), ids=WRONG)
+@every_row("given", WRONG.values(), ids=WRONG)
 def test_a_wrong_spec_fails_with_one_sentence_that_names_the_tool(given: dict[str, Any]) -> None:
     with pytest.raises(PublishError, match="'walk'") as caught:
         check_spec(spec(**given), Limits())
@@ -100,8 +105,8 @@ def test_a_wrong_spec_fails_with_one_sentence_that_names_the_tool(given: dict[st
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "Walk", "2walk", "_walk", "walk-on", "walk on", "walk.on", "wälk", "walk\n", "w" * 49])
-@pytest.mark.parametrize("place", ["name", "aliases"])
+@every_row("name", ["", "Walk", "2walk", "_walk", "walk-on", "walk on", "walk.on", "wälk", "walk\n", "w" * 49])
+@every_row("place", ["name", "aliases"])
 def test_a_name_of_our_own_is_small_letters_digits_and_underscores_and_not_too_long(name: str, place: str) -> None:
     given: dict[str, Any] = {"name": name} if place == "name" else {"aliases": (name,)}
 
@@ -111,20 +116,20 @@ def test_a_name_of_our_own_is_small_letters_digits_and_underscores_and_not_too_l
     assert f"'{name}'" in str(caught.value)
 
 
-def test_what_is_checked_has_its_limits_from_outside() -> None:
-    limits = Limits(name_characters=3, schema_bytes=10, schema_depth=1)
+def test_limits_of_a_spec_are_given_by_the_caller() -> None:
+    limits = Limits(name_characters=3, schema_bytes=10)
 
     for given in ({}, {"name": "go"}):
         with pytest.raises(PublishError):
             check_spec(spec(**given), limits)
 
 
-@pytest.mark.parametrize("name", ["Orders__List", "a-b", "9", "_", "a" * 48])
+@every_row("name", ["Orders__List", "a-b", "9", "_", "a" * 48])
 def test_a_foreign_tool_keeps_the_letters_of_its_name(name: str) -> None:
     check_spec(spec(name=name), Limits(), foreign=True)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a.b", "a/b", "é", "a" * 49])
+@every_row("name", ["", "a b", "a.b", "a/b", "é", "a" * 49])
 def test_a_foreign_name_has_limits_too(name: str) -> None:
     with pytest.raises(PublishError):
         check_spec(spec(name=name), Limits(), foreign=True)
@@ -134,12 +139,12 @@ def test_a_foreign_tool_may_take_what_it_does_not_know() -> None:
     check_spec(spec(input_schema={"type": "object"}), Limits(), foreign=True)
 
 
-@pytest.mark.parametrize("operation", [*Operation, *map(str, Operation)])
+@every_row("operation", [*Operation, *map(str, Operation)])
 def test_an_operation_may_be_written_as_text(operation: Any) -> None:
     assert type(spec(operation=operation).operation) is Operation
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "read_only", "destructive", "idempotent"),
     [
         ({"operation": "query"}, True, False, True),
@@ -149,7 +154,7 @@ def test_an_operation_may_be_written_as_text(operation: Any) -> None:
         ({"operation": "eval"}, False, True, False),
     ],
 )
-def test_what_clients_are_told_follows_from_the_operation(
+def test_hints_for_clients_follow_from_the_operation(
     given: dict[str, Any], *, read_only: bool, destructive: bool, idempotent: bool
 ) -> None:
     assert msgspec.to_builtins(spec(**given).hints()) == {
@@ -161,10 +166,10 @@ def test_what_clients_are_told_follows_from_the_operation(
     assert spec(**given).safe is idempotent
 
 
-def test_what_clients_are_told_can_be_said_otherwise() -> None:
-    told = Annotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+def test_annotations_replace_the_hints_for_clients() -> None:
+    annotations = Annotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
-    assert spec(annotations=told).hints() is told
+    assert spec(annotations=annotations).hints() is annotations
 
 
 def test_one_name_may_stand_where_several_may() -> None:
@@ -177,7 +182,7 @@ def test_the_summary_is_the_first_line() -> None:
     assert spec().summary == "Walk."
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "codes", "line"),
     [
         ({}, [], ""),
@@ -189,7 +194,11 @@ def test_the_summary_is_the_first_line() -> None:
             "not_found, upstream_error",
         ),
         ({"reasons": {"a": Reason("timeout")}}, ["timeout"], ""),
-        ({"reasons": {"a": Reason(), "b": Reason()}, "session": "required"}, ["not_running", "state_error"], "not_running, state_error"),
+        (
+            {"reasons": {"a": Reason(), "b": Reason()}, "session": "required"},
+            ["not_running", "state_error"],
+            "not_running, state_error",
+        ),
     ],
 )
 def test_a_tool_has_the_codes_it_declares_and_is_described_with_those_that_nobody_expects(
@@ -201,7 +210,12 @@ def test_a_tool_has_the_codes_it_declares_and_is_described_with_those_that_nobod
 
 
 def test_a_spec_is_data_that_survives_being_written_and_read() -> None:
-    whole = spec(examples=(Example({"a": 1}, "one", 2),), reasons={"closed": Reason(details=("id",))}, eval=EvalRule("x"), tags=("a",))
+    whole = spec(
+        examples=(Example({"a": 1}, "one", 2),),
+        reasons={"closed": Reason(details=("id",))},
+        eval=EvalRule("x"),
+        tags=("a",),
+    )
 
     assert msgspec.json.decode(encode(whole), type=ToolSpec) == whole
 

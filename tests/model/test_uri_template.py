@@ -1,11 +1,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard.model.uri_template import UriTemplate, check_uri, variables_of
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("template", "uri", "expected"),
     [
         ("notes://{day}/text", "notes://monday/text", {"day": "monday"}),
@@ -26,7 +27,7 @@ def test_a_uri_gives_the_variables_their_values(template: str, uri: str, expecte
     assert UriTemplate(template).match(uri) == expected
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("template", "uri"),
     [
         ("notes://{day}/text", "notes://monday/picture"),
@@ -45,7 +46,7 @@ def test_a_uri_that_does_not_fit_gives_nothing(template: str, uri: str) -> None:
     assert UriTemplate(template).match(uri) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("uri", "why"),
     [
         ("notes", "scheme"),
@@ -64,17 +65,17 @@ def test_a_uri_that_does_not_fit_gives_nothing(template: str, uri: str) -> None:
         ("notes://" + "x" * 9000, "characters"),
     ],
 )
-def test_what_cannot_be_served_is_refused_with_a_reason(uri: str, why: str) -> None:
+def test_a_uri_that_cannot_be_served_is_refused_with_a_reason(uri: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         check_uri(uri)
 
 
-@pytest.mark.parametrize("uri", ["notes://today", "file:///a/b.txt", "urn:isbn:1", "a+b.c-d:x", "notes://{day}/{+rest}"])
-def test_what_can_be_served_passes(uri: str) -> None:
+@every_row("uri", ["notes://today", "file:///a/b.txt", "urn:isbn:1", "a+b.c-d:x", "notes://{day}/{+rest}"])
+def test_a_uri_that_can_be_served_passes(uri: str) -> None:
     check_uri(uri)
 
 
-def test_the_variables_are_told_in_order() -> None:
+def test_the_variables_are_listed_in_order() -> None:
     assert variables_of("f://{b}/{+a}/{c*}/{?no}") == ["b", "a", "c"]
 
 
@@ -82,7 +83,7 @@ _word = st.text(st.characters(codec="utf-8", exclude_characters="%/"), min_size=
 
 
 @given(first=_word, second=_word)
-def test_what_is_written_into_a_template_is_read_out_of_it(first: str, second: str) -> None:
+def test_values_written_into_a_template_are_read_out_of_it(first: str, second: str) -> None:
     template = UriTemplate("x://{first}/mid/{second}.end")
     uri = f"x://{_quoted(first)}/mid/{_quoted(second)}.end"
 
@@ -94,7 +95,7 @@ def _quoted(text: str) -> str:
 
 
 @given(st.text())
-def test_whatever_is_asked_for_is_answered_quickly_and_without_failing(uri: str) -> None:
+def test_every_uri_is_matched_quickly_and_without_failing(uri: str) -> None:
     found = UriTemplate("x://{a}-{b}-{+c}-{d}").match(f"x://{uri}")
 
     assert found is None or list(found) == ["a", "b", "c", "d"]

@@ -63,7 +63,12 @@ async def test_a_line_says_who_called_what_from_where_and_how_it_ended(tmp_path:
     assert (nested["decision"], nested.get("code")) == ("allow", None)
     assert ("outer" in whole, whole["tool"], whole["decision"]) == (False, "run_tool", "allow")
     assert (held["tool"], held["decision"], held.get("code")) == ("wipe", "ask", None)
-    assert (denied["identity"], denied["decision"], denied["code"], denied["blame"]) == ("eve", "deny", "permission_denied", "policy")
+    assert (denied["identity"], denied["decision"], denied["code"], denied["blame"]) == (
+        "eve",
+        "deny",
+        "permission_denied",
+        "policy",
+    )
     assert (wrong.get("decision"), wrong["code"]) == (None, "invalid_input")
     assert all(line["elapsed_ms"] >= 0 for line in lines_of(path))
     assert "hunter2" not in path.read_text()
@@ -131,7 +136,9 @@ def test_several_processes_lose_no_line_when_they_rotate_one_file(tmp_path: Path
 
     files = list(tmp_path.iterdir())
     assert len(files) > 2
-    assert {line["call_id"] for line in lines_of(*files)} == {f"{name}_{number}" for name in ("a", "b") for number in range(200)}
+    assert {line["call_id"] for line in lines_of(*files)} == {
+        f"{name}_{number}" for name in ("a", "b") for number in range(200)
+    }
 
 
 async def test_a_disk_that_does_not_answer_delays_no_call_and_what_does_not_fit_is_counted(
@@ -165,7 +172,7 @@ async def test_a_disk_that_does_not_answer_delays_no_call_and_what_does_not_fit_
     assert len(lines) - len(lost) + sum(lost) == 10_000
 
 
-def test_what_a_full_disk_does_not_take_is_logged_once_and_counted_when_there_is_room(
+def test_lines_lost_to_a_full_disk_are_logged_once_and_counted_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0.01)

@@ -1,5 +1,6 @@
 """What is counted of calls, under which labels, and how much memory that may take."""
 
+import logging
 import os
 import tracemalloc
 from random import Random
@@ -7,11 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from table_tests import every_row
 
 from callyard import Call, Caller, Envelope, ToolError, Yard, tool
 from callyard.dispatch.outcome import Record
-from callyard.monitor import Label, Metrics
-from callyard.monitor.metrics import BOUNDS_MS, OTHER, UNKNOWN, quantile
+from callyard.monitor import Label, Metrics, Ring, log_sink
+from callyard.monitor.metrics import BOUNDS_MS, OTHER, UNKNOWN, Durations
 
 RECORDS = int(os.environ.get("CI_RECORDS", "200000"))
 NAMES = 50_000
@@ -19,7 +21,14 @@ FLAT_BYTES = 200_000
 
 
 def record(**fields: Any) -> Record:
-    usual: dict[str, Any] = {"call_id": "c_1", "tool": "add", "started": 1000.0, "elapsed_ms": 1.0, "source": "shop", "identity": "ada"}
+    usual: dict[str, Any] = {
+        "call_id": "c_1",
+        "tool": "add",
+        "started": 1000.0,
+        "elapsed_ms": 1.0,
+        "source": "shop",
+        "identity": "ada",
+    }
     return Record(**{**usual, **fields})
 
 
@@ -68,7 +77,10 @@ async def test_every_call_is_counted_by_tool_and_source_with_its_failures_repair
     assert counted["add"].estimated_tokens > 0
     assert sum(counted["add"].buckets) == 3
     assert counted["add"].quantile_ms(0.5) > 0
-    assert {name: (stats.calls, stats.errors) for name, stats in metrics.callers.items()} == {"ada": (5, 0), "eve": (2, 2)}
+    assert {name: (stats.calls, stats.errors) for name, stats in metrics.callers.items()} == {
+        "ada": (5, 0),
+        "eve": (2, 2),
+    }
 
 
 async def test_names_that_callers_invent_are_counted_under_one_label() -> None:
@@ -121,11 +133,12 @@ def test_a_quantile_is_within_the_bucket_of_the_true_one(share: float) -> None:
 
 def test_without_calls_a_quantile_is_zero_and_none_is_longer_than_the_longest_call() -> None:
     empty = [0] * (len(BOUNDS_MS) + 1)
-    assert quantile(empty, 0.95, longest=0.0) == 0.0
-    assert BOUNDS_MS[-1] < quantile([*empty[:-1], 3], 0.95, longest=200_000.0) < 200_000.0
+    assert Durations(buckets=empty).quantile_ms(0.95) == 0.0
+    long = Durations(longest_ms=200_000.0, buckets=[*empty[:-1], 3])
+    assert BOUNDS_MS[-1] < long.quantile_ms(0.95) < 200_000.0
 
 
-@pytest.mark.parametrize("duration", [0.03, 50.0, 52.0, 10_090.0, 500_000.0])
+@every_row("duration", [0.03, 50.0, 52.0, 10_090.0, 500_000.0])
 def test_calls_that_take_equally_long_have_quantiles_near_that(duration: float) -> None:
     metrics = Metrics()
     for _ in range(30):
@@ -156,7 +169,7 @@ async def test_a_job_is_one_call_and_its_start_was_asked_of_nobody() -> None:
         await yard.call("wait_job", {"job_id": started.data["job_id"]})
 
     assert metrics.tools[Label("shop", "build")].calls == 1
-    assert [(one.delegated, one.decision) for one in records if one.tool == "build"] == [(True, "allow"), (False, "allow")]
+    assert [one.decision for one in records if one.tool == "build"] == ["allow"]
 
 
 def test_tools_and_callers_beyond_the_maximum_are_counted_as_other_and_sources_stay_apart() -> None:
@@ -166,7 +179,8 @@ def test_tools_and_callers_beyond_the_maximum_are_counted_as_other_and_sources_s
 
     tools = metrics.tools
     by_source = {
-        source: sum(stats.calls for label, stats in tools.items() if label.source == source) for source in {label.source for label in tools}
+        source: sum(stats.calls for label, stats in tools.items() if label.source == source)
+        for source in {label.source for label in tools}
     }
 
     assert by_source == {f"upstream_{number}": 500 for number in range(10)}
@@ -193,7 +207,11 @@ def test_records_and_names_without_end_leave_its_memory_flat() -> None:
     def feed(count: int, first: int) -> None:
         for number in range(first, first + count):
             name = str(number % NAMES)
-            metrics(msgspec.structs.replace(example, tool=name, identity=name, source=f"s{number % 500}", started=number / 100))
+            metrics(
+                msgspec.structs.replace(
+                    example, tool=name, identity=name, source=f"s{number % 500}", started=number / 100
+                )
+            )
 
     feed(2 * NAMES, 0)
     metrics.rates.last(600, now=0)
@@ -272,7 +290,10 @@ def test_rates_can_be_added_up_to_spans_whose_borders_stay_while_time_passes() -
 
 def test_each_tool_has_a_trend_of_15_minutes_with_the_failures_that_were_not_the_callers() -> None:
     metrics = Metrics()
-    failures: list[dict[str, Any]] = [{"code": "timeout", "blame": "tool"}, {"code": "invalid_input", "blame": "caller"}]
+    failures: list[dict[str, Any]] = [
+        {"code": "timeout", "blame": "tool"},
+        {"code": "invalid_input", "blame": "caller"},
+    ]
     for second in range(1995):
         metrics(record(started=float(second), elapsed_ms=0.0, **(failures[second % 15] if second % 15 < 2 else {})))
 
@@ -285,15 +306,28 @@ def test_each_tool_has_a_trend_of_15_minutes_with_the_failures_that_were_not_the
 
 def test_the_counters_of_a_source_are_those_of_its_tools_together() -> None:
     metrics = Metrics()
-    for fields in ({}, {"tool": "list", "code": "timeout", "blame": "tool"}, {"tool": "list", "code": "timeout", "blame": "tool"}):
-        metrics(record(elapsed_ms=10.0, bytes=5, estimated_tokens=2, waited_ms=1.0, coerced=1, decision="ask", **fields))
+    for fields in (
+        {},
+        {"tool": "list", "code": "timeout", "blame": "tool"},
+        {"tool": "list", "code": "timeout", "blame": "tool"},
+    ):
+        metrics(
+            record(elapsed_ms=10.0, bytes=5, estimated_tokens=2, waited_ms=1.0, coerced=1, decision="ask", **fields)
+        )
     metrics(record(source="mail"))
     metrics.count_approval("asked", "a_1", source="shop", tool="add")
     metrics.count_approval("asked", "a_2", source="shop", tool="list")
 
     shop = metrics.sources()["shop"]
 
-    assert (shop.calls, shop.run_ms, shop.longest_ms, shop.bytes, shop.estimated_tokens, shop.waited_ms) == (3, 27.0, 9.0, 15, 6, 3.0)
+    assert (shop.calls, shop.run_ms, shop.longest_ms, shop.bytes, shop.estimated_tokens, shop.waited_ms) == (
+        3,
+        27.0,
+        9.0,
+        15,
+        6,
+        3.0,
+    )
     assert (shop.coerced, shop.held, shop.errors, shop.approvals) == (3, 3, {("timeout", "tool"): 2}, {"asked": 2})
     assert 5 < shop.quantile_ms(0.5) <= 10
     assert metrics.sources()["mail"].calls == 1
@@ -308,3 +342,23 @@ def test_approvals_without_end_leave_its_memory_bounded() -> None:
 
     assert metrics.tools[Label("shop", "wipe")].approvals == {"asked": 5000, "denied": 1, "approved": 1}
     assert len(metrics.open_approvals) == 999
+
+
+async def test_the_ring_keeps_the_last_records() -> None:
+    ring = Ring(2)
+    async with Yard(tools=[add], sinks=[ring]) as yard:
+        ids = [(await yard.call("add", {"a": 1, "b": 2})).meta.call_id for _ in range(3)]
+
+    assert [record.call_id for record in ring.records] == ids[1:]
+
+
+@pytest.mark.parametrize(("level", "count"), [(logging.INFO, 1), (logging.WARNING, 0)])
+async def test_a_call_is_one_line_of_the_log_if_the_log_wants_it(
+    caplog: pytest.LogCaptureFixture, level: int, count: int
+) -> None:
+    caplog.set_level(level, logger="callyard.calls")
+    async with Yard(tools=[add], sinks=[log_sink]) as yard:
+        await yard.call("add", {"a": 1, "b": 2})
+
+    lines = [record.message for record in caplog.records if record.name == "callyard.calls"]
+    assert [line.startswith("call tool=add code=ok ") for line in lines] == [True] * count

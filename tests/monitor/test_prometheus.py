@@ -15,11 +15,20 @@ parse_openmetrics: Any = import_module("prometheus_client.openmetrics.parser").t
 
 
 def record(**fields: Any) -> Record:
-    usual: dict[str, Any] = {"call_id": "c_1", "tool": "add", "started": 1000.0, "elapsed_ms": 3.0, "source": "shop", "identity": "ada"}
+    usual: dict[str, Any] = {
+        "call_id": "c_1",
+        "tool": "add",
+        "started": 1000.0,
+        "elapsed_ms": 3.0,
+        "source": "shop",
+        "identity": "ada",
+    }
     return Record(**{**usual, **fields})
 
 
-@pytest.mark.parametrize(("accept", "parse"), [("", parse_text), ("application/openmetrics-text; version=1.0.0", parse_openmetrics)])
+@pytest.mark.parametrize(
+    ("accept", "parse"), [("", parse_text), ("application/openmetrics-text; version=1.0.0", parse_openmetrics)]
+)
 def test_the_page_has_every_counter_in_the_format_that_was_asked_for(accept: str, parse: Any) -> None:
     metrics = Metrics()
     metrics(record(elapsed_ms=503.0, bytes=10, estimated_tokens=4, waited_ms=500.0))
@@ -74,14 +83,17 @@ def test_a_name_cannot_break_out_of_its_label() -> None:
     metrics = Metrics()
     metrics(record(tool='x"} 1\nfake_total{a="b', identity='"\n\\'))
 
-    names = {sample.name for family in parse_text(render(snapshot_of(metrics))[0].decode()) for sample in family.samples}
+    names = {
+        sample.name for family in parse_text(render(snapshot_of(metrics))[0].decode()) for sample in family.samples
+    }
 
     assert "fake_total" not in names
 
 
 def test_prometheus_client_is_loaded_by_the_first_page_and_not_before() -> None:
     code = (
-        "import sys; from callyard.monitor import Metrics, render, snapshot_of; import callyard.launch.serve, callyard.transports.http;"
+        "import sys; from callyard.monitor import Metrics, render, snapshot_of; import callyard.launch.serve, "
+        "callyard.transports.http;"
         "snapshot = snapshot_of(Metrics()); print('prometheus_client' in sys.modules);"
         "render(snapshot); print('prometheus_client' in sys.modules)"
     )

@@ -1,7 +1,8 @@
 """Packages of npm and Python that tests need: pinned with their hashes, installed once, and cached for later runs.
 
-`npm install --package-lock-only --omit-lockfile-registry-resolved` writes a `package-lock.json` anew. Python packages that our own
-environment must not have are named in a file `NAME.in` beside their tests. `uv pip compile --universal --python-version 3.11
+`npm install --package-lock-only --omit-lockfile-registry-resolved` writes a `package-lock.json` anew. Python packages
+that our own environment must not have are named in a file `NAME.in` beside their tests. `uv pip compile --universal
+--python-version 3.11
 --generate-hashes --no-emit-index-url --no-header --no-annotate NAME.in --output-file NAME.txt` writes their pins anew.
 """
 
@@ -25,7 +26,15 @@ NODE = "node_modules/node/bin/node"
 _ROOT = Path(__file__).parent.parent.parent
 _TESTS_S = 600.0
 _FILES = ("package.json", "package-lock.json")
-_NPM = ("npm", "ci", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
+_NPM = (
+    "npm",
+    "ci",
+    "--no-audit",
+    "--no-fund",
+    "--prefer-offline",
+    "--fetch-retries=1",
+    "--fetch-retry-mintimeout=1000",
+)
 
 
 def installed(pins: Path, name: str, *, what: str) -> Path:
@@ -42,13 +51,22 @@ def installed(pins: Path, name: str, *, what: str) -> Path:
 
 
 def python_with(pins: Path, *, what: str) -> str:
-    """Return the Python of an environment with the packages that a file pins, or skip the test if they cannot be installed."""
+    """Return the Python of an environment with pinned packages; skip the test if they cannot be installed."""
     uv = Path(sys.executable).with_name("uv")
     if not uv.is_file():
         pytest.skip(f"The {what} needs 'uv', which is not installed.")
 
     def install(folder: Path) -> None:
-        pip = [uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python", "--no-deps", "--compile-bytecode"]
+        pip = [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            folder / "bin" / "python",
+            "--no-deps",
+            "--compile-bytecode",
+        ]
         venv = [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, folder]
         _run(venv, [*pip, "--require-hashes", "--requirement", pins], folder=folder, what=what)
 
@@ -66,7 +84,7 @@ def _run(*commands: Sequence[str | Path], folder: Path, what: str) -> None:
 
 
 def _cached(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
-    """Return the folder of an installation; it is made under another name and renamed, so that it is never incomplete."""
+    """Return the folder of an installation; it is renamed once it is complete."""
     cache = Path(os.environ.get("CALLYARD_TEST_CACHE") or Path.home() / ".cache" / "callyard-tests")
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{name}-{sha256(pins).hexdigest()[:12]}"
@@ -84,12 +102,14 @@ def _cached(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
 
 
 def run_tests_with(pins: Path, files: Sequence[Path], *, sdk: str, state: Path) -> None:
-    """Run test files in an environment that has an agent SDK, and fail if one of them does; coverage is measured there, too."""
+    """Run test files in an environment with an agent SDK, with coverage, and fail if one of them fails."""
     python, folder = python_with(pins, what=f"SDK for '{sdk}'"), files[0].parent
     options = [f"--sdk={sdk}", f"--confcutdir={folder}", "-p", "no:cacheprovider", "-q", "-o", "filterwarnings=ignore"]
     command = [python, "-m", *_coverage(), "pytest", *map(str, files), *options]
     environment = {**os.environ, "PYTHONPATH": str(_ROOT / "src"), "XDG_STATE_HOME": str(state)}
-    ran = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_TESTS_S, check=False)  # noqa: S603 - our own tests
+    ran = subprocess.run(  # noqa: S603 - our own tests
+        command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_TESTS_S, check=False
+    )
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -97,4 +117,8 @@ def run_tests_with(pins: Path, files: Sequence[Path], *, sdk: str, state: Path) 
 def _coverage() -> list[str]:
     """Return what measures coverage, if it is measured here."""
     measured = "COVERAGE_RUN" in os.environ or "coverage" in sys.modules
-    return ["coverage", "run", f"--rcfile={_ROOT / 'pyproject.toml'}", f"--data-file={_ROOT / '.coverage'}", "-m"] if measured else []
+    return (
+        ["coverage", "run", f"--rcfile={_ROOT / 'pyproject.toml'}", f"--data-file={_ROOT / '.coverage'}", "-m"]
+        if measured
+        else []
+    )

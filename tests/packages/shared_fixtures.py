@@ -13,7 +13,7 @@ import pytest
 
 from callyard.cli import main
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 SHOP = '''
 """A shop to try commands on."""
 
@@ -36,7 +36,9 @@ def list_orders(limit: int = 10, kind: Literal["open", "closed"] = "open") -> li
 
 
 @tool
-def echo(text: str, number: float = 0, flag: bool = False, items: list[int] | None = None, either: int | str = 0) -> dict:
+def echo(
+    text: str, number: float = 0, flag: bool = False, items: list[int] | None = None, either: int | str = 0
+) -> dict:
     """Answer with the arguments."""
     return {"text": text, "number": number, "flag": flag, "items": items, "either": either}
 
@@ -87,7 +89,8 @@ def evaluate(code: str) -> str:
 
 
 READERS = Profile(name="readers", toolsets=(Toolset(name="queries", operations=("query",)),))
-yard = Yard("shop", tools=[list_orders, echo, fail, wipe, paint, work, start, use, evaluate], profiles=[READERS], version="1.2.3")
+TOOLS = [list_orders, echo, fail, wipe, paint, work, start, use, evaluate]
+yard = Yard("shop", tools=TOOLS, profiles=[READERS], version="1.2.3")
 '''
 
 
@@ -115,7 +118,7 @@ def make_until() -> Callable[[Callable[[], object]], Any]:
     """Return a function that waits for a condition."""
 
     async def until(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not condition():  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.002)  # a polling interval
 
@@ -131,13 +134,13 @@ class Program:
     async def line(self) -> bytes:
         """Return the next line of its stdout."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self.process.stdout.readline()
 
     async def said(self, text: bytes) -> bytes:
         """Return the line of its stderr that has that text."""
         assert self.process.stderr is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while line := await self.process.stderr.readline():
                 if text in line:
                     return line
@@ -148,14 +151,14 @@ class Program:
         assert self.process.stdin is not None
         for message in messages:
             self.process.stdin.write((message if isinstance(message, bytes) else json.dumps(message).encode()) + b"\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self.process.stdin.drain()
 
     async def end(self) -> tuple[int | None, bytes, bytes]:
         """End its stdin, and return its status and what is left of its stdout and its stderr, once it ended."""
         if self.process.stdin is not None:
             self.process.stdin.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             out, err = await self.process.communicate()
         return self.process.returncode, out, err
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from table_tests import every_row
 
 from callyard import Call, Caller, Envelope, Limits, Profile, Serving, Session, ToolError, Yard, tool
 from callyard.inject import Conversation
@@ -32,7 +33,7 @@ async def begin(call: Call, kind: str = "browser") -> str:
 @tool
 async def fail(session: Session | None) -> int:
     """Fail."""
-    raise ToolError("upstream_error", "…", told="hunter2")
+    raise ToolError("upstream_error", "…", detail="hunter2")
 
 
 def code(answer: Envelope) -> str:
@@ -57,10 +58,12 @@ async def test_a_yard_that_does_not_name_the_pack_has_none_of_its_tools() -> Non
 async def test_a_yard_that_names_the_pack_has_its_tools_which_are_queries() -> None:
     async with Yard(packs=["system"]) as yard:
         assert names(yard) == NAMES
-        assert {(spec.operation.value, spec.source, spec.tags) for spec in yard.list()} == {("query", "system", ("system",))}
+        assert {(spec.operation.value, spec.source, spec.tags) for spec in yard.list()} == {
+            ("query", "system", ("system",))
+        }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_row("name", NAMES)
 async def test_every_tool_of_the_pack_fits_its_output_schema(name: str) -> None:
     async with Yard(tools=[begin], packs=["system"]) as yard:
         await yard.call("begin")
@@ -93,7 +96,9 @@ async def test_the_server_info_tells_the_address_and_port_while_the_yard_is_serv
     yard = Yard(packs=["system"])
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = Serving(transport="http", port=0)
-    served = asyncio.create_task(serve_forever(yard, serving, ready=lambda transport: listening.set_result(transport.info().address)))
+    served = asyncio.create_task(
+        serve_forever(yard, serving, ready=lambda transport: listening.set_result(transport.info().address))
+    )
     address = await listening
     port = urlsplit(address).port
     answer = await asyncio.to_thread(_call_over_http, port or 0)
@@ -106,8 +111,16 @@ async def test_the_server_info_tells_the_address_and_port_while_the_yard_is_serv
 
 
 def _call_over_http(port: int, socket_path: str = "") -> dict[str, Any]:
-    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_server_info", "_meta": meta}}
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    body: dict[str, Any] = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "get_server_info", "_meta": meta},
+    }
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "get_server_info"}
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
@@ -126,7 +139,9 @@ async def test_the_server_info_of_an_injected_yard_has_the_address_only_while_th
         alone = (await Conversation(yard).call("get_server_info")).data
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = Serving(transport="http", port=0)
-    served = asyncio.create_task(serve_forever(yard, serving, ready=lambda transport: listening.set_result(transport.info().address)))
+    served = asyncio.create_task(
+        serve_forever(yard, serving, ready=lambda transport: listening.set_result(transport.info().address))
+    )
     address = await listening
     beside = (await Conversation(yard).call("get_server_info")).data
     served.cancel()
@@ -136,7 +151,9 @@ async def test_the_server_info_of_an_injected_yard_has_the_address_only_while_th
     assert (beside["transport"], beside["address"], beside["port"]) == ("inject", address, urlsplit(address).port)
 
 
-@pytest.mark.parametrize("flags", [["--port", "0", "--workers", "2", "--stateless"], ["--socket", "yard.sock"]], ids=["workers", "socket"])
+@pytest.mark.parametrize(
+    "flags", [["--port", "0", "--workers", "2", "--stateless"], ["--socket", "yard.sock"]], ids=["workers", "socket"]
+)
 def test_the_server_info_has_the_real_address_of_a_server(flags: list[str], tmp_path: Path) -> None:
     (tmp_path / "yard.py").write_text("from callyard import Yard\n\nyard = Yard(packs=['system'])\n")
     program = [sys.executable, "-m", "callyard", "serve", "yard.py", "--transport", "http", *flags]
@@ -155,10 +172,20 @@ def test_the_server_info_has_the_real_address_of_a_server(flags: list[str], tmp_
 
 def test_the_server_info_on_stdio_has_no_port(tmp_path: Path) -> None:
     (tmp_path / "yard.py").write_text("from callyard import Yard\n\nyard = Yard(packs=['system'])\n")
-    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_server_info", "arguments": {}, "_meta": meta}}
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "get_server_info", "arguments": {}, "_meta": meta},
+    }
     program = [sys.executable, "-m", "callyard", "serve", "yard.py", "--quiet"]
-    done = subprocess.run(program, cwd=tmp_path, input=json.dumps(message) + "\n", capture_output=True, text=True, check=True)  # noqa: S603 - the same
+    done = subprocess.run(  # noqa: S603 - the same
+        program, cwd=tmp_path, input=json.dumps(message) + "\n", capture_output=True, text=True, check=True
+    )
     info = json.loads(done.stdout)["result"]["structuredContent"]["data"]
 
     assert (info["transport"], info["address"], info["port"]) == ("stdio", "stdio", None)
@@ -183,7 +210,14 @@ async def test_only_the_callers_own_sessions_are_counted_listed_and_described() 
     assert counts == [1, 2, 0]
     assert [[session["session_id"] for session in sessions] for sessions in listed] == [[mine], theirs]
     [facts] = listed[0]
-    assert facts == {"session_id": mine, "kind": "browser", "age_s": 7, "idle_s": 2, "busy": 0, "last_error": "upstream_error"}
+    assert facts == {
+        "session_id": mine,
+        "kind": "browser",
+        "age_s": 7,
+        "idle_s": 2,
+        "busy": 0,
+        "last_error": "upstream_error",
+    }
     assert {**described, "idle_s": 2, "busy": 0} == facts
     assert described["busy"] == 1
     assert named["session_id"] == theirs[1]

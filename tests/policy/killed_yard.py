@@ -1,4 +1,7 @@
-"""A yard that is killed again and again: `killed_yard.py STORE NOTES PORT`. Each run of its tool leaves a line in the notes."""
+"""A yard that is killed again and again: `killed_yard.py STORE NOTES PORT`.
+
+Each run of its tool leaves a line in the notes.
+"""
 
 import os
 import sys

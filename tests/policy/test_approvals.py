@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from callyard import Caller, Limits, MemoryStore, Operation, StoreUnavailableError, ToolError, Yard, resource, tool
-from callyard.model.rule import Rule
 from callyard.policy.approvals import Approval, Approvals
+from callyard.policy.settings import Rule
 from callyard.testing import FakeClock
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
@@ -43,7 +43,9 @@ class BrokenStore(MemoryStore):
             raise StoreUnavailableError("It is gone.", reason="gone")
         return await super().get(key)
 
-    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+    ) -> bool:
         """Set a value."""
         if self.is_gone:
             raise StoreUnavailableError("It is gone.", reason="gone")
@@ -69,7 +71,11 @@ async def test_without_the_store_an_asked_call_is_refused_and_others_go_on() -> 
 
     for answer in refused:
         assert answer.error is not None
-        assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == ("overloaded", "store_unavailable", False)
+        assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == (
+            "overloaded",
+            "store_unavailable",
+            False,
+        )
         assert answer.error.retryable
     assert allowed.data == 1
     assert ran.success
@@ -105,7 +111,8 @@ async def test_an_approval_expires_at_use_and_a_call_asks_anew() -> None:
     clock = FakeClock()
     async with Yard(tools=make_tools(gone), rules=[ASK], limits=QUICK) as yard:
         assert yard.gate is not None
-        approvals = yard.gate._approvals = Approvals(yard.store, clock=clock)  # pyright: ignore[reportPrivateUsage] - with a clock that the test sets
+        approvals = yard.gate.approvals
+        approvals.clock = clock
         held = await yard.call("delete", {"name": "a"})
         clock.advance(3599)
         await approvals.decide(held.data["approval_id"], "approve", by="user:test")
@@ -137,7 +144,7 @@ async def test_a_decision_is_made_once_but_what_is_not_used_can_be_denied() -> N
     assert gone == []
 
 
-async def test_what_is_withdrawn_is_expired_and_the_same_call_asks_anew() -> None:
+async def test_a_withdrawn_approval_is_expired_and_the_same_call_asks_anew() -> None:
     async with Yard(tools=make_tools([]), rules=[ASK], limits=QUICK) as yard:
         approvals = Approvals(yard.store)
         approval = await asked(yard, name="a")
@@ -154,7 +161,8 @@ async def test_a_grant_allows_the_same_call_until_it_ends_or_is_revoked() -> Non
     clock = FakeClock()
     async with Yard(tools=make_tools(gone), rules=[ASK], limits=QUICK) as yard:
         assert yard.gate is not None
-        approvals = yard.gate._approvals = Approvals(yard.store, clock=clock)  # pyright: ignore[reportPrivateUsage] - with a clock that the test sets
+        approvals = yard.gate.approvals
+        approvals.clock = clock
         approval = await approvals.get((await yard.call("delete", {"name": "a"})).data["approval_id"])
         exact = await approvals.grant(approval, seconds=60, any_arguments=False, by="user:test")
         same = [(await yard.call("delete", {"name": "a"})).success for _ in range(2)]
@@ -200,7 +208,8 @@ async def test_every_decision_is_a_line_of_the_audit_log(caplog: pytest.LogCaptu
     assert [event.split()[0] for event in events] == ["approval_asked", "approval_approved", "approval_spent"]
     assert all(f"id={approval.id} tool=delete" in event for event in events)
     assert "by=user:ada" in events[1]
-    assert "t0p" not in str(events) + approval.card.arguments
+    assert "t0p" not in str(events)
+    assert "t0p" in approval.card.arguments
 
 
 async def test_a_resource_that_needs_approval_is_refused_until_it_is_given() -> None:
@@ -228,7 +237,9 @@ async def test_only_operators_decide_by_the_library_and_never_about_their_own_ca
         approval = await asked(yard, name="a")
         with pytest.raises(ToolError, match="Only operators"):
             await decide(approval.id, "approve", caller=Caller(identity="guest", claims={"role": "user"}))
-        decided = await decide(approval.id, "approve", caller=Caller(identity="x", claims={"role": ["user", "operator"]}))
+        decided = await decide(
+            approval.id, "approve", caller=Caller(identity="x", claims={"role": ["user", "operator"]})
+        )
         held = await yard.call("delete", {"name": "b"}, caller=Caller(identity="ops"))
         with pytest.raises(ToolError, match="their own"):
             await decide(held.data["approval_id"], "approve", caller=Caller(identity="ops"))
@@ -249,7 +260,7 @@ async def test_a_yard_without_rules_has_no_gate_and_describe_tells_what_asks() -
     assert "needs_approval" not in harmless
 
 
-async def test_a_card_hides_no_part_of_the_arguments_without_saying_so() -> None:
+async def test_a_card_hides_no_part_of_the_arguments() -> None:
     @tool(operation="destroy")
     async def delete_object(bucket: str, key: str, note: str = "") -> None:
         """Delete an object."""
@@ -257,14 +268,12 @@ async def test_a_card_hides_no_part_of_the_arguments_without_saying_so() -> None
 
     query = "SELECT 1; " * 1900 + "DROP TABLE customers;"
     async with Yard(tools=[delete_object], rules=[ASK], limits=QUICK) as yard:
-        held = [await yard.call("delete_object", {"bucket": "b", "key": "prod/x.db", "note": text}) for text in (query, query * 3)]
+        held = [
+            await yard.call("delete_object", {"bucket": "b", "key": "prod/x.db", "note": text})
+            for text in (query, query * 3)
+        ]
         whole, long = [await Approvals(yard.store).get(answer.data["approval_id"]) for answer in held]
 
     assert msgspec.json.decode(whole.card.arguments) == {"bucket": "b", "key": "prod/x.db", "note": query}
     assert query in whole.card.text()
-    assert 20_000 < len(long.card.arguments) < 20_100
-    assert "prod/x.db" in long.card.arguments
-    assert "DROP TABLE customers;" in long.card.arguments
-    assert f"{len(whole.card.arguments) + 2 * len(query) - 20_000:,}" in long.card.arguments
-    with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode(long.card.arguments)
+    assert msgspec.json.decode(long.card.arguments)["note"] == query * 3

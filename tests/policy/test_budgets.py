@@ -7,8 +7,8 @@ import pytest
 
 from callyard import BudgetSettings, Call, Caller, QueueSettings, RateSettings, Yard, tool
 from callyard.dispatch.call import Channel
-from callyard.model.rule import Predicate, Rule
 from callyard.policy import budgets as budgets_module
+from callyard.policy.settings import Predicate, Rule
 from callyard.state.memory import MemoryStore
 from callyard.state.sqlite import SqliteStore
 from callyard.state.store import Store, StoreUnavailableError
@@ -56,7 +56,9 @@ def code(answer: Any) -> str | None:
     return None if answer.error is None else answer.error.code
 
 
-async def test_a_budget_of_calls_is_kept_and_warned_of_from_eighty_percent_on(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_budget_of_calls_is_kept_and_warned_of_from_eighty_percent_on(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Yard(tools=[a], budgets=BudgetSettings(caller_calls=5), store=store) as yard:
         with caplog.at_level(logging.WARNING, "callyard.policy"):
             answers = [await yard.call("a") for _ in range(6)]
@@ -76,7 +78,9 @@ async def test_a_budget_of_calls_is_kept_and_warned_of_from_eighty_percent_on(st
 async def test_a_budget_outlives_a_restart(tmp_path: Path) -> None:
     found: list[str | None] = []
     for _ in range(3):
-        async with Yard(tools=[a], budgets=BudgetSettings(caller_calls=3), store=SqliteStore(tmp_path / "store.sqlite3")) as yard:
+        async with Yard(
+            tools=[a], budgets=BudgetSettings(caller_calls=3), store=SqliteStore(tmp_path / "store.sqlite3")
+        ) as yard:
             found += [code(await yard.call("a")) for _ in range(2)]
 
     assert found == [None, None, None, "budget_exceeded", "budget_exceeded", "budget_exceeded"]
@@ -162,7 +166,7 @@ async def test_a_call_that_did_not_start_spends_nothing() -> None:
 
 
 async def test_a_call_that_waits_for_a_person_is_counted_once() -> None:
-    async def answer(asks: Any, declared: bool) -> Any:  # noqa: FBT001 - the type is `AskClient`
+    async def answer(asks: Any, _: object) -> Any:
         return {key: {"action": "accept", "content": {"name": "Ada"}} for key in asks}
 
     @tool
@@ -185,7 +189,9 @@ async def test_a_call_that_waits_for_a_person_is_counted_once() -> None:
 
 async def test_without_the_store_budgets_refuse_and_rates_go_on(caplog: pytest.LogCaptureFixture) -> None:
     store, clock = Failing(), FakeClock()
-    async with Yard(tools=[a], budgets=BudgetSettings(caller_calls=100), rates=RateSettings(calls=6000), store=store, clock=clock) as yard:
+    async with Yard(
+        tools=[a], budgets=BudgetSettings(caller_calls=100), rates=RateSettings(calls=6000), store=store, clock=clock
+    ) as yard:
         before = await yard.call("a")
         store.fails = True
         clock.advance(3)
@@ -202,13 +208,17 @@ async def test_without_the_store_budgets_refuse_and_rates_go_on(caplog: pytest.L
     assert (code(before), code(after)) == (None, None)
     for answer in refused:
         assert answer.error is not None
-        assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == ("overloaded", "store_unavailable", False)
+        assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == (
+            "overloaded",
+            "store_unavailable",
+            False,
+        )
         assert answer.error.details["retry_after_ms"] > 0
     assert ["reason=store_unavailable" in line for line in refusals] == [True, True]
     assert rated == [None, None, "rate_limited"]
 
 
-async def test_what_is_not_written_yet_is_written_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwritten_counts_are_written_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets_module, "_WRITE_S", 0.01)
     store = Failing()
     async with Yard(tools=[a], budgets=BudgetSettings(caller_calls=100), store=store) as yard:
@@ -243,8 +253,7 @@ async def test_a_budget_starts_anew_with_each_period() -> None:
         await yard.call("a")
 
     async def spend() -> bool:
-        while not budgets.spend(calls[0], counts=True):
-            await budgets.read(calls[0])
+        await budgets.spend(calls[0], counts=True)
         return True
 
     async with budgets.open():

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 from backends import require
+from table_tests import every_row
 
 from callyard import Call, Caller, Envelope, Limits, Operation, Profile, RuntimeSettings, Yard, tool
 from callyard.dispatch.call import Handler
-from callyard.model.rule import Rule
 from callyard.policy.approvals import Approvals
+from callyard.policy.settings import Rule
 from callyard.testing import FakeClock, FakeProvider
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
@@ -70,7 +71,8 @@ class Target:
         self.clock = FakeClock()
         self.approvals = Approvals(yard.store, clock=self.clock)
         if yard.gate is not None:
-            yard.gate._approvals = self.approvals  # pyright: ignore[reportPrivateUsage] - with a clock that the test sets
+            self.approvals = yard.gate.approvals
+            self.approvals.clock = self.clock
 
     async def approve(self, caller: Caller, name: str = "a") -> str:
         """Have the call of a caller approved, and not used yet."""
@@ -191,7 +193,7 @@ def test_there_are_a_thousand_attempts() -> None:
     assert len(ATTEMPTS) * len(STATES) > 1000
 
 
-@pytest.mark.parametrize("before", STATES)
+@every_row("before", STATES)
 async def test_no_attempt_runs(before: Before) -> None:
     async with target() as aim:
         for number, (spelling, name, wrap) in enumerate(ATTEMPTS):
@@ -221,7 +223,7 @@ def in_programs(spellings: Iterable[str]) -> list[tuple[str, Arguments]]:
     return [WRAPS[wrap](name, SPELLINGS[spelling]) for spelling in spellings for name in NAMES for wrap in WRAPS]
 
 
-@pytest.mark.parametrize("before", STATES)
+@every_row("before", STATES)
 async def test_no_attempt_of_a_program_runs(before: Before) -> None:
     await require("bubblewrap")
     async with target(runtime=SANDBOX) as aim:
@@ -256,7 +258,7 @@ async def test_without_the_rule_every_attempt_runs() -> None:
     assert len(aim.gone) == len(ATTEMPTS)
 
 
-@pytest.mark.parametrize("wrap", WRAPS)
+@every_row("wrap", WRAPS)
 async def test_of_many_retries_at_once_one_runs(wrap: str) -> None:
     async with target() as aim:
         caller = Caller(identity="agent")
@@ -292,8 +294,8 @@ def add_one(call: Call) -> None:
     call.arguments["count"] += 1
 
 
-@pytest.mark.parametrize("wrap", WRAPS)
-@pytest.mark.parametrize("change", [replace_all, change_one, add_one])
+@every_row("wrap", WRAPS)
+@every_row("change", [replace_all, change_one, add_one])
 async def test_arguments_that_middleware_rewrites_do_not_run(change: Callable[[Call], None], wrap: str) -> None:
     async with target(middleware=[rewritten(change)]) as aim:
         caller = Caller(identity="agent")
@@ -336,7 +338,9 @@ async def test_a_stored_result_that_changed_does_not_run() -> None:
         """Return many names."""
         return ["a" * 100] * 10
 
-    async with Yard(tools=[*tools_of(gone), names], rules=[ASK], limits=Limits(approval_hold_s=0.001, result_characters=500)) as yard:
+    async with Yard(
+        tools=[*tools_of(gone), names], rules=[ASK], limits=Limits(approval_hold_s=0.001, result_characters=500)
+    ) as yard:
         handle = (await yard.call("names")).data["handle"]
         call = {"name": {"$ref": handle, "path": "/0"}}
         first = await yard.call("delete", call)
@@ -375,7 +379,9 @@ async def test_another_session_needs_another_approval() -> None:
         again = await yard.call("erase", session=(await yard.call("start")).data)
         assert again.data["status"] == "approval_required"
         assert ended == []
-        assert (await yard.call("erase", session=first)).data["status"] == "approval_required"  # the id is an argument now
+        assert (await yard.call("erase", session=first)).data[
+            "status"
+        ] == "approval_required"  # the id is an argument now
 
 
 async def test_a_caller_cannot_decide_about_its_own_call_whoever_it_is() -> None:

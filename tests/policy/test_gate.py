@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from callyard import Call, Caller, Envelope, Limits, Operation, QueueSettings, SqliteStore, Yard, tool
-from callyard.jobs.stored import StoredJobs
-from callyard.model.rule import Predicate, Rule
+from callyard.jobs.service import StoredJobs
 from callyard.policy.approvals import Approvals
+from callyard.policy.settings import Predicate, Rule
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,), reason="It deletes something.")
 QUICK = Limits(approval_hold_s=0.01)
@@ -81,7 +81,11 @@ async def test_a_denied_call_is_denied_with_the_reason_until_the_denial_expires(
 
     for answer in answers:
         assert answer.error is not None
-        assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == ("approval_denied", "denied", False)
+        assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == (
+            "approval_denied",
+            "denied",
+            False,
+        )
         assert "Not on a Friday." in answer.error.message
     assert bin_.gone == []
 
@@ -133,7 +137,11 @@ async def test_middleware_that_rewrites_arguments_is_refused_and_the_approval_is
         approval = await Approvals(yard.store).get(approval_id)
 
     assert answer.error is not None
-    assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == ("approval_denied", "arguments_changed", False)
+    assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == (
+        "approval_denied",
+        "arguments_changed",
+        False,
+    )
     assert approval.status == "approved"
     assert bin_.gone == []
 
@@ -295,7 +303,9 @@ async def test_a_chain_that_is_interrupted_keeps_its_results(tmp_path: Path) -> 
 async def test_another_process_can_read_a_chain_that_waits(tmp_path: Path) -> None:
     bin_ = Bin()
     steps = [{"tool_id": "note", "args": {"text": "x"}}, {"tool_id": "delete", "args": {"name": {"$from": 0}}}]
-    async with Yard(tools=[bin_.tool(), bin_.note()], rules=[ASK], limits=QUICK, store=SqliteStore(tmp_path / "store")) as yard:
+    async with Yard(
+        tools=[bin_.tool(), bin_.note()], rules=[ASK], limits=QUICK, store=SqliteStore(tmp_path / "store")
+    ) as yard:
         answer = await yard.call("run_chain", {"steps": steps})
         store = SqliteStore(tmp_path / "store")
         job = await StoredJobs(store).get(answer.data["job_id"], None)

@@ -146,7 +146,10 @@ async def test_kills_lose_no_approval_and_run_nothing_without_a_decision(tmp_pat
     server.start()
     asked, decided = set[str](), dict[str, int]()
     deciding = asyncio.create_task(decide_all(Approvals(store), decided))
-    work = [asyncio.create_task(asyncio.to_thread(burn_all, server, range(first, APPROVALS, 3), asked)) for first in range(3)]
+    work = [
+        asyncio.create_task(asyncio.to_thread(burn_all, server, range(first, APPROVALS, 3), asked))
+        for first in range(3)
+    ]
     try:
         kills = await kill_until_done(server, work, deciding)
     finally:
@@ -158,7 +161,10 @@ async def test_kills_lose_no_approval_and_run_nothing_without_a_decision(tmp_pat
     await store.close()
     ran = Counter(map(int, (tmp_path / "notes").read_text().split()))
     spent = Counter(decided[key] for key, approval in known.items() if approval.status == "spent")
-    print(f"kills {kills}, approvals {len(known)}, {Counter(one.status for one in known.values())}, runs {sum(ran.values())}")  # noqa: T201 - counts
+    print(  # noqa: T201 - counts
+        f"kills {kills}, approvals {len(known)}, {Counter(one.status for one in known.values())}, runs "
+        f"{sum(ran.values())}"
+    )
     assert asked <= known.keys()
     assert decided.keys() <= known.keys()
     for approval_id, number in decided.items():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Call, Caller, Envelope, QueueSettings, ToolError, Yard, tool
 from callyard.dispatch.call import Channel, InvokeOptions
@@ -72,7 +73,7 @@ def begin(yard: Yard, name: str, key: str, **how: Any) -> "asyncio.Task[Any]":
     return asyncio.create_task(yard.call(name, {"key": key}, **how))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("queue", "running"),
     [
         (QueueSettings(calls=2), ["a1", "a2"]),
@@ -102,7 +103,7 @@ async def test_no_more_calls_run_than_the_limits_allow(queue: QueueSettings, run
 
 async def test_a_yard_without_these_settings_has_no_limiter() -> None:
     async with Yard(queue=QueueSettings(waiting=5)) as yard:
-        assert not yard.dispatcher.admission.applies_to_all
+        assert not yard.dispatcher.admission.limiters
 
 
 async def test_the_tools_of_an_upstream_share_the_limit_of_their_source() -> None:
@@ -147,10 +148,16 @@ async def test_a_call_of_a_background_tool_can_ask_to_be_interactive() -> None:
     work = Work()
     hurried = Channel(name="test", meta={"callyard/priority": "interactive"})
     nonsense = Channel(name="test", meta={"callyard/priority": ["background"]})
-    async with Yard(tools=[work.tool("a"), work.tool("late", priority="background")], queue=QueueSettings(calls=1)) as yard:
+    async with Yard(
+        tools=[work.tool("a"), work.tool("late", priority="background")], queue=QueueSettings(calls=1)
+    ) as yard:
         calls = [begin(yard, "a", "first")]
         await settle()
-        calls += [begin(yard, "late", "late"), begin(yard, "late", "hurried", channel=hurried), begin(yard, "a", "odd", channel=nonsense)]
+        calls += [
+            begin(yard, "late", "late"),
+            begin(yard, "late", "hurried", channel=hurried),
+            begin(yard, "a", "odd", channel=nonsense),
+        ]
         for _ in range(4):
             await settle()
             work.open(*work.running)
@@ -185,7 +192,9 @@ async def test_the_oldest_background_call_starts_within_thirty_seconds_of_steady
         """Note when it starts."""
         started_after.append(clock() - begun)
 
-    async with Yard(tools=[work.tool("a"), report], queue=QueueSettings(calls=1), limits=Limits(timeout=0), clock=clock) as yard:
+    async with Yard(
+        tools=[work.tool("a"), report], queue=QueueSettings(calls=1), limits=Limits(timeout=0), clock=clock
+    ) as yard:
         numbers = iter(range(1000))
         calls = [begin(yard, "a", f"i{next(numbers)}") for _ in range(3)]
         await settle()
@@ -207,10 +216,16 @@ async def test_the_oldest_background_call_starts_within_thirty_seconds_of_steady
     assert interactive >= 50
 
 
-async def test_a_full_queue_refuses_with_overloaded_and_says_when_to_come_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_queue_refuses_with_overloaded_and_says_when_to_come_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     work = Work()
     async with Yard(tools=[work.tool("a")], queue=QueueSettings(calls=1, waiting=1)) as yard:
-        calls = [begin(yard, "a", "runs"), begin(yard, "a", "waits"), begin(yard, "a", "waits behind", channel=BACKGROUND)]
+        calls = [
+            begin(yard, "a", "runs"),
+            begin(yard, "a", "waits"),
+            begin(yard, "a", "waits behind", channel=BACKGROUND),
+        ]
         await settle()
         with caplog.at_level(logging.WARNING, "callyard.policy"):
             refused = await yard.call("a", {"key": "refused"})
@@ -218,7 +233,12 @@ async def test_a_full_queue_refuses_with_overloaded_and_says_when_to_come_again(
         await asyncio.gather(*calls)
 
     error = failure(refused)
-    assert (error.code, error.details["reason"], error.may_have_run, error.retryable) == ("overloaded", "queue_full", False, True)
+    assert (error.code, error.details["reason"], error.may_have_run, error.retryable) == (
+        "overloaded",
+        "queue_full",
+        False,
+        True,
+    )
     assert error.details["retry_after_ms"] > 0
     assert work.started == ["runs", "waits", "waits behind"]
     [line] = caplog.messages
@@ -245,14 +265,20 @@ async def test_waiting_counts_against_the_deadline_of_the_caller(caplog: pytest.
 
 async def test_a_call_without_a_deadline_of_its_caller_waits_no_longer_than_it_may_run() -> None:
     work = Work()
-    async with Yard(tools=[work.tool("slow", timeout=60), work.tool("a", timeout=0.02)], queue=QueueSettings(calls=1)) as yard:
+    async with Yard(
+        tools=[work.tool("slow", timeout=60), work.tool("a", timeout=0.02)], queue=QueueSettings(calls=1)
+    ) as yard:
         first = begin(yard, "slow", "first")
         await settle()
         late = await yard.call("a", {"key": "late"})
         work.open("first")
         await first
 
-    assert (failure(late).code, failure(late).may_have_run, failure(late).details["reason"]) == ("timeout", False, "not_started")
+    assert (failure(late).code, failure(late).may_have_run, failure(late).details["reason"]) == (
+        "timeout",
+        False,
+        "not_started",
+    )
     assert work.started == ["first"]
 
 
@@ -371,7 +397,9 @@ class Nest:
         return [leaf, a, b, fan]
 
 
-@pytest.mark.parametrize("queue", [QueueSettings(calls=1), QueueSettings(per_tool=1), QueueSettings(per_caller=1, per_source=1)])
+@pytest.mark.parametrize(
+    "queue", [QueueSettings(calls=1), QueueSettings(per_tool=1), QueueSettings(per_caller=1, per_source=1)]
+)
 async def test_an_inner_call_never_waits_for_the_place_of_its_outer_call(queue: QueueSettings) -> None:
     async with Yard(tools=Nest().tools(), queue=queue) as yard, asyncio.timeout(10):
         answers = await asyncio.gather(
@@ -395,7 +423,9 @@ async def test_inner_calls_run_in_the_place_of_their_outer_call_one_after_anothe
 
 async def test_outer_calls_that_wait_for_each_other_in_a_circle_go_on() -> None:
     async with Yard(tools=Nest().tools(), queue=QueueSettings(per_tool=1)) as yard, asyncio.timeout(10):
-        answers = await asyncio.gather(*(yard.call(name, {"inner": [other, "leaf"]}) for name, other in (("a", "b"), ("b", "a")) * 10))
+        answers = await asyncio.gather(
+            *(yard.call(name, {"inner": [other, "leaf"]}) for name, other in (("a", "b"), ("b", "a")) * 10)
+        )
 
     assert {answer.data for answer in answers} == {1}
 
@@ -470,7 +500,7 @@ class Person:
         self.answers = asyncio.Event()
         self.channel = Channel(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
 
-    async def ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the type is `AskClient`
+    async def ask(self, asks: Mapping[str, ClientRequest], _: object) -> Mapping[str, Any]:
         """Answer everything, but later."""
         self.asked.set()
         await self.answers.wait()
@@ -545,7 +575,7 @@ async def test_a_sibling_that_runs_in_the_place_of_its_outer_call_keeps_it() -> 
         await asyncio.gather(*others)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@every_row("seed", range(8))
 async def test_no_place_is_lost_or_won_by_nested_and_cancelled_calls(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - a test
     work, sink, most = Work(), FakeSink(), 3
@@ -555,7 +585,9 @@ async def test_no_place_is_lost_or_won_by_nested_and_cancelled_calls(seed: int) 
         calls: list[asyncio.Task[Any]] = []
         for _ in range(150):
             names = [chance.choice("ab") for _ in range(chance.randint(1, 3))]
-            name, arguments = ("fan", {"width": 5}) if chance.random() < 0.3 else (names[0], {"inner": [*names[1:], "leaf"]})
+            name, arguments = (
+                ("fan", {"width": 5}) if chance.random() < 0.3 else (names[0], {"inner": [*names[1:], "leaf"]})
+            )
             calls.append(asyncio.create_task(yard.call(name, arguments)))
             if chance.random() < 0.3:
                 chance.choice(calls).cancel()

@@ -3,6 +3,7 @@ import logging
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Call, Caller, QueueSettings, RateSettings, Yard, tool
 from callyard.policy import rates as rates_module
@@ -27,7 +28,7 @@ async def codes(yard: Yard, *names: str, **how: Any) -> list[str | None]:
     return [None if answer.error is None else answer.error.code for answer in answers]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("rates", "refused"),
     [
         (RateSettings(calls=60, burst=2), {"a3", "b1", "o1"}),
@@ -41,7 +42,10 @@ async def test_calls_that_come_too_often_are_refused(rates: RateSettings, refuse
     async with Yard(tools=[a, b], rates=rates, clock=FakeClock()) as yard:
         order = ["a1", "a2", "a3", "b1", "o1"]
         other = Caller(identity="other")
-        found = [await codes(yard, "a" if key[0] == "o" else key[0], caller=other if key[0] == "o" else None) for key in order]
+        found = [
+            await codes(yard, "a" if key[0] == "o" else key[0], caller=other if key[0] == "o" else None)
+            for key in order
+        ]
 
     assert {key for key, [code] in zip(order, found, strict=True) if code == "rate_limited"} == refused
 
@@ -78,7 +82,9 @@ async def test_a_burst_is_full_again_after_a_pause() -> None:
 
 async def test_a_refused_call_takes_no_token_of_any_rate() -> None:
     clock = FakeClock()
-    async with Yard(tools=[a, b], rates=RateSettings(calls=60, per_caller=60, tools={"a": 1}, burst=2), clock=clock) as yard:
+    async with Yard(
+        tools=[a, b], rates=RateSettings(calls=60, per_caller=60, tools={"a": 1}, burst=2), clock=clock
+    ) as yard:
         assert await codes(yard, *"aa") == [None, None]
         clock.advance(2)
         assert await codes(yard, *"aaaa") == ["rate_limited"] * 4
@@ -140,7 +146,9 @@ async def test_a_refused_call_takes_no_place_in_the_queue(monkeypatch: pytest.Mo
         return enter(self, call)
 
     monkeypatch.setattr(CallQueue, "enter", noted)
-    async with Yard(tools=[a], queue=QueueSettings(calls=1), rates=RateSettings(calls=60, burst=1), clock=FakeClock()) as yard:
+    async with Yard(
+        tools=[a], queue=QueueSettings(calls=1), rates=RateSettings(calls=60, burst=1), clock=FakeClock()
+    ) as yard:
         found = await asyncio.gather(*(codes(yard, "a") for _ in range(3)))
 
     assert sorted(found, key=str) == [["rate_limited"], ["rate_limited"], [None]]

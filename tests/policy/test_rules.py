@@ -4,26 +4,32 @@ import time
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Operation, ToolSpec
 from callyard.dispatch.call import ANYONE
 from callyard.model.profile import METATOOLS
-from callyard.model.rule import Predicate, Rule
 from callyard.model.spec import Metatool
 from callyard.policy.rules import Rules, judge
+from callyard.policy.settings import Predicate, Rule
 
 
 def spec(**facts: Any) -> ToolSpec:
-    settings: dict[str, Any] = {"name": "pay", "description": "Pay.", "input_schema": {"type": "object"}, "operation": Operation.COMMAND}
+    settings: dict[str, Any] = {
+        "name": "pay",
+        "description": "Pay.",
+        "input_schema": {"type": "object"},
+        "operation": Operation.COMMAND,
+    }
     return ToolSpec(**{**settings, **facts})
 
 
 def decision(rules: list[Rule], tool: ToolSpec, arguments: Any = None, *, profile: str = "everything") -> str | None:
-    verdict = judge(Rules(rules).of(tool, profile), arguments or {}, ANYONE)
+    verdict = judge(Rules(rules).of(tool, profile), [arguments or {}], ANYONE)
     return None if verdict is None else verdict.decision
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("conditions", "matches"),
     [
         ({}, True),
@@ -48,7 +54,7 @@ def test_a_rule_matches_by_all_of_its_conditions(conditions: dict[str, Any], mat
     assert (decision([Rule(decision="deny", **conditions)], tool) == "deny") is matches
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("test", "arguments", "expected"),
     [
         ({"pointer": "/n", "equals": 1}, {"n": 1}, "allow"),
@@ -94,7 +100,12 @@ def test_the_first_match_wins_and_rules_of_a_profile_come_first() -> None:
 
 def test_a_metatool_is_matched_only_by_its_name_or_source() -> None:
     tool = spec(name="call_tool", source=METATOOLS, metatool=Metatool("call", "run_tool"))
-    assert decision([Rule(decision="deny"), Rule(decision="deny", tools=("*",)), Rule(decision="deny", sources=("*",))], tool) is None
+    assert (
+        decision(
+            [Rule(decision="deny"), Rule(decision="deny", tools=("*",)), Rule(decision="deny", sources=("*",))], tool
+        )
+        is None
+    )
     assert decision([Rule(decision="deny", tools=("run_tool",))], tool) == "deny"
     assert decision([Rule(decision="deny", sources=(METATOOLS,))], tool) == "deny"
 

@@ -3,14 +3,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from table_tests import every_row
 
 from callyard import BudgetSettings, QueueSettings, RateSettings, Yard, tool
 from callyard.cli.terminal import Terminal
 from callyard.config import ConfigError, read_config
 from callyard.launch.build import apply_settings
 from callyard.launch.errors import LaunchError
-from callyard.model.elicitation import OWN_REASONS
-from callyard.policy.refusals import RefusalReason
+from callyard.model.elicitation import OWN_REASONS, RefusalReason
 
 FILE = """
 [queue]
@@ -34,7 +34,7 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-@pytest.mark.parametrize(
+@every_row(
     "make",
     [
         lambda: QueueSettings(calls=-1),
@@ -63,14 +63,17 @@ async def test_a_file_and_the_environment_set_the_limits_of_calls(tmp_path: Path
     environment = {"CALLYARD_QUEUE_WAITING": "7", "CALLYARD_RATES_TOOLS": '{"add": 20}'}
     apply_settings(yard, read_config(path=str(path), environment=environment), Terminal(), serves=True)
     async with yard:
-        told = yard.settings()
-        codes = [answer.error and answer.error.code for answer in [await yard.call("add", {"a": 1, "b": 2}) for _ in range(2)]]
+        shown = yard.settings()
+        codes = [
+            answer.error and answer.error.code
+            for answer in [await yard.call("add", {"a": 1, "b": 2}) for _ in range(2)]
+        ]
 
-    assert told["queue.calls"] == {"value": 4, "from": f"file {path}"}
-    assert told["queue.per_tool"] == {"value": 3, "from": "code"}
-    assert told["queue.waiting"] == {"value": 7, "from": "environment CALLYARD_QUEUE_WAITING"}
-    assert told["rates.tools"]["value"] == {"add": 20}
-    assert told["budgets.caller_tokens"] == {"value": 0, "from": "default"}
+    assert shown["queue.calls"] == {"value": 4, "from": f"file {path}"}
+    assert shown["queue.per_tool"] == {"value": 3, "from": "code"}
+    assert shown["queue.waiting"] == {"value": 7, "from": "environment CALLYARD_QUEUE_WAITING"}
+    assert shown["rates.tools"]["value"] == {"add": 20}
+    assert shown["budgets.caller_tokens"] == {"value": 0, "from": "default"}
     assert codes == [None, "rate_limited"]
 
 
@@ -97,7 +100,7 @@ async def test_a_command_that_calls_a_tool_has_no_limits_of_calls(tmp_path: Path
     yard = Yard(tools=[add])
     apply_settings(yard, read_config(path=str(path), environment={}), Terminal())
     async with yard:
-        assert not yard.dispatcher.admission.applies_to_all
+        assert not yard.dispatcher.admission.limiters
         assert yard.settings()["queue.calls"] == {"value": 0, "from": "default"}
 
 

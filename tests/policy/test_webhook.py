@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Limits, Operation, Yard, tool
-from callyard.launch.policy import post_json
-from callyard.model.rule import Rule
+from callyard.launch.build import post_json
+from callyard.policy.settings import Rule
 from callyard.policy.webhook import HttpDecisionPoint, HttpWebhook, signature
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
@@ -57,7 +58,9 @@ def governed(gone: list[str], **overrides: Any) -> Yard:
     return yard
 
 
-@pytest.mark.parametrize(("answer", "ran"), [({"decision": "approve"}, True), ({"decision": "deny", "reason": "No."}, False)])
+@pytest.mark.parametrize(
+    ("answer", "ran"), [({"decision": "approve"}, True), ({"decision": "deny", "reason": "No."}, False)]
+)
 async def test_the_answer_of_the_webhook_may_be_the_decision(answer: dict[str, str], ran: bool) -> None:  # noqa: FBT001 - a parameter of a test
     gone: list[str] = []
     async with Service([(0, b""), (500, b""), (200, json.dumps(answer).encode())]).open() as service:
@@ -74,7 +77,7 @@ async def test_the_answer_of_the_webhook_may_be_the_decision(answer: dict[str, s
         assert (card["type"], card["tool"], card["operation"]) == ("approval", "delete", "destroy")
 
 
-@pytest.mark.parametrize("answer", [(200, b"fine"), (200, b'{"decision": "yes"}'), (200, b"[]"), (404, b'{"decision": "approve"}')])
+@every_row("answer", [(200, b"fine"), (200, b'{"decision": "yes"}'), (200, b"[]"), (404, b'{"decision": "approve"}')])
 async def test_any_other_answer_decides_nothing(answer: tuple[int, bytes]) -> None:
     gone: list[str] = []
     async with Service([answer]).open() as service:
@@ -89,7 +92,7 @@ async def test_any_other_answer_decides_nothing(answer: tuple[int, bytes]) -> No
     assert gone == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("answer", "code"),
     [
         ((200, b'{"decision": "allow"}'), None),

@@ -73,7 +73,9 @@ async def test_two_of_one_name_are_refused_and_the_first_stays() -> None:
 
 async def test_two_of_one_name_that_come_at_once_are_refused_and_the_first_stays() -> None:
     async with Yard("busy") as yard:
-        first, second = await asyncio.gather(yard.providers.add(Late()), yard.providers.add(Late()), return_exceptions=True)
+        first, second = await asyncio.gather(
+            yard.providers.add(Late()), yard.providers.add(Late()), return_exceptions=True
+        )
 
         assert (first, isinstance(second, ValueError)) == (None, True)
 
@@ -108,7 +110,10 @@ async def test_waiting_for_those_who_publish_later_has_an_end() -> None:
 async def test_a_yard_that_knows_what_one_offers_waits_for_no_other() -> None:
     known, unknown = Late("known"), Late("unknown")
     known.let.set()
-    async with asyncio.timeout(1), Yard("busy", providers=[unknown, known]) as yard:  # alone the unknown one would take longer
+    async with (
+        asyncio.timeout(1),
+        Yard("busy", providers=[unknown, known]) as yard,
+    ):  # alone the unknown one would take longer
         assert yard.providers.get("unknown") is unknown
 
 
@@ -133,7 +138,7 @@ async def test_those_that_take_a_while_to_disconnect_do_so_at_the_same_time_and_
     assert (first.closed, second.closed) == (True, True)
 
 
-async def test_clients_are_told_what_providers_want_them_to_know() -> None:
+async def test_instructions_of_providers_reach_clients() -> None:
     late = Late()
     late.let.set()
     async with Yard("busy", instructions="Be quick.", providers=[late]) as yard:
@@ -153,10 +158,10 @@ async def test_a_yard_takes_more_providers_until_it_is_open() -> None:
 
 async def test_waiting_ends_when_it_is_enough_and_tells_for_whom_it_waited() -> None:
     quick, slow = Late("quick"), Late("slow")
-    told: list[list[str]] = []
+    notified: list[list[str]] = []
 
     def tell(names: Sequence[str]) -> None:
-        told.append([*names])
+        notified.append([*names])
         quick.let.set()
 
     async with Yard("busy") as yard:
@@ -164,4 +169,4 @@ async def test_waiting_ends_when_it_is_enough_and_tells_for_whom_it_waited() -> 
         await yard.providers.add(slow)
         await yard.providers.wait_ready(60, enough=quick.let.is_set, tell=tell)
 
-        assert told == [["quick", "slow"]]
+        assert notified == [["quick", "slow"]]

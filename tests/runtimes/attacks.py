@@ -1,8 +1,9 @@
 """Programs that try to break out of a sandbox, exhaust it, or confuse the host.
 
-`DENY`: it must fail, and `LEAK` must not be printed. `SAFE`: it may end well, without `LEAK`. `LIMIT`: a limit or an error must stop it.
-`ALIVE`: anything, as long as the host lives and the next run works. `$CANARY` is a file of the host, `$PORT` a listener on it.
-They are in 'attacks.txt', one on a line, with '~' for a line break; a line that starts with '#' is a comment on the next one.
+`DENY`: it must fail, and `LEAK` must not be printed. `SAFE`: it may end well, without `LEAK`. `LIMIT`: a limit or an
+error must stop it. `ALIVE`: anything, as long as the host lives and the next run works. `$CANARY` is a file of the
+host, `$PORT` a listener on it. They are in 'attacks.txt', one on a line, with '~' for a line break; a line that starts
+with '#' is a comment on the next one.
 """
 
 from pathlib import Path
@@ -28,7 +29,7 @@ SNIPPETS: Final = {
     "$FRAME": "(lambda body: __import__('os').write($DRIVER.pipe._outgoing, len(body).to_bytes(4, 'big') + body))",
     "$SYSCALL": "__import__('ctypes').CDLL(None, use_errno=True).syscall",
 }
-"""What many attacks need: the driver they run in, raw frames to the host, and system calls by their number on x86-64."""
+"""Shared parts of attacks: the driver they run in, raw frames to the host, and x86-64 system calls by number."""
 
 
 def _fill(code: str) -> str:

@@ -12,15 +12,13 @@ import pytest
 
 from callyard.runtimes.bubblewrap import Bubblewrap
 from callyard.runtimes.container import Container, build_image, find_engine
-from callyard.runtimes.guest_runtime import GuestRuntime
-from callyard.runtimes.monty import Monty
-from callyard.runtimes.process import Subprocess
-from callyard.runtimes.runtime import CallFailedError, GuestCall, Runtime, RuntimeMissingError
+from callyard.runtimes.guest_runtime import GuestRuntime, Subprocess
+from callyard.runtimes.runtime import CallFailedError, GuestCall, RuntimeMissingError
 from callyard.runtimes.wasm import Wasm
 
 __all__ = [
+    "BACKENDS",
     "CACHE",
-    "CPYTHON",
     "FULL",
     "SANDBOXED",
     "NoProcess",
@@ -32,9 +30,8 @@ __all__ = [
     "resident_bytes",
 ]
 
-CPYTHON_SANDBOXES = ("bubblewrap", "container", "wasm")
-SANDBOXED = (*CPYTHON_SANDBOXES, "monty")
-CPYTHON = ("subprocess", *CPYTHON_SANDBOXES)
+SANDBOXED = ("bubblewrap", "container", "wasm")
+BACKENDS = ("subprocess", *SANDBOXED)
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callyard-tests"
 HYBRID = Path("/sys/fs/cgroup/unified").is_dir()
@@ -42,14 +39,12 @@ FULL = os.environ.get("CI_ATTACKS") == "full"
 _skipped: dict[str, str] = {}
 
 
-def make(name: str) -> Runtime:
+def make(name: str) -> GuestRuntime:
     match name:
         case "bubblewrap":
             return GuestRuntime(Bubblewrap())
         case "container":
             return GuestRuntime(Container(state_dir=str(CACHE)))
-        case "monty":
-            return Monty()
         case "wasm":
             return GuestRuntime(Wasm(find_wasm(), state_dir=str(CACHE)))
         case _:
@@ -57,7 +52,7 @@ def make(name: str) -> Runtime:
 
 
 @asynccontextmanager
-async def opened(name: str) -> AsyncGenerator[Runtime]:
+async def opened(name: str) -> AsyncGenerator[GuestRuntime]:
     if name in _skipped:
         pytest.skip(_skipped[name])
     if name == "container":
@@ -125,7 +120,12 @@ async def answer(call: GuestCall) -> object:
             return None
         case _:
             raise CallFailedError(
-                {"code": "tool_not_found", "message": "There is no such tool.", "details": {"similar": ["echo"]}, "retryable": False}
+                {
+                    "code": "tool_not_found",
+                    "message": "There is no such tool.",
+                    "details": {"similar": ["echo"]},
+                    "retryable": False,
+                }
             )
 
 

@@ -15,9 +15,8 @@ from backends import answer, descendants
 from callyard.runtimes.container import Container, Engine, build_image, find_engine
 from callyard.runtimes.guest_runtime import GuestRuntime
 from callyard.runtimes.process import server_id
-from callyard.runtimes.runtime import RunLimits, RuntimeMissingError
+from callyard.runtimes.runtime import RunLimits, RuntimeMissingError, RuntimeSettings
 from callyard.runtimes.selection import Runtimes
-from callyard.runtimes.settings import RuntimeSettings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guests in containers need Linux")
 PODMAN = {
@@ -27,10 +26,10 @@ PODMAN = {
 ENGINE = """#!{python} -IB
 import json, os, sys
 from pathlib import Path
-told, arguments = json.loads(Path({state!r}).read_text()), sys.argv[1:]
+answers, arguments = json.loads(Path({state!r}).read_text()), sys.argv[1:]
 with open({log!r}, "a") as log:
     log.write(json.dumps(arguments) + "\\n")
-answer = told.get(arguments[0], "")
+answer = answers.get(arguments[0], "")
 if answer is None:
     sys.exit("the engine refused")
 if arguments[0] == "import":
@@ -46,8 +45,8 @@ class FakeEngine:
 
     def __init__(self, folder: Path, name: str = "podman") -> None:
         self.state_dir = str(folder / "state")
-        self._state, self._log = folder / "told.json", folder / "log.jsonl"
-        self._told: dict[str, str | None] = {"info": json.dumps(PODMAN), "image": "sha256:abc"}
+        self._state, self._log = folder / "answers.json", folder / "log.jsonl"
+        self._answers: dict[str, str | None] = {"info": json.dumps(PODMAN), "image": "sha256:abc"}
         self.program = folder / name
         self.program.write_text(ENGINE.format(python=sys.executable, state=str(self._state), log=str(self._log)))
         self.program.chmod(0o755)
@@ -55,8 +54,8 @@ class FakeEngine:
 
     def tell(self, **answers: str | None) -> None:
         """Set what it answers to commands; `None` is a failure."""
-        self._told |= answers
-        self._state.write_text(json.dumps(self._told))
+        self._answers |= answers
+        self._state.write_text(json.dumps(self._answers))
 
     def asked(self, command: str) -> list[list[str]]:
         """Return the arguments of the commands with this name."""
@@ -74,7 +73,9 @@ async def build(engine: FakeEngine) -> str:
     return await build_image(await find_engine(), state_dir=engine.state_dir)
 
 
-async def test_a_machine_without_an_engine_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_without_an_engine_gets_an_install_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     probe = await Container(state_dir=str(tmp_path)).probe()
     assert not probe.available
@@ -130,14 +131,21 @@ async def test_programs_run_in_containers_that_are_removed_afterwards(built: Fak
     names = {run[run.index("--name") + 1] for run in built.asked("run")}
     assert len(names) >= 3
     assert {removed[-1] for removed in built.asked("rm")} == names
-    assert all(flag in built.asked("run")[0] for flag in ("--read-only", "--cap-drop", "--memory", "--pids-limit", "--cpus"))
+    assert all(
+        flag in built.asked("run")[0] for flag in ("--read-only", "--cap-drop", "--memory", "--pids-limit", "--cpus")
+    )
     with pytest.raises(RuntimeMissingError):
         await runtime.run("1", None, RunLimits(), answer)
 
 
 async def test_only_containers_of_dead_servers_are_removed_at_the_start(built: FakeEngine) -> None:
     host, pid, started = server_id().split("/")
-    servers = {"living": server_id(), "dead": f"{host}/{pid}/{int(started) + 1}", "elsewhere": f"other-{host}/{pid}/1", "odd": ""}
+    servers = {
+        "living": server_id(),
+        "dead": f"{host}/{pid}/{int(started) + 1}",
+        "elsewhere": f"other-{host}/{pid}/1",
+        "odd": "",
+    }
     built.tell(ps=json.dumps([{"Id": name, "Labels": {"callyard.server": server}} for name, server in servers.items()]))
     container = Container(state_dir=built.state_dir)
     await container.open()

@@ -34,7 +34,9 @@ async def driver(**settings: Any) -> AsyncGenerator[tuple[socket.socket, asyncio
     """Start the driver as a plain process and send its settings."""
     ours, theirs = socket.socketpair()
     with theirs:
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", START, stdin=theirs.fileno(), stdout=theirs.fileno())
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", START, stdin=theirs.fileno(), stdout=theirs.fileno()
+        )
     if settings:
         ours.sendall(framed(GuestSettings(**settings)))
     with ours:
@@ -52,7 +54,10 @@ async def greeted(connection: socket.socket) -> Guest:
 
 
 async def test_a_driver_applies_its_settings_and_ends_with_the_host() -> None:
-    async with driver(limits={"NOFILE": 40, "CORE": 0}, seccomp=ALLOW_ALL, dies_with_parent=True) as (connection, process):
+    async with driver(limits={"NOFILE": 40, "CORE": 0}, seccomp=ALLOW_ALL, dies_with_parent=True) as (
+        connection,
+        process,
+    ):
         guest = await greeted(connection)
         code = "import resource\n[resource.getrlimit(resource.RLIMIT_NOFILE)[0], open('/proc/self/status').read()]"
         files, status = (await guest.run(code, None, RunLimits(), answer)).value
@@ -66,7 +71,9 @@ async def test_a_driver_applies_its_settings_and_ends_with_the_host() -> None:
 async def test_a_stray_write_of_the_program_is_no_frame() -> None:
     async with driver(dies_with_parent=False) as (connection, _process):
         guest = await greeted(connection)
-        result = await guest.run("import os\n[os.write(n, b'stray') for n in (1, 2)] + [os.read(0, 9).decode()]", None, RunLimits(), answer)
+        result = await guest.run(
+            "import os\n[os.write(n, b'stray') for n in (1, 2)] + [os.read(0, 9).decode()]", None, RunLimits(), answer
+        )
         await guest.close()
     assert result.value == [5, 5, ""]
 

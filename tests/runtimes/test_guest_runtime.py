@@ -7,9 +7,9 @@ import pytest
 from backends import answer
 
 from callyard.runtimes import guest_runtime
-from callyard.runtimes.guest_runtime import GuestRuntime
-from callyard.runtimes.host import Child, Guest
-from callyard.runtimes.process import Subprocess
+from callyard.runtimes.guest_runtime import GuestRuntime, Subprocess
+from callyard.runtimes.host import Guest
+from callyard.runtimes.process import Child
 from callyard.runtimes.runtime import GuestCall, RunLimits, RuntimeBusyError, RuntimeMissingError
 
 
@@ -62,7 +62,9 @@ async def test_the_end_waits_for_runs_whose_guests_start_and_run() -> None:
     running = asyncio.create_task(runtime.run("await call_tool('x')", None, RunLimits(), wait, session="a"))
     await started.wait()
     launcher.go_on.clear()
-    starting = [asyncio.create_task(runtime.run("1", None, RunLimits(), answer, session=session)) for session in ("", "b")]
+    starting = [
+        asyncio.create_task(runtime.run("1", None, RunLimits(), answer, session=session)) for session in ("", "b")
+    ]
     await asyncio.sleep(0)
     closing = asyncio.create_task(runtime.close())
     result = await running

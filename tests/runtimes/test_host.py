@@ -15,25 +15,36 @@ from typing import Any
 
 import msgspec
 import pytest
-from backends import CACHE, CPYTHON, NoProcess, answer, descendants, find_wasm, opened, require, resident_bytes
+from backends import BACKENDS, CACHE, NoProcess, answer, descendants, find_wasm, opened, require, resident_bytes
+from table_tests import every_row
 
 from callyard.runtimes.container import Engine, find_engine, read_docker, read_podman
 from callyard.runtimes.guest import Driver, Pipe
-from callyard.runtimes.host import Child, Guest, run_program, spawn
-from callyard.runtimes.process import Subprocess, is_orphan, remove_orphans, server_id
-from callyard.runtimes.runtime import CallFailedError, GuestCall, RunLimits, RunResult, RuntimeBusyError, RuntimeMissingError
+from callyard.runtimes.guest_runtime import Subprocess
+from callyard.runtimes.host import Guest
+from callyard.runtimes.process import Child, is_orphan, remove_orphans, run_program, server_id, spawn
+from callyard.runtimes.runtime import (
+    CallFailedError,
+    GuestCall,
+    RunLimits,
+    RunResult,
+    RuntimeBusyError,
+    RuntimeMissingError,
+    RuntimeSettings,
+)
 from callyard.runtimes.selection import Runtimes
-from callyard.runtimes.settings import RuntimeSettings
 
 FLOODS = {
     "output": "while True: print('x' * 100_000)",
     "unread replies": (
         "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
-        "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'big', 'args': {}})\nwhile True: pass"
+        "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'big', 'args': "
+        "{}})\nwhile True: pass"
     ),
     "largest unread replies": (
         "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
-        "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'largest', 'args': {}})\nwhile True: pass"
+        "for n in range(900): d.pipe.send({'t': 'call', 'n': d.run_id, 'id': n, 'name': 'largest', 'args': "
+        "{}})\nwhile True: pass"
     ),
     "names": (
         "import gc\nd = [t for t in gc.get_objects() if type(t).__name__ == 'Driver'][0]\n"
@@ -55,9 +66,11 @@ FLOODS = {
         "d.pipe.send({'t': 'done', 'n': d.run_id, 'ok': False, 'tool_error': {'a': [{'': 0} for n in range(158_000)]}})"
     ),
     "nested arguments": (
-        "import asyncio\nx = [[] for n in range(90_000)]\nawait asyncio.gather(*[call_tool('slow', {'x': x}) for m in range(20)])"
+        "import asyncio\nx = [[] for n in range(90_000)]\nawait asyncio.gather(*[call_tool('slow', {'x': x}) "
+        "for m in range(20)])"
     ),
-    "garbage": "import os\nwhile True:\n    for n in range(3, 12):\n        try: os.write(n, os.urandom(9999))\n        except OSError: 0",
+    "garbage": "import os\nwhile True:\n    for n in range(3, 12):\n        try: os.write(n, "
+    "os.urandom(9999))\n        except OSError: 0",
 }
 
 
@@ -84,11 +97,11 @@ async def test_a_flood_costs_the_host_little_memory(flood: str) -> None:
 VICTIM = """
 import asyncio, sys
 from callyard import Operation, Yard, tool
-from callyard.model.rule import Rule
-from callyard.runtimes.settings import RuntimeSettings
+from callyard.policy.settings import Rule
+from callyard.runtimes.runtime import RuntimeSettings
 async def main():
     name, cache, wasm, program = sys.argv[1:]
-    options = {'profile': 'dev', 'monty': name == 'monty'} if name in ('subprocess', 'monty') else {'backend': name, 'wasm_path': wasm}
+    options = {'profile': 'dev'} if name == 'subprocess' else {'backend': name, 'wasm_path': wasm}
     runtime = RuntimeSettings(enabled=True, allow_unsafe=True, **options)
     async def ready() -> str:
         print('ready', flush=True)
@@ -96,7 +109,8 @@ async def main():
     @tool(operation='destroy')
     async def wipe() -> None:
         raise AssertionError
-    yard = Yard(tools=[ready, wipe], runtime=runtime, allow_eval=True, rules=[Rule(decision='ask', operations=(Operation.DESTROY,))])
+    ask = Rule(decision='ask', operations=(Operation.DESTROY,))
+    yard = Yard(tools=[ready, wipe], runtime=runtime, allow_eval=True, rules=[ask])
     yard.state_dir = cache
     async with yard:
         print(await yard.call('execute_code', {'code': 'await tools.yard.ready()\\n' + program}), flush=True)
@@ -133,7 +147,9 @@ async def containers_of(pid: int) -> list[str]:
         engine.program, "ps", "--all", "--quiet", "--filter", "label=callyard.server", stdout=subprocess.PIPE
     )
     ids = (await listing.communicate())[0].decode().split()
-    inspecting = await asyncio.create_subprocess_exec(engine.program, "inspect", *ids, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    inspecting = await asyncio.create_subprocess_exec(
+        engine.program, "inspect", *ids, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     found: list[Any] = json.loads((await inspecting.communicate())[0] or "[]") if ids else []
     return [one["Id"] for one in found if one["Config"]["Labels"]["callyard.server"].split("/")[1] == str(pid)]
 
@@ -151,13 +167,15 @@ def every_process() -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 @pytest.mark.parametrize("program", ["while True: pass", "await tools.yard.wipe()"], ids=["computing", "frozen"])
-@pytest.mark.parametrize("name", [*CPYTHON, "monty"])
-async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_sigkill_of_the_yard_leaves_nothing_behind(
+    name: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(name) as living:  # of this process: it must not be touched
         before = set(filter(is_stopped, every_process()))
         victim = await start_victim(name, tmp_path, program)
         async with asyncio.timeout(20):
-            while "wipe" in program and name != "monty" and not set(filter(is_stopped, every_process())) - before:  # noqa: ASYNC110 - nothing tells of it
+            while "wipe" in program and not set(filter(is_stopped, every_process())) - before:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.02)
         guests = descendants(victim.pid)
         assert guests
@@ -168,8 +186,10 @@ async def test_sigkill_of_the_yard_leaves_nothing_behind(name: str, program: str
             assert await wait_until_gone(guests) == []
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         wasm = find_wasm() if name == "wasm" else None
-        is_dev = name in ("subprocess", "monty")
-        settings = RuntimeSettings(enabled=True, profile="dev" if is_dev else "standard", allow_unsafe=True, wasm_path=wasm)
+        is_dev = name == "subprocess"
+        settings = RuntimeSettings(
+            enabled=True, profile="dev" if is_dev else "standard", allow_unsafe=True, wasm_path=wasm
+        )
         settings = msgspec.structs.replace(settings, backend=None if is_dev else name)
         async with Runtimes(settings, state_dir=str(CACHE)).open() as runtimes:
             await runtimes.selected()
@@ -268,19 +288,31 @@ async def in_process(code: str, **limits: Any) -> RunResult:
         return await guest.run(code, {"x": 1}, RunLimits(**{"seconds": 10, **limits}), answer)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "value"),
     [
         ("inputs['x'] + 1", 2),
         ("print('x' * 9000, flush=True)\nresult = 3", 3),
-        ("import asyncio\nawait asyncio.gather(*[tools.yard.echo(n=n) for n in range(30)])\nrepr(tools.yard.echo)", "tools.yard.echo"),
+        (
+            "import asyncio\nawait asyncio.gather(*[tools.yard.echo(n=n) for n in range(30)])\nrepr(tools.yard.echo)",
+            "tools.yard.echo",
+        ),
         ("import asyncio\nawait asyncio.to_thread(lambda: 3)", 3),
-        ("progress(1)\nawait progress(2)\n[hasattr(tools, '__len__'), await call_tool('echo', {'a': 1})]", [False, {"a": 1}]),
+        (
+            "progress(1)\nawait progress(2)\n[hasattr(tools, '__len__'), await call_tool('echo', {'a': 1})]",
+            [False, {"a": 1}],
+        ),
         (
             "try:\n    await search_tools('x')\nexcept ToolError as e:\n    result = [e.code, str(e)]",
             ["tool_not_found", "tool_not_found: There is no such tool."],
         ),
-        ("import asyncio\ntry:\n    await asyncio.wait_for(call_tool('slow'), 0.05)\nexcept TimeoutError:\n    result = 'late'", "late"),
+        (
+            (
+                "import asyncio\ntry:\n    await asyncio.wait_for(call_tool('slow'), 0.05)\nexcept TimeoutError:\n  "
+                "  result = 'late'"
+            ),
+            "late",
+        ),
         ("raise SystemExit(0)", None),
         ("import sys\nsys.stdout.write('')\n[sys.stdout.writable()]", [True]),
     ],
@@ -290,7 +322,7 @@ async def test_the_driver_answers_with_the_value(code: str, value: object) -> No
     assert (result.value, result.failure) == (value, None)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "kind"),
     [
         ("x = (", "syntax"),
@@ -323,7 +355,7 @@ async def test_a_guest_that_is_no_driver_is_refused() -> None:
             await Guest(reader, writer, NoProcess()).greet()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("frame", "kind"),
     [
         ({"t": "what"}, "protocol"),
@@ -338,7 +370,9 @@ async def test_a_guest_that_is_no_driver_is_refused() -> None:
     ],
     ids=str,
 )
-async def test_every_frame_that_is_neither_a_call_nor_the_end_counts_as_output(frame: dict[str, Any], kind: str) -> None:
+async def test_every_frame_that_is_neither_a_call_nor_the_end_counts_as_output(
+    frame: dict[str, Any], kind: str
+) -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
     reader, writer = await asyncio.open_connection(sock=ours)
@@ -497,7 +531,7 @@ def _refuse_fork(*arguments: Any) -> Any:
 _recv_fds = socket.recv_fds
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("where", "fault"),
     [
         ("socket.socketpair", _refuse_pair),

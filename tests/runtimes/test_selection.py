@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from backends import opened
+from table_tests import every_row
 
 from callyard import ToolError, Yard, asgi
 from callyard.runtimes import selection
-from callyard.runtimes.guest_runtime import GuestRuntime
-from callyard.runtimes.process import Subprocess
-from callyard.runtimes.runtime import Runtime, RuntimeMissingError
+from callyard.runtimes.guest_runtime import GuestRuntime, Subprocess
+from callyard.runtimes.runtime import RuntimeMissingError, RuntimeSettings
 from callyard.runtimes.selection import Runtimes, canary_attacks, try_backend, unsafe_reason
-from callyard.runtimes.settings import RuntimeSettings
 from callyard.runtimes.wasm import Wasm
 
 
@@ -47,6 +46,25 @@ async def test_a_backend_that_a_canary_escapes_from_is_not_offered() -> None:
         await try_backend(GuestRuntime(_Leaky()))
 
 
+@pytest.mark.parametrize("attack", [False, True])
+async def test_a_sandbox_that_is_found_and_runs_nothing_is_missing(
+    monkeypatch: pytest.MonkeyPatch, *, attack: bool
+) -> None:
+    class Found(_Leaky):
+        async def open(self) -> None:
+            raise RuntimeMissingError("It is found, and cannot be started.")
+
+    def make(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> GuestRuntime:
+        return GuestRuntime(Found())
+
+    monkeypatch.setattr(selection, "make_runtime", make)
+    probes = await selection.probe_all(RuntimeSettings(), None, attack=attack)
+
+    assert [(probe.available, probe.reason) for probe in probes] == [
+        (False, "It is found, and cannot be started.") for _ in probes
+    ]
+
+
 async def test_a_backend_that_is_cancelled_while_it_opens_is_closed() -> None:
     class Slow(Subprocess):
         is_closed = False
@@ -69,7 +87,7 @@ async def test_a_backend_that_is_cancelled_while_it_opens_is_closed() -> None:
     assert slow.is_closed
 
 
-def make_missing(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> Runtime:
+def make_missing(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> GuestRuntime:
     class Missing(Subprocess):
         async def open(self) -> None:
             raise RuntimeMissingError(f"{name} is not here.", install=f"Install {name}.")
@@ -87,24 +105,25 @@ async def test_standard_fails_closed_and_names_what_to_install(monkeypatch: pyte
     assert caught.value.hint == "Install container. Or: Install bubblewrap. Or: Install wasm."
 
 
-async def test_a_runtime_that_fails_to_close_does_not_keep_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_runtime_that_fails_to_close_is_logged_and_does_not_fail_the_yard(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     closed: list[str] = []
 
-    def make(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> Runtime:
+    def make(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> GuestRuntime:
         class Closing(Subprocess):
             async def close(self) -> None:
                 closed.append(name)
                 await super().close()
-                if name == "bubblewrap":
-                    raise OSError
+                raise OSError
 
         return GuestRuntime(Closing())
 
     monkeypatch.setattr(selection, "make_runtime", make)
-    async with Runtimes(RuntimeSettings(enabled=True, backend="bubblewrap", monty=True)).open() as runtimes:
-        await runtimes.for_program("1")
+    async with Runtimes(RuntimeSettings(enabled=True, backend="bubblewrap")).open() as runtimes:
         await runtimes.selected()
-    assert sorted(closed) == ["bubblewrap", "monty"]
+    assert closed == ["bubblewrap"]
+    assert "runtime_close_failed" in caplog.text
 
 
 async def test_the_order_of_backends_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +199,7 @@ def test_dev_is_refused_as_root_and_where_others_can_reach_it(
     assert (unsafe_reason(settings, host=host) is not None) is refused
 
 
-@pytest.mark.parametrize("wrong", [{"profile": "fast"}, {"backend": "qemu"}, {"order": ("qemu",)}, {"concurrency": 0}])
+@every_row("wrong", [{"profile": "fast"}, {"backend": "qemu"}, {"order": ("qemu",)}, {"concurrency": 0}])
 def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="setting"):
         RuntimeSettings(**wrong)
@@ -191,7 +210,9 @@ async def test_a_wasm_file_with_an_unknown_digest_is_not_run(tmp_path: Path) -> 
     path.write_bytes(b"\0asm")
     probe = await Wasm(str(path), state_dir=str(tmp_path)).probe()
     assert not probe.available
-    trusted = await Wasm(str(path), digest=__import__("hashlib").sha256(b"\0asm").hexdigest(), state_dir=str(tmp_path)).probe()
+    trusted = await Wasm(
+        str(path), digest=__import__("hashlib").sha256(b"\0asm").hexdigest(), state_dir=str(tmp_path)
+    ).probe()
     assert trusted.available
 
 

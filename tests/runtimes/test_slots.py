@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from callyard.runtimes.run_state import RunClock
-from callyard.runtimes.runtime import Runtime
-from callyard.runtimes.slots import Slot, Slots
+from callyard.runtimes.guest_runtime import GuestRuntime
+from callyard.runtimes.host import RunClock
+from callyard.runtimes.selection import Slot, Slots
 
 
 class FakeRuntime:
@@ -34,7 +34,7 @@ class FakeRuntime:
 
 
 def take(slots: Slots, runtime: FakeRuntime) -> Any:
-    return slots.take("owner", cast("Runtime", runtime), run_id="run")
+    return slots.take("owner", cast("GuestRuntime", runtime), run_id="run")
 
 
 async def settle() -> None:

@@ -14,13 +14,24 @@ def make_spec(name: str, description: str = "", **given: Any) -> ToolSpec:
 
 
 SPECS = [
-    make_spec("get_weather", "Say what the weather will be in a city.", properties={"city": {"type": "string", "description": "Where."}}),
-    make_spec("create_invoice", "Write a bill for a customer.", operation=Operation.COMMAND, source="billing", tags=("money",)),
+    make_spec(
+        "get_weather",
+        "Say what the weather will be in a city.",
+        properties={"city": {"type": "string", "description": "Where."}},
+    ),
+    make_spec(
+        "create_invoice", "Write a bill for a customer.", operation=Operation.COMMAND, source="billing", tags=("money",)
+    ),
     make_spec("list_invoices", "List the bills of a customer.", source="billing", tags=("money",)),
     make_spec("delete_invoice", "Remove a bill for good.", operation=Operation.DESTROY, source="billing"),
     make_spec("github__create_issue", "Open an issue in a repository.", operation=Operation.COMMAND, source="github"),
     make_spec("github__list_issues", "List the issues of a repository.", source="github"),
-    make_spec("github__searchCode", "Find code by its text.", source="github", properties={"language": {"enum": ["python", "rust"]}}),
+    make_spec(
+        "github__searchCode",
+        "Find code by its text.",
+        source="github",
+        properties={"language": {"enum": ["python", "rust"]}},
+    ),
     make_spec("send_mail", "Send a letter to someone over the internet.", operation=Operation.COMMAND, source="post"),
 ]
 

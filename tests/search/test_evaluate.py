@@ -8,7 +8,12 @@ from callyard.search import SearchSettings
 from callyard.search.evaluate import EvaluationError, evaluate, read_queries, read_tools
 
 TOOLS: list[dict[str, Any]] = [
-    {"id": "a", "name": "weather", "description": "Say the weather.", "input_schema": {"properties": {"x": {"type": "str, optional"}}}},
+    {
+        "id": "a",
+        "name": "weather",
+        "description": "Say the weather.",
+        "input_schema": {"properties": {"x": {"type": "str, optional"}}},
+    },
     {"id": "b", "name": "invoice", "namespace": "billing", "tags": ["money"]},
     {"id": "c", "name": "invoice", "namespace": "billing", "description": "Another."},
     {"id": "d", "name": "invoice_2"},
@@ -28,14 +33,25 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
 def test_quality_and_cost_are_measured_for_tools_that_may_share_names() -> None:
     measured = evaluate(read_tools(lines(TOOLS)), read_queries(lines(QUERIES)), SearchSettings())
 
-    told = json.loads(msgspec.json.encode(measured))
-    assert list(told) == ["recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10", "build_s", "p50_ms", "p99_ms", "tools", "queries"]
-    assert (told["tools"], told["queries"]) == (4, 4)
-    assert told["recall@5"] == told["recall@10"] == 0.375
-    assert told["recall@1"] == 0.25
-    assert 0.25 < told["mrr@10"] < 0.5
-    assert 0.25 < told["ndcg@10"] < 0.5
-    assert told["p50_ms"] <= told["p99_ms"]
+    written = json.loads(msgspec.json.encode(measured))
+    assert list(written) == [
+        "recall@1",
+        "recall@5",
+        "recall@10",
+        "mrr@10",
+        "ndcg@10",
+        "build_s",
+        "p50_ms",
+        "p99_ms",
+        "tools",
+        "queries",
+    ]
+    assert (written["tools"], written["queries"]) == (4, 4)
+    assert written["recall@5"] == written["recall@10"] == 0.375
+    assert written["recall@1"] == 0.25
+    assert 0.25 < written["mrr@10"] < 0.5
+    assert 0.25 < written["ndcg@10"] < 0.5
+    assert written["p50_ms"] <= written["p99_ms"]
 
 
 def test_nothing_to_ask_is_no_failure() -> None:

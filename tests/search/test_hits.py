@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 from tests.search.conftest import make_spec
 
 from callyard import Operation
-from callyard.model.profile import Profile, Toolset
 from callyard.model.spec import ToolSpec
 from callyard.search import Allows, Index, SearchSettings, make_index
-from callyard.search.hits import HiddenTools, NameList, closest_namespaces
+from callyard.search.hits import closest_namespaces, exact_match
 from callyard.search.lexical import Lexical
+from callyard.search.postings import Weights
 
 STRATEGIES = ["lexical", "bm25", "hybrid"]
 WORDS = ["weather", "wether", "city", "bill", "sheep", "invoice", "send", "letter", "mail", "list", "town", "forecast"]
@@ -21,8 +22,8 @@ WEATHER = make_spec("get_weather", "Say what the weather will be in a city.", so
 BILLS = make_spec("list_bills", "List the bills of a customer.", source="billing")
 
 
-def filled(specs: list[ToolSpec], **settings: Any) -> Index:
-    index = make_index(SearchSettings(**settings))
+def filled(specs: list[ToolSpec], *, strategy: str = "lexical", **weights: Any) -> Index:
+    index = make_index(SearchSettings(strategy=strategy), weights=Weights(**weights))
     for one in specs:
         index.add(one)
     return index
@@ -37,10 +38,17 @@ def names(index: Index, query: str, rule: Allows = is_open) -> list[str]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@given(shown=st.lists(TEXTS, min_size=1, max_size=6), hidden=st.lists(TEXTS, max_size=6), query=TEXTS | st.sampled_from(["???", "mine_1"]))
-def test_what_is_hidden_changes_nothing_that_is_answered(strategy: str, shown: list[str], hidden: list[str], query: str) -> None:
+@given(
+    shown=st.lists(TEXTS, min_size=1, max_size=6),
+    hidden=st.lists(TEXTS, max_size=6),
+    query=TEXTS | st.sampled_from(["???", "mine_1"]),
+)
+def test_hidden_tools_change_no_answer(strategy: str, shown: list[str], hidden: list[str], query: str) -> None:
     specs = [make_spec(f"mine_{number}", text, source=f"own{number % 3}") for number, text in enumerate(shown)]
-    others = [make_spec(f"other_{number}", text, source=f"own{number % 5}", tags=("secret",)) for number, text in enumerate(hidden)]
+    others = [
+        make_spec(f"other_{number}", text, source=f"own{number % 5}", tags=("secret",))
+        for number, text in enumerate(hidden)
+    ]
     with pytest.MonkeyPatch.context() as patch:  # small budgets, so that a few tools exceed them
         patch.setattr(Lexical, "POSTINGS", 4)
         patch.setattr(Lexical, "CANDIDATES", 2)
@@ -50,10 +58,12 @@ def test_what_is_hidden_changes_nothing_that_is_answered(strategy: str, shown: l
     assert both == alone
 
 
-def test_what_is_hidden_changes_nothing_among_very_many() -> None:
+def test_hidden_tools_change_no_answer_among_very_many() -> None:
     drawn = random.Random(6)  # noqa: S311 - the same words in every run
     specs = [
-        make_spec(f"tool_{number:04}", " ".join(drawn.choices(WORDS, k=5)), tags=("secret",) if drawn.random() < 0.6 else ())
+        make_spec(
+            f"tool_{number:04}", " ".join(drawn.choices(WORDS, k=5)), tags=("secret",) if drawn.random() < 0.6 else ()
+        )
         for number in range(2000)
     ]
     whole, alone = filled(specs), filled([one for one in specs if is_open(one)])
@@ -84,11 +94,13 @@ def test_a_rule_that_was_used_is_asked_about_tools_that_come_and_go(strategy: st
     assert names(index, "weather") == []
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("query", ["???", "how do i", ".*", "qqqq xxyyzz"])
+@every_row("strategy", STRATEGIES)
+@every_row("query", ["???", "how do i", ".*", "qqqq xxyyzz"])
 def test_where_nothing_fits_the_largest_namespaces_that_are_visible_are_named(strategy: str, query: str) -> None:
     secret = [make_spec(f"secret_{number}", "A thing.", source="vault", tags=("secret",)) for number in range(2500)]
-    index = filled([*secret, BILLS, WEATHER, make_spec("night_sky", "Stars.", source="sky")], strategy=strategy, semantic_fit=1)
+    index = filled(
+        [*secret, BILLS, WEATHER, make_spec("night_sky", "Stars.", source="sky")], strategy=strategy, semantic_fit=1
+    )
 
     assert set(index.search(query, allows=is_open).closest) == {"sky", "billing"}
     assert index.search(query, allows=is_open, namespace="billing").closest == ["billing"]
@@ -111,55 +123,43 @@ class Unhashable(Asked):
     times: int = field(default=0)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("kind", [Asked, Unhashable])
-def test_a_rule_is_asked_once_about_a_tool(kind: type[Asked]) -> None:
-    hidden, rule = HiddenTools[str](), kind()
+def test_a_rule_is_asked_again_only_when_the_tools_change(strategy: str, kind: type[Asked]) -> None:
+    index, rule = filled([WEATHER, BILLS], strategy=strategy), kind()
     for _ in range(3):
-        assert hidden.for_rule(rule.allows, {"a": WEATHER, "b": BILLS}.items).hidden == {"a", "b"}
+        assert names(index, "weather", rule.allows) == []
     assert rule.times == 2
 
-    hidden.add("c", BILLS)
-    hidden.add("d", BILLS)
-    hidden.remove("d")
-    hidden.remove("a")
-    assert hidden.for_rule(rule.allows, dict[str, ToolSpec]().items).hidden == {"b", "c"}
-    assert rule.times == 3
+    index.add(make_spec("third", "The weather of the past."))
+    index.remove("list_bills")
+    assert names(index, "weather", rule.allows) == []
+    assert rule.times == 4
 
 
-def test_profiles_that_say_the_same_are_one_rule() -> None:
-    hidden = HiddenTools[str]()
-
-    def profile() -> Profile:
-        return Profile(name="some", toolsets=(Toolset(name="some", deny=("get_weather",)),))
-
-    assert hidden.for_rule(profile().allows, {"a": WEATHER}.items).hidden == {"a"}
-    assert hidden.for_rule(profile().allows, dict[str, ToolSpec]().items).hidden == {"a"}
-
-
-def test_a_rule_that_is_written_where_it_is_used_is_one_rule_unless_it_knows_something_else_each_time() -> None:
-    hidden = HiddenTools[str]()
-    tools = [{"a": WEATHER, "b": BILLS}, dict[str, ToolSpec](), dict[str, ToolSpec]()]
-
-    assert [hidden.for_rule(lambda spec: spec is BILLS, given.items).hidden for given in tools] == [{"a"}] * 3
-    for wanted in (BILLS, WEATHER):
-        expected = {"a"} if wanted is BILLS else {"b"}
-        assert hidden.for_rule(lambda spec, wanted=wanted: spec is wanted, tools[0].items).hidden == expected
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rules_of_the_same_text_that_know_something_else_are_not_mixed_up(strategy: str) -> None:
+    index = filled([WEATHER, BILLS], strategy=strategy)
+    for wanted, other in ((BILLS, WEATHER), (WEATHER, BILLS)):
+        assert names(index, wanted.name, lambda spec, wanted=wanted: spec is wanted) == [wanted.name]
+        assert other.name not in names(index, other.name, lambda spec, wanted=wanted: spec is wanted)
 
         def is_wanted(spec: ToolSpec) -> bool:
             return spec is wanted  # noqa: B023 - what it knows is what is tested
 
-        assert hidden.for_rule(is_wanted, tools[0].items).hidden == expected
+        assert names(index, wanted.name, is_wanted) == [wanted.name]
 
 
-def test_only_the_last_rules_are_remembered() -> None:
-    hidden, first, second = HiddenTools[str](), Asked(), Asked()
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_only_the_last_rules_are_remembered(strategy: str) -> None:
+    index, first, second = filled([WEATHER], strategy=strategy), Asked(), Asked()
     for rule in (first, second):
-        hidden.for_rule(rule.allows, {"a": WEATHER}.items)
+        names(index, "weather", rule.allows)
     for _ in range(31):
-        hidden.for_rule(second.allows, {"a": WEATHER}.items)
-        hidden.for_rule(Asked().allows, {"a": WEATHER}.items)
+        names(index, "weather", second.allows)
+        names(index, "weather", Asked().allows)
     for rule in (first, second):
-        hidden.for_rule(rule.allows, {"a": WEATHER}.items)
+        names(index, "weather", rule.allows)
 
     assert (first.times, second.times) == (2, 1)
 
@@ -174,29 +174,30 @@ def test_the_largest_namespaces_come_first_unless_others_nearly_fit() -> None:
     assert closest_namespaces((), tools) == ["space_6", "space_5", "space_4", "space_3", "space_2"]
     assert closest_namespaces((), tools[:1]) == ["space_0"]
     assert closest_namespaces((), [spec("own", "")]) == []
-    assert closest_namespaces([(tools[1], 2.0), (tools[5], 1.0), (tools[6], 3.0)], tools) == ["space_3", "space_1", "space_2"]
+    assert closest_namespaces([(tools[1], 2.0), (tools[5], 1.0), (tools[6], 3.0)], tools) == [
+        "space_3",
+        "space_1",
+        "space_2",
+    ]
 
 
-def test_names_that_differ_in_capitals_alone_are_told_apart() -> None:
-    names = NameList()
-    for one in (spec("gh__Get", "hidden"), spec("gh__get", "open"), spec("gh__GET", "open")):
-        names.add(one)
+def test_names_that_differ_in_capitals_alone_are_different() -> None:
+    specs = {one.name: one for one in (spec("gh__Get", "hidden"), spec("gh__get", "open"), spec("gh__GET", "open"))}
 
     def found(query: str, *sources: str) -> str | None:
-        named = names.exact(query, lambda one: one.source in sources)
+        named = exact_match(specs, query, lambda one: one.source in sources)
         return named and named.name
 
     assert found("gh__get", "hidden", "open") == "gh__get"
     assert found(" gh__Get ", "hidden", "open") == "gh__Get"
     assert found("gh__Get", "open") == "gh__GET"
-    names.remove("gh__Get")
-    names.remove("gh__GET")
+    del specs["gh__Get"], specs["gh__GET"]
     assert found("gh__Get", "hidden", "open") == "gh__get"
-    names.remove("gh__get")
+    del specs["gh__get"]
     assert found("gh__get", "hidden", "open") is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "expected"),
     [
         ("get", ["get", "a_get", "get_it", "gh__get-New2"]),
@@ -214,7 +215,19 @@ def test_names_that_differ_in_capitals_alone_are_told_apart() -> None:
 )
 def test_words_that_say_nothing_are_looked_for_among_the_words_of_names(query: str, expected: list[str]) -> None:
     index = make_index()
-    for name in ("get", "a_get", "get_it", "weather", "renew", "gather", "gh__get-New2", "gh__doItNow", "gh__Snow", "budget", "-"):
+    for name in (
+        "get",
+        "a_get",
+        "get_it",
+        "weather",
+        "renew",
+        "gather",
+        "gh__get-New2",
+        "gh__doItNow",
+        "gh__Snow",
+        "budget",
+        "-",
+    ):
         index.add(spec(name, "sky"))
 
     found = index.search(query, allows=lambda _: True)

@@ -75,7 +75,9 @@ def failing(settings: SearchSettings) -> None:
 
 
 @pytest.mark.parametrize("name", ["Half", "nothing", "refusing", "failing", "ENTRY_POINTS"])
-def test_an_offered_strategy_that_is_none_fails_at_once_with_a_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offered_strategy_that_is_none_fails_at_once_with_a_sentence(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offer(monkeypatch, mine=f"{__name__}:{name}")
 
     with pytest.raises(StrategyError, match=f"'mine' of '{__name__}:{name}' ") as caught:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from table_tests import every_row
 from tests.search.conftest import SPECS
 
 from callyard import Operation
@@ -16,6 +17,7 @@ from callyard.model.spec import Example, ToolSpec
 from callyard.search import Found, Index, SearchSettings, lexical, make_index
 from callyard.search.hits import Filter
 from callyard.search.lexical import Lexical, split_clauses
+from callyard.search.postings import WEIGHTS, Weights
 from callyard.search.text import find_values, fold, read_words, split_word
 
 STRATEGIES = ["lexical", "bm25"]
@@ -24,11 +26,13 @@ STRATEGIES = ["lexical", "bm25"]
 def spec(name: str, description: str = "A tool.", **given: Any) -> ToolSpec:
     properties = given.pop("properties", {})
     operation = given.pop("operation", Operation.QUERY)
-    return ToolSpec(name=name, description=description, input_schema={"properties": properties}, operation=operation, **given)
+    return ToolSpec(
+        name=name, description=description, input_schema={"properties": properties}, operation=operation, **given
+    )
 
 
-def filled(specs: list[ToolSpec], **settings: Any) -> Index:
-    index = make_index(SearchSettings(**settings))
+def filled(specs: list[ToolSpec], *, strategy: str = "lexical", **weights: Any) -> Index:
+    index = make_index(SearchSettings(strategy=strategy), weights=Weights(**weights))
     for one in specs:
         index.add(one)
     return index
@@ -46,7 +50,7 @@ def ask(index: Index, query: str, allows: Callable[[ToolSpec], bool] = allow_all
     return names(index.search(query, allows=allows, **given))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "name"),
     [
         ("what is the weather in Paris", "get_weather"),
@@ -77,12 +81,19 @@ def test_parameters_choices_tags_titles_aliases_and_examples_are_read() -> None:
     index = filled(
         [
             spec("one", properties={"outer": {"properties": {"postcode": {}}}}),
-            spec("two", properties={"many": {"items": {"properties": {"altitude": {"description": "In metres above the ocean."}}}}}),
+            spec(
+                "two",
+                properties={
+                    "many": {"items": {"properties": {"altitude": {"description": "In metres above the ocean."}}}}
+                },
+            ),
             spec("three", tags=("accounting",)),
             spec("four", title="Blueprints"),
             spec("five", aliases=("crimson_old",)),
             spec("six", examples=(Example(title="Find a giraffe", arguments={"zoo": "Nairobi", "cages": 3}),)),
-            spec("seven", properties={"kind": {"enum": ["violin", 3]}, "wrong": "no schema", "text": {"description": 5}}),
+            spec(
+                "seven", properties={"kind": {"enum": ["violin", 3]}, "wrong": "no schema", "text": {"description": 5}}
+            ),
         ]
     )
 
@@ -122,7 +133,7 @@ def test_a_word_that_slipped_twice_is_found_if_it_is_long() -> None:
 
 
 def test_without_tolerance_a_slip_finds_nothing() -> None:
-    assert ask(filled([spec("administration")], spelling_weight=0), "admnistration") == []
+    assert ask(filled([spec("administration")], spelling=0), "admnistration") == []
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -145,8 +156,10 @@ def test_nothing_fits_and_the_closest_namespaces_are_named(specs: list[ToolSpec]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_is_not_allowed_never_shows_and_no_page_is_short(strategy: str) -> None:
-    many = [spec(f"report_{number:04}", "Makes a report.", tags=("odd",) if number % 2 else ()) for number in range(1000)]
+def test_a_denied_tool_never_shows_and_no_page_is_short(strategy: str) -> None:
+    many = [
+        spec(f"report_{number:04}", "Makes a report.", tags=("odd",) if number % 2 else ()) for number in range(1000)
+    ]
     index = filled(many, strategy=strategy)
     odd = [one.name for one in many if one.tags]
 
@@ -171,7 +184,9 @@ def test_a_search_can_be_narrowed(specs: list[ToolSpec], strategy: str) -> None:
 
 def test_the_commonest_words_still_find_what_the_budget_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lexical, "POSTINGS", 1)
-    many = [spec(f"sheet_{number:03}", "Shows a sheet.", source="mine" if number == 7 else "rest") for number in range(200)]
+    many = [
+        spec(f"sheet_{number:03}", "Shows a sheet.", source="mine" if number == 7 else "rest") for number in range(200)
+    ]
     index = filled([*many, spec("purple", "A colour.")], fit=0)
 
     assert ask(index, "purple sheet")[0] == "purple"
@@ -188,7 +203,9 @@ def test_of_a_common_word_the_tools_that_are_named_by_it_are_looked_at_first(mon
     assert set(ask(index, "parrot sheet", limit=2)) == {"sheet", "parrot"}
 
 
-def test_words_that_come_when_many_tools_are_known_order_these_first_and_then_find_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_come_when_many_tools_are_known_order_these_first_and_then_find_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Lexical, "CANDIDATES", 1)
     rare = [spec(f"purple_{number:02}", "A parrot." if number == 7 else "A dog.") for number in range(30)]
     common = [spec(f"cage_{number:02}", "For a parrot.") for number in range(60)]
@@ -207,7 +224,10 @@ def test_pages_follow_each_other_without_gaps_and_scores_fall() -> None:
     index = filled(many)
 
     whole = index.search("alpha bravo, then echo delta", allows=allow_all, limit=400)
-    pages = [index.search("alpha bravo, then echo delta", allows=allow_all, offset=offset, limit=9).hits for offset in range(0, 400, 9)]
+    pages = [
+        index.search("alpha bravo, then echo delta", allows=allow_all, offset=offset, limit=9).hits
+        for offset in range(0, 400, 9)
+    ]
     assert [hit for hits in pages for hit in hits] == whole.hits
     assert len(set(names(whole))) == len(whole.hits) == whole.total
     assert [hit.score for hit in whole.hits] == sorted((hit.score for hit in whole.hits), reverse=True)
@@ -216,7 +236,10 @@ def test_pages_follow_each_other_without_gaps_and_scores_fall() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_order_does_not_depend_on_how_tools_came(specs: list[ToolSpec], strategy: str) -> None:
     one, other = filled(specs, strategy=strategy), filled(specs[::-1], strategy=strategy)
-    for extra in (spec("github__gone", "Gone issues."), msgspec.structs.replace(specs[0], description="Something else.")):
+    for extra in (
+        spec("github__gone", "Gone issues."),
+        msgspec.structs.replace(specs[0], description="Something else."),
+    ):
         other.add(extra)
     other.search("issues", allows=allow_all)
     other.remove("github__gone")
@@ -259,14 +282,18 @@ def test_a_huge_query_is_read_only_in_part() -> None:
 
 
 def test_many_tools_share_no_more_memory_of_words_than_is_kept() -> None:
-    index = filled([spec(f"tool_{number}", " ".join(f"word{number}x{more}" for more in range(150))) for number in range(150)])
+    index = filled(
+        [spec(f"tool_{number}", " ".join(f"word{number}x{more}" for more in range(150))) for number in range(150)]
+    )
 
     assert ask(index, "word149x149")[0] == "tool_149"
     assert ask(index, "word0x0")[0] == "tool_0"
 
 
 def test_a_schema_with_very_many_parameters_is_read_only_in_part() -> None:
-    index = filled([spec("many", properties={f"field_{'abcdefghij'[number // 10]}{number}": {} for number in range(100)})])
+    index = filled(
+        [spec("many", properties={f"field_{'abcdefghij'[number // 10]}{number}": {} for number in range(100)})]
+    )
 
     assert ask(index, "a1") == ["many"]
     assert ask(index, "j99") == []
@@ -322,7 +349,7 @@ def test_clauses_end_where_sentences_do(text: str) -> None:
     assert split_clauses(text) == (clauses if len(clauses) > 1 else [])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@every_row("shape", SHAPES)
 def test_however_long_a_text_is_reading_it_comes_to_an_end(shape: str) -> None:
     text = shape * (LONG // len(shape)) + "x"
 
@@ -345,7 +372,9 @@ def test_letters_that_only_look_different_are_the_same(text: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["lexical", "bm25"])
 @pytest.mark.parametrize("shape", [*SHAPES, "weather in a city, "])
-def test_no_more_words_of_a_query_are_looked_at_than_it_may_have(monkeypatch: pytest.MonkeyPatch, shape: str, strategy: str) -> None:
+def test_no_more_words_of_a_query_are_looked_at_than_it_may_have(
+    monkeypatch: pytest.MonkeyPatch, shape: str, strategy: str
+) -> None:
     looked: list[str] = []
 
     def watched(word: str) -> str:
@@ -365,7 +394,7 @@ def test_no_more_words_of_a_query_are_looked_at_than_it_may_have(monkeypatch: py
 
 def test_distinct_words_are_read_up_to_their_number() -> None:
     words = [chr(0x4E00 + number) for number in range(2000)]
-    lexical = Lexical(SearchSettings())
+    lexical = Lexical(WEIGHTS)
     view = lexical.view(Filter(allows=lambda _: True))
 
     assert [one.text for one in lexical.read(" ".join(words), view)] == words[:64]

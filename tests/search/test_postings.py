@@ -1,17 +1,13 @@
-import gc
-
 import pytest
 from tests.search.conftest import make_spec
 
-from callyard.model.spec import ToolSpec
-from callyard.search import make_index, postings
-from callyard.search.postings import Postings
-from callyard.search.settings import SearchSettings
-from callyard.search.text import Fields, fields_of, load_thesaurus
+from callyard.search import make_index
+from callyard.search.postings import WEIGHTS, Postings
+from callyard.search.text import load_thesaurus
 
 
 def spelled(text: str, *, identifiers: bool = False) -> list[str]:
-    words = Postings(SearchSettings(), load_thesaurus())
+    words = Postings(WEIGHTS, load_thesaurus())
     return [words.spelled[number] for number in words.read(text, identifiers=identifiers)]
 
 
@@ -29,38 +25,24 @@ def test_joined_words_are_taken_apart_in_identifiers_alone() -> None:
 
 
 def test_identifiers_that_hold_the_same_words_are_read_alike() -> None:
-    words = Postings(SearchSettings(), load_thesaurus())
+    words = Postings(WEIGHTS, load_thesaurus())
 
     assert words.read("openIssue") == words.read("OpenIssue")
 
 
-@pytest.mark.parametrize(("many", "searching"), [(15, True), (16, False)])
-def test_no_garbage_is_searched_for_while_many_tools_are_read(monkeypatch: pytest.MonkeyPatch, many: int, *, searching: bool) -> None:
-    seen: set[bool] = set()
-
-    def watched(spec: ToolSpec) -> Fields:
-        seen.add(gc.isenabled())
-        return fields_of(spec)
-
-    monkeypatch.setattr(postings, "fields_of", watched)
-    gc.unfreeze()  # a server that ran in this process froze what was there
-    index = make_index()
-    for number in range(many):
-        index.add(make_spec(f"tool_{number}"))
-    index.prepare()
-
-    assert seen == {searching}
-    assert gc.isenabled()
-
-
 def test_words_that_no_tool_holds_any_more_are_forgotten() -> None:
-    words = Postings(SearchSettings(), load_thesaurus())
+    words = Postings(WEIGHTS, load_thesaurus())
     words.add(make_spec("send_mail", "Send a letter."))
     for number in range(3000):
         words.add(make_spec("changing", " ".join(f"aa{number}x{more}" for more in range(5))))
 
     assert len(words.words) + len(words.term_of) + len(words.terms) < 10_000
-    assert [words.spelled[number] for number in words.entry("send_mail").words] == ["send", "mail", "send", "letter"]
+    assert [words.spelled[number] for number in words.entries[words.numbers["send_mail"]].words] == [
+        "send",
+        "mail",
+        "send",
+        "letter",
+    ]
 
 
 def test_an_index_whose_tools_changed_often_answers_like_a_new_one() -> None:
@@ -68,7 +50,11 @@ def test_an_index_whose_tools_changed_often_answers_like_a_new_one() -> None:
     for number in range(600):
         index.add(make_spec("changing", " ".join(f"old{number}item{more}" for more in range(5))))
         index.prepare()
-    for spec in (make_spec("changing", "Send old2item4 letters."), make_spec("other", "A letter."), make_spec("third", "Old item.")):
+    for spec in (
+        make_spec("changing", "Send old2item4 letters."),
+        make_spec("other", "A letter."),
+        make_spec("third", "Old item."),
+    ):
         index.add(spec)
         fresh.add(spec)
 
@@ -77,8 +63,8 @@ def test_an_index_whose_tools_changed_often_answers_like_a_new_one() -> None:
 
 
 def test_joined_words_are_read_alike_after_it_was_forgotten_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postings, "_COMPOUNDS", 10)
-    words = Postings(SearchSettings(), load_thesaurus())
+    monkeypatch.setattr("callyard.search.text._CACHED", 10)
+    words = Postings(WEIGHTS, load_thesaurus())
     for number in range(50):
         words.add(make_spec(f"tool_{number}", f"readThe{'abcdefghij'[number % 10] * 3}Book{'klmno'[number % 5] * 3}"))
 

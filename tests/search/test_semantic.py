@@ -7,6 +7,7 @@ from callyard import Operation
 from callyard.model.spec import ToolSpec
 from callyard.search import Found, Index, SearchSettings, make_index
 from callyard.search.lexical import Lexical
+from callyard.search.postings import Weights
 from callyard.search.semantic import NEEDED, Vectors, load_encoder, text_of
 
 MISSING = [package for package in NEEDED if find_spec(package) is None]
@@ -24,8 +25,8 @@ SPECS = [
 ]
 
 
-def filled(specs: list[ToolSpec], **given: Any) -> Index:
-    index = make_index(SearchSettings(strategy="hybrid", **given))
+def filled(specs: list[ToolSpec], **weights: Any) -> Index:
+    index = make_index(SearchSettings(strategy="hybrid"), weights=Weights(**weights))
     for one in specs:
         index.add(one)
     return index
@@ -35,14 +36,17 @@ def names(found: Found) -> list[str]:
     return [hit.spec.name for hit in found.hits]
 
 
-def test_what_is_like_in_meaning_is_found_without_a_shared_word() -> None:
+def test_a_similar_meaning_is_found_without_a_shared_word() -> None:
     found = filled(SPECS).search("do I need an umbrella", allows=lambda _: True)
 
     assert names(found)[0] == "forecast"
 
 
-def test_what_holds_no_word_and_is_too_little_alike_is_no_hit() -> None:
-    fillers = [spec(f"filler_{number:03}", f"Weld the {word} of a ship.") for number, word in enumerate(("hull", "keel", "mast", "deck"))]
+def test_a_tool_without_a_shared_word_or_similar_meaning_is_no_hit() -> None:
+    fillers = [
+        spec(f"filler_{number:03}", f"Weld the {word} of a ship.")
+        for number, word in enumerate(("hull", "keel", "mast", "deck"))
+    ]
     index = filled([*SPECS, *fillers], semantic_fit=0.3)
 
     found = index.search("write a bill", allows=lambda _: True, limit=50)
@@ -52,7 +56,7 @@ def test_what_holds_no_word_and_is_too_little_alike_is_no_hit() -> None:
 
 @pytest.mark.parametrize("candidates", [8, 64])
 @pytest.mark.parametrize("fit", [0.15, 0.3, 1])
-def test_what_is_like_enough_or_nearly_as_like_as_the_likest_and_nothing_else_is_on_the_pages(
+def test_only_tools_similar_enough_or_close_to_the_best_are_on_the_pages(
     monkeypatch: pytest.MonkeyPatch, candidates: int, fit: float
 ) -> None:
     monkeypatch.setattr(Lexical, "CANDIDATES", candidates)
@@ -67,7 +71,9 @@ def test_what_is_like_enough_or_nearly_as_like_as_the_likest_and_nothing_else_is
     like = [name for name in alike if alike[name] >= line or name == "lend"]
 
     whole = index.search("lend music", allows=lambda _: True, limit=400)
-    pages = [names(index.search("lend music", allows=lambda _: True, offset=offset, limit=7)) for offset in range(0, 200, 7)]
+    pages = [
+        names(index.search("lend music", allows=lambda _: True, offset=offset, limit=7)) for offset in range(0, 200, 7)
+    ]
     assert (len(like) > 1, len(like) < len(many)) == (fit < 1, True)
     assert sorted(names(whole)) == sorted(like)
     assert [name for page in pages for name in page] == names(whole)
@@ -82,8 +88,11 @@ def test_words_and_meaning_count_together_and_a_name_comes_first() -> None:
     assert names(index.search("", allows=lambda _: True)) == ["forecast", "invoice", "playlist"]
 
 
-def test_what_is_not_allowed_does_not_show_and_pages_have_no_gaps() -> None:
-    many = [spec(f"song_{number:03}", "Plays music." if number % 2 else "Plays a tune.", source="music") for number in range(300)]
+def test_a_denied_tool_does_not_show_and_pages_have_no_gaps() -> None:
+    many = [
+        spec(f"song_{number:03}", "Plays music." if number % 2 else "Plays a tune.", source="music")
+        for number in range(300)
+    ]
     index = filled(many)
 
     def odd(one: ToolSpec) -> bool:
@@ -115,7 +124,7 @@ def test_a_tool_that_is_removed_or_changed_is_forgotten() -> None:
     assert names(index.search("do I need an umbrella", allows=lambda _: True))[0] == "invoice"
 
 
-def test_of_two_wishes_in_one_query_each_is_found() -> None:
+def test_both_topics_of_a_query_are_found() -> None:
     found = filled(SPECS).search("will it rain, and then write a bill", allows=lambda _: True)
 
     assert set(names(found)[:2]) == {"forecast", "invoice"}
@@ -131,14 +140,14 @@ def test_the_text_of_a_tool_is_what_it_is_and_does() -> None:
     assert text_of(spec("gh__createIssue", "Opens one.", source="gh")) == "gh create issue createissue. opens one."
 
 
-def test_tools_beyond_the_likest_come_in_order_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    specs = [spec(f"note_{number}", f"Take note of the {word}.") for number, word in enumerate(("weather", "river", "bank", "music"))]
+def test_the_tools_that_are_most_alike_come_first() -> None:
+    specs = [
+        spec(f"note_{number}", f"Take note of the {word}.")
+        for number, word in enumerate(("weather", "river", "bank", "music"))
+    ]
     vectors = Vectors(load_encoder())
     vectors.add(specs)
     near = vectors.similarity("what is the weather like", [])
-    whole = list(near)
-    monkeypatch.setattr("callyard.search.semantic._LIKEST", 2)
 
-    assert whole == sorted(whole, key=lambda name: -near[name])
-    assert whole[0] == "note_0"
-    assert list(near) == whole
+    assert list(near) == sorted(near, key=lambda name: -near[name])
+    assert next(iter(near)) == "note_0"

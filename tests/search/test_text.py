@@ -7,12 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
+from table_tests import every_row
 
 from callyard import Operation, Yard, tool
 from callyard.model.spec import ToolSpec
 from callyard.search import SearchSettings
 from callyard.search.stem import stem
-from callyard.search.text import ABBREVIATIONS, STOP_WORDS, Fields, fields_of, find_values, fold, load_thesaurus, read_words, split_word
+from callyard.search.text import (
+    ABBREVIATIONS,
+    STOP_WORDS,
+    Fields,
+    fields_of,
+    find_values,
+    fold,
+    load_thesaurus,
+    read_words,
+    split_word,
+)
 
 PAINT: dict[str, Any] = {"properties": {"lacquer": {}}}
 
@@ -30,7 +41,7 @@ def choices(parameter: dict[str, Any], **definitions: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("strategy", ["lexical", "bm25"])
-async def test_what_models_hold_is_found(strategy: str) -> None:
+async def test_fields_of_models_are_found(strategy: str) -> None:
     class Colour(Enum):
         CRIMSON = "crimson"
         TURQUOISE = "turquoise"
@@ -48,7 +59,9 @@ async def test_what_models_hold_is_found(strategy: str) -> None:
         return f"{job} {others}"
 
     @tool(operation="query")
-    async def other(mode: Mode | None = None, fruit: tuple[Literal["pineapple"], ...] = (), sizes: dict[str, Paint] | None = None) -> str:
+    async def other(
+        mode: Mode | None = None, fruit: tuple[Literal["pineapple"], ...] = (), sizes: dict[str, Paint] | None = None
+    ) -> str:
         """Do the rest."""
         return f"{mode} {fruit} {sizes}"
 
@@ -62,7 +75,7 @@ async def test_what_models_hold_is_found(strategy: str) -> None:
         assert await found("wobble") == await found("pineapple") == ["other"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         {"$ref": "#/$defs/Paint"},
@@ -75,7 +88,7 @@ def test_a_schema_that_is_all_branches_has_their_parameters(schema: dict[str, An
     assert names(schema | {"$defs": {"Paint": PAINT}}) == ["lacquer"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "parameter",
     [
         {"$ref": "#/$defs/Paint"},
@@ -93,7 +106,7 @@ def test_a_parameter_has_what_is_behind_references_branches_and_items(parameter:
     assert names({"properties": {"job": parameter}, "$defs": definitions}) == ["job", "lacquer"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("parameter", "values"),
     [
         ({"const": "gently"}, ["gently"]),
@@ -106,11 +119,13 @@ def test_a_parameter_has_what_is_behind_references_branches_and_items(parameter:
         ({"oneOf": [{"const": f"value{number}"} for number in range(40)]}, [f"value{number}" for number in range(32)]),
     ],
 )
-def test_the_values_that_a_parameter_may_take_are_read_wherever_they_stand(parameter: dict[str, Any], values: list[str]) -> None:
+def test_the_values_that_a_parameter_may_take_are_read_wherever_they_stand(
+    parameter: dict[str, Any], values: list[str]
+) -> None:
     assert choices(parameter, How={"enum": ["roughly"]}) == values
 
 
-def test_what_is_said_beside_a_reference_and_behind_it_is_read() -> None:
+def test_descriptions_beside_a_reference_and_behind_it_are_read() -> None:
     job = {"$ref": "#/$defs/Job", "description": "What is done."}
     schema = {"properties": {"job": job}, "$defs": {"Job": {"description": "A piece of work."}}}
 
@@ -120,7 +135,9 @@ def test_what_is_said_beside_a_reference_and_behind_it_is_read() -> None:
 def test_a_definition_is_read_once_however_often_it_is_referred_to() -> None:
     node = {"properties": {"label": {}, "children": {"items": {"$ref": "#/$defs/Node"}}}}
 
-    assert names({"properties": {"tree": {"$ref": "#/$defs/Node"}, "hedge": {"$ref": "#/$defs/Node"}}, "$defs": {"Node": node}}) == [
+    assert names(
+        {"properties": {"tree": {"$ref": "#/$defs/Node"}, "hedge": {"$ref": "#/$defs/Node"}}, "$defs": {"Node": node}}
+    ) == [
         "tree",
         "hedge",
         "label",
@@ -143,7 +160,7 @@ def test_objects_in_objects_are_read_so_deep_and_no_deeper() -> None:
     assert names(nested(0)) == ["level0", "level1", "level2", "level3"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "parameter",
     [
         {"$ref": "#/$defs/Nowhere"},
@@ -161,7 +178,9 @@ def test_a_schema_that_is_not_a_correct_one_is_read_as_far_as_it_can_be(paramete
 
 
 def test_references_that_double_at_every_step_come_to_an_end() -> None:
-    definitions: dict[str, Any] = {f"D{number}": {"anyOf": [{"$ref": f"#/$defs/D{number + 1}"} for _ in range(2)]} for number in range(20)}
+    definitions: dict[str, Any] = {
+        f"D{number}": {"anyOf": [{"$ref": f"#/$defs/D{number + 1}"} for _ in range(2)]} for number in range(20)
+    }
     definitions["D20"] = PAINT
 
     assert names({"properties": {"job": {"$ref": "#/$defs/D0"}}, "$defs": definitions}) == ["job", "lacquer"]
@@ -170,7 +189,12 @@ def test_references_that_double_at_every_step_come_to_an_end() -> None:
 def test_a_parameter_with_very_many_branches_is_read_only_in_part() -> None:
     many: list[dict[str, Any]] = [PAINT, *({"type": "null"} for _ in range(100)), {"properties": {"varnish": {}}}]
 
-    assert names({"properties": {"job": {"anyOf": many}, "other": {"anyOf": many[-1:]}}}) == ["job", "other", "lacquer", "varnish"]
+    assert names({"properties": {"job": {"anyOf": many}, "other": {"anyOf": many[-1:]}}}) == [
+        "job",
+        "other",
+        "lacquer",
+        "varnish",
+    ]
 
 
 MEANT = re.compile(r"\w+://\S+|\S+@\S+\.\S+|\"[^\"\n]{1,200}\"|(?<!\w)'[^'\n]{1,200}'(?!\w)|`[^`\n]{1,200}`|\S*\d\S*")
@@ -181,7 +205,7 @@ def values(text: str) -> list[str]:
     return [text[begin:end] for begin, end in find_values(text)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "found"),
     [
         ("send 'two words' to ada@example.org", ["'two words'", "ada@example.org"]),
@@ -203,7 +227,7 @@ def test_values_are_what_they_mean_wherever_they_stand(text: str) -> None:
     assert list(find_values(text)) == [found.span() for found in MEANT.finditer(text)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("forms", "shared"),
     [
         (("connect", "connected", "connecting", "connection", "connections"), "connect"),
@@ -245,12 +269,12 @@ def test_the_forms_of_a_word_share_a_stem(forms: tuple[str, ...], shared: str) -
     assert {stem(form) for form in forms} <= {shared, "happi"}
 
 
-@pytest.mark.parametrize("word", ["", "a", "gas", "größe", "v2", "日本", "interval", "gap", "yes", "us"])
-def test_what_is_short_or_foreign_stays_as_it_is(word: str) -> None:
+@every_row("word", ["", "a", "gas", "größe", "v2", "日本", "interval", "gap", "yes", "us"])
+def test_a_short_or_foreign_word_stays_as_it_is(word: str) -> None:
     assert stem(word) == word
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("written", "words"),
     [
         ("weather", ["weather"]),
@@ -266,7 +290,7 @@ def test_an_identifier_is_its_pieces_and_the_whole(written: str, words: list[str
     assert split_word(written) == words
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("written", "words"),
     [
         ("größe", ["größe"]),
@@ -335,7 +359,7 @@ def test_a_joined_word_comes_apart_into_common_ones() -> None:
     assert load_thesaurus().split("weather") == []
 
 
-@pytest.mark.parametrize("mark", [*sorted({*map(chr, range(128))} - {*string.ascii_letters, *string.digits}), "\u2003", "\u201c"])
+@every_row("mark", [*sorted({*map(chr, range(128))} - {*string.ascii_letters, *string.digits}), "\u2003", "\u201c"])
 def test_everything_but_letters_and_digits_parts_words(mark: str) -> None:
     assert read_words(f"{mark}get{mark}{mark}v2Issue{mark}") == ["get", "v2Issue"]
 

@@ -1,11 +1,13 @@
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from table_tests import every_row
 
 from callyard import Operation
 from callyard.model.spec import Example, ToolSpec
 from callyard.search import Found, SearchSettings, make_index
+from callyard.search.postings import Weights
 from callyard.search.semantic import NEEDED
 
 TOOL = ToolSpec(
@@ -19,17 +21,17 @@ TOOL = ToolSpec(
     operation=Operation.QUERY,
 )
 WORDS = {
-    "name_weight": "violin",
-    "namespace_weight": "flute",
-    "tag_weight": "cello",
-    "description_weight": "organ",
+    "name": "violin",
+    "namespace": "flute",
+    "tags": "cello",
+    "description": "organ",
 }
 OTHERS = ("trumpet", "drum", "bassoon", "tuba", "banjo")
 
 
-def search(query: str, *specs: ToolSpec, **given: Any) -> Found:
-    settings: dict[str, Any] = {"neighbours": 0, "fit": 0} | given
-    index = make_index(SearchSettings(**settings))
+def search(query: str, *specs: ToolSpec, strategy: str = "lexical", **given: Any) -> Found:
+    weights: dict[str, Any] = {"neighbours": 0, "fit": 0} | given
+    index = make_index(SearchSettings(strategy=strategy), weights=Weights(**weights))
     for one in specs:
         index.add(one)
     return index.search(query, allows=lambda _: True)
@@ -39,15 +41,15 @@ def spec(name: str, description: str) -> ToolSpec:
     return ToolSpec(name=name, description=description, input_schema={}, operation=Operation.QUERY)
 
 
-@pytest.mark.parametrize("setting", WORDS)
-def test_a_field_that_counts_nothing_is_not_searched(setting: str) -> None:
+@every_row("field", WORDS)
+def test_a_field_that_counts_nothing_is_not_searched(field: str) -> None:
     for word in (*WORDS.values(), *OTHERS):
-        found = search(word, TOOL, **{setting: 0})
-        assert [hit.spec.name for hit in found.hits] == ([] if word == WORDS[setting] else ["harp_violin"]), word
+        found = search(word, TOOL, **cast("dict[str, Any]", {field: 0}))
+        assert [hit.spec.name for hit in found.hits] == ([] if word == WORDS[field] else ["harp_violin"]), word
         assert all(hit.score > 0 for hit in found.hits)
 
 
-@pytest.mark.parametrize("word", [*WORDS.values(), *OTHERS])
+@every_row("word", [*WORDS.values(), *OTHERS])
 def test_every_field_is_searched_by_the_textbook_strategy(word: str) -> None:
     assert [hit.spec.name for hit in search(word, TOOL, strategy="bm25").hits] == ["harp_violin"]
 
@@ -56,12 +58,14 @@ def test_a_field_that_counts_nothing_is_no_reason() -> None:
     tool = spec("organ_player", "Plays the organ.")
 
     assert search("organ", tool).hits[0].why == "'organ' in name"
-    assert search("organ", tool, name_weight=0).hits[0].why == "'organ' in description"
+    assert search("organ", tool, name=0).hits[0].why == "'organ' in description"
 
 
-@pytest.mark.skipif(any(find_spec(package) is None for package in NEEDED), reason="The extra 'semantic' is not installed.")
+@pytest.mark.skipif(
+    any(find_spec(package) is None for package in NEEDED), reason="The extra 'semantic' is not installed."
+)
 def test_a_field_that_counts_nothing_is_no_word_of_the_hybrid_strategy() -> None:
-    hit = search("organ", spec("player", "Plays the organ."), strategy="hybrid", description_weight=0).hits[0]
+    hit = search("organ", spec("player", "Plays the organ."), strategy="hybrid", description=0).hits[0]
 
     assert hit.why == "like in meaning"
 

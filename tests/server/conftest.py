@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,18 +11,22 @@ import pytest
 from callyard import Yard
 from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE, Caller
+from callyard.server import stream
+from callyard.server.session import MAX_IN_FLIGHT
 from callyard.testing import FakeSink
 from callyard.transports.memory import Memory
 
 MODERN = "2026-07-28"
-PATIENCE = 20.0
+TIMEOUT = 20.0
 PREFIX = "io.modelcontextprotocol/"
 
 
 class Peer:
     """A client that says what it is told to, and hears what comes, in order."""
 
-    def __init__(self, memory: Memory, yard: Yard, sink: FakeSink, *, era: str, capabilities: Mapping[str, Any]) -> None:
+    def __init__(
+        self, memory: Memory, yard: Yard, sink: FakeSink, *, era: str, capabilities: Mapping[str, Any]
+    ) -> None:
         self.memory = memory
         self.yard = yard
         self.sink = sink
@@ -44,7 +48,11 @@ class Peer:
         self.memory.send(message if isinstance(message, bytes) else json.dumps(message).encode())
 
     def request(
-        self, request_id: object, method: str, params: Mapping[str, Any] | None = None, meta: Mapping[str, Any] | None = None
+        self,
+        request_id: object,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Return a request as this client writes it."""
         said = {**(params or {})}
@@ -68,7 +76,7 @@ class Peer:
 
     async def hear(self) -> Any:
         """Return the next message, whatever it is."""
-        return json.loads(await asyncio.wait_for(self.memory.received.get(), PATIENCE))
+        return json.loads(await asyncio.wait_for(self.memory.received.get(), TIMEOUT))
 
     async def answer(self) -> dict[str, Any]:
         """Return the next answer; what is told before it is kept."""
@@ -76,7 +84,9 @@ class Peer:
             self.notices.append(message)
         return message
 
-    async def ask(self, method: str, params: Mapping[str, Any] | None = None, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def ask(
+        self, method: str, params: Mapping[str, Any] | None = None, meta: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Put a request and return its answer, whole."""
         self._number += 1
         self.say(self.request(f"q{self._number}", method, params, meta))
@@ -91,7 +101,11 @@ class Peer:
 
     async def shake_hands(self) -> dict[str, Any]:
         """Begin as a client of the older era does."""
-        params = {"protocolVersion": self._era, "capabilities": self._capabilities, "clientInfo": {"name": "peer", "version": "1"}}
+        params = {
+            "protocolVersion": self._era,
+            "capabilities": self._capabilities,
+            "clientInfo": {"name": "peer", "version": "1"},
+        }
         answer = await self.ask("initialize", params)
         self.note("initialized")
         return answer["result"]
@@ -102,7 +116,7 @@ class Peer:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let others run until something is so."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0)  # a turn of the loop, not a wait
 
@@ -118,13 +132,19 @@ async def _meet(
     capabilities: Mapping[str, Any] | None = None,
     caller: Caller = ANYONE,
     settings: Mapping[str, Any] | None = None,
+    in_flight: int = MAX_IN_FLIGHT,
     **given: Any,
 ) -> AsyncGenerator[Peer]:
     sink = FakeSink()
     yard = Yard("met", sinks=[sink], **given) if yard is None else yard
     memory = Memory(Serving(**(settings or {})), caller=caller)
-    async with yard, memory.open(yard):
-        peer = Peer(memory, yard, sink, era=era, capabilities={"elicitation": {}} if capabilities is None else capabilities)
+    async with yard, AsyncExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stream, "MAX_IN_FLIGHT", in_flight)
+            await stack.enter_async_context(memory.open(yard))
+        peer = Peer(
+            memory, yard, sink, era=era, capabilities={"elicitation": {}} if capabilities is None else capabilities
+        )
         if era != MODERN:
             await peer.shake_hands()
         yield peer

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Limits, Operation, Yard, tool
-from callyard.model.rule import Rule
 from callyard.policy.approvals import Approvals
+from callyard.policy.settings import Rule
 from callyard.state.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Bin:
         return [delete]
 
 
-async def answered(peer: "Peer", era: str, result: dict[str, Any], *, name: str = "delete", arguments: Any = None) -> dict[str, Any]:
+async def answered(
+    peer: "Peer", era: str, result: dict[str, Any], *, name: str = "delete", arguments: Any = None
+) -> dict[str, Any]:
     """Call a tool, answer the elicitation with a result, and return the envelope; the message is kept."""
     arguments = {"name": "a"} if arguments is None else arguments
     peer.call(1, name, arguments)
@@ -47,7 +50,9 @@ async def answered(peer: "Peer", era: str, result: dict[str, Any], *, name: str 
     else:
         (key, asked) = next(iter(question["result"]["inputRequests"].items()))
         peer.notices.append(asked["params"])
-        peer.call(2, name, arguments, requestState=question["result"]["requestState"], inputResponses={key: result["result"]})
+        peer.call(
+            2, name, arguments, requestState=question["result"]["requestState"], inputResponses={key: result["result"]}
+        )
     return await peer.envelope()
 
 
@@ -74,7 +79,7 @@ async def test_decline_denies(meet: "Meet", era: str) -> None:
     assert bin_.gone == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("era", "result"),
     [
         (OLD, {"result": {"action": "cancel"}}),
@@ -108,14 +113,14 @@ async def test_a_rule_for_operators_is_not_elicited(meet: "Meet", era: str) -> N
 
 
 @pytest.mark.parametrize("era", [OLD, MODERN])
-async def test_the_card_hides_secrets_and_shows_what_could_hide(meet: "Meet", era: str) -> None:
+async def test_the_card_shows_all_arguments_and_escapes_what_could_hide(meet: "Meet", era: str) -> None:
     bin_ = Bin()
     arguments = {"name": "a\u202e<b>\n", "password": "hunter2"}
     async with meet(tools=bin_.tools(), era=era) as peer:
         await answered(peer, era, {"result": {"action": "decline"}}, arguments=arguments)
 
     text = peer.notices[0]["message"]
-    assert "hunter2" not in text
+    assert "hunter2" in text
     assert "\u202e" not in text
     assert "<b>" not in text
     assert "\\u202e" in text
@@ -131,7 +136,11 @@ async def test_an_answer_that_was_not_asked_for_approves_nothing(meet: "Meet") -
         answer = (await peer.answer())["result"]
         assert answer["resultType"] == "input_required"
         peer.call(
-            2, "delete", {"name": "b"}, requestState=answer["requestState"], inputResponses=dict.fromkeys(answer["inputRequests"], accept)
+            2,
+            "delete",
+            {"name": "b"},
+            requestState=answer["requestState"],
+            inputResponses=dict.fromkeys(answer["inputRequests"], accept),
         )
         assert "error" in await peer.answer()
 
@@ -143,7 +152,9 @@ async def test_a_chain_elicits_before_its_first_step(meet: "Meet", era: str) -> 
     bin_ = Bin()
     steps = [{"tool_id": "delete", "args": {"name": "a"}}, {"tool_id": "delete", "args": {"name": {"$from": 0}}}]
     async with meet(tools=bin_.tools(), era=era, limits=QUICK) as peer:
-        envelope = await answered(peer, era, {"result": {"action": "decline"}}, name="run_chain", arguments={"steps": steps})
+        envelope = await answered(
+            peer, era, {"result": {"action": "decline"}}, name="run_chain", arguments={"steps": steps}
+        )
 
     assert envelope["error"]["code"] == "approval_denied"
     assert bin_.gone == []

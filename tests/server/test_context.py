@@ -75,7 +75,7 @@ async def test_long_names_are_cut_and_not_kept(server: ServerContext) -> None:
     assert all(len(part) <= 100 for key in server._callers for part in key if isinstance(part, str))  # pyright: ignore[reportPrivateUsage, reportUnnecessaryIsInstance] - memory is what is tested
 
 
-async def test_what_is_remembered_is_bounded(server: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_of_callers_is_bounded(server: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_CALLERS", 5)
     for number in range(20):
         assert server.caller(ANYONE, {"name": f"c{number}"}).client == f"c{number}"
@@ -109,22 +109,22 @@ async def test_the_headers_of_a_tool_follow_its_schema() -> None:
         server.close()
 
 
-async def test_what_can_be_done_depends_on_what_there_is(server: ServerContext) -> None:
+async def test_capabilities_depend_on_the_contents_of_the_yard(server: ServerContext) -> None:
     everything = server.capabilities(server.profile_of(ANYONE))
 
     assert set(everything) == {"tools", "resources", "prompts", "completions", "logging", "extensions"}
-    assert server.instructions(server.profile_of(ANYONE)) == "Be kind."
+    assert server.yard.instructions_for(server.profile_of(ANYONE)) == "Be kind."
     async with Yard(tools=[one]) as yard:
         bare = ServerContext(yard, Serving(), channel="test")
         assert set(bare.capabilities(yard.profile)) == {"tools", "logging", "extensions"}
         bare.close()
 
 
-async def test_nothing_is_promised_to_who_cannot_be_told(server: ServerContext) -> None:
-    told = server.capabilities(server.profile_of(ANYONE), notifies=False)
+async def test_no_notifications_are_promised_to_a_client_without_a_stream(server: ServerContext) -> None:
+    promised = server.capabilities(server.profile_of(ANYONE), notifies=False)
 
-    assert all("listChanged" not in capability for capability in told.values())
-    assert "subscribe" not in told["resources"]
+    assert all("listChanged" not in capability for capability in promised.values())
+    assert "subscribe" not in promised["resources"]
 
 
 async def test_every_version_has_its_answers(server: ServerContext) -> None:

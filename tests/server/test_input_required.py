@@ -2,12 +2,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Call, Confirmation, Yard, prompt, resource, tool
 from callyard._internal.signed_tokens import Signer
 from callyard.config.settings import Serving
 from callyard.dispatch.call import Caller, CallRequest
 from callyard.model.elicitation import ClientRequest
+from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
 from callyard.server import RequestContext, ServerContext
 from callyard.server.input_required import InputRequired
@@ -71,7 +73,7 @@ async def test_an_answer_that_lacks_something_is_asked_for_again(meet: "Meet", r
     assert peer.sink.codes == [None]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("response", "code"),
     [
         ({"action": "decline"}, "approval_denied"),
@@ -91,7 +93,7 @@ async def test_an_answer_that_is_none_ends_the_call(meet: "Meet", response: dict
     assert peer.sink.codes == [code]
 
 
-@pytest.mark.parametrize("tampered", ["{0:.20}", "{0}A", "A{0}", "{0}=", " {0}", "", "ä", "x"])
+@every_row("tampered", ["{0:.20}", "{0}A", "A{0}", "{0}=", " {0}", "", "ä", "x"])
 async def test_a_state_that_was_tampered_with_is_a_fault(meet: "Meet", tampered: str) -> None:
     async with meet(tools=[greet]) as peer:
         state = await state_of(peer)
@@ -121,7 +123,10 @@ async def test_a_state_is_good_for_the_same_request_alone(meet: "Meet") -> None:
 
 async def test_a_state_is_good_for_the_same_caller_alone(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLYARD_SECRET", "a secret")
-    async with meet(tools=[greet], caller=Caller(identity="ada")) as ada, meet(tools=[greet], caller=Caller(identity="bob")) as bob:
+    async with (
+        meet(tools=[greet], caller=Caller(identity="ada")) as ada,
+        meet(tools=[greet], caller=Caller(identity="bob")) as bob,
+    ):
         state = await state_of(ada)
         bob.call(1, "greet", requestState=state, inputResponses=said())
         refused = await bob.answer()
@@ -172,7 +177,9 @@ async def test_a_state_that_is_brought_twice_at_once_is_answered_twice_and_goes_
         state = await state_of(peer)
         peer.call(2, "greet", requestState=state, inputResponses=said("Ada"))
         peer.call(3, "greet", requestState=state, inputResponses=said("Bob"))
-        answers = {answer["id"]: answer["result"]["structuredContent"] for answer in [await peer.answer(), await peer.answer()]}
+        answers = {
+            answer["id"]: answer["result"]["structuredContent"] for answer in [await peer.answer(), await peer.answer()]
+        }
 
     assert answers[2]["data"] == "Hello Ada"
     assert answers[3]["error"]["code"] == "state_error"
@@ -188,7 +195,9 @@ async def test_a_state_of_another_secret_is_a_fault(meet: "Meet", monkeypatch: p
         assert (await other.answer())["error"]["code"] == INVALID_PARAMS
 
 
-async def test_a_declared_question_can_be_answered_by_another_process(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_declared_question_can_be_answered_by_another_process(
+    meet: "Meet", monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[str] = []
 
     @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
@@ -220,8 +229,10 @@ BEGUN: list[tuple[str, dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "expected"), BEGUN, ids=lambda value: value if isinstance(value, str) else "")
-async def test_what_happened_before_a_declared_question_does_not_happen_again_for_its_answer(
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"), BEGUN, ids=lambda value: value if isinstance(value, str) else ""
+)
+async def test_calls_before_a_declared_question_do_not_run_again_for_its_answer(
     meet: "Meet", monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, Any], expected: list[str]
 ) -> None:
     ran: list[str] = []
@@ -301,7 +312,11 @@ async def test_several_things_can_be_asked_at_once(meet: "Meet") -> None:
     @tool
     async def many(call: Call) -> list[Any]:
         """Ask a person, a model and the client."""
-        asks = {"a": ClientRequest.person("Who?", SCHEMA), "b": ClientRequest.model("Think.", max_tokens=5), "c": ClientRequest.roots()}
+        asks = {
+            "a": ClientRequest.person("Who?", SCHEMA),
+            "b": ClientRequest.model("Think.", max_tokens=5),
+            "c": ClientRequest.roots(),
+        }
         return list((await call.ask_all(asks)).values())
 
     async with meet(tools=[many], capabilities={"elicitation": {}, "sampling": {}, "roots": {}}) as peer:
@@ -321,8 +336,11 @@ async def test_answers_that_are_brought_along_unasked_are_not_asked_for(meet: "M
         assert (await peer.envelope())["data"] == "Hello Eve"
 
 
-async def test_what_a_client_cannot_be_asked_is_a_missing_capability(meet: "Meet") -> None:
-    async with meet(tools=[greet], capabilities={"sampling": {}}) as able, meet(tools=[greet], capabilities={}) as unable:
+async def test_a_question_that_the_client_does_not_support_is_a_missing_capability(meet: "Meet") -> None:
+    async with (
+        meet(tools=[greet], capabilities={"sampling": {}}) as able,
+        meet(tools=[greet], capabilities={}) as unable,
+    ):
         for peer in (able, unable):
             peer.call(1, "greet")
             refused = await peer.answer()
@@ -480,7 +498,7 @@ async def test_a_state_whose_key_is_unknown_is_refused_before_anything_begins() 
     state = Signer(lambda: b"x").sign("state of a request", ["gone", request.fingerprint(), 2**40, False])
     async with Yard(tools=[greet]) as yard:
         server = ServerContext(yard, Serving(), channel="test")
-        required = InputRequired(server.input_required.calls, Signer(lambda: b"x"))
+        required = InputRequired(yard.dispatcher, Signer(lambda: b"x"), store=yard.store, seconds=60)
         context = RequestContext(
             server=server, id=1, encoder=server.encoders[LATEST.name], caller=Caller(), capabilities={"elicitation": {}}
         )
@@ -490,6 +508,44 @@ async def test_a_state_whose_key_is_unknown_is_refused_before_anything_begins() 
             await required.run(request, context, state)
         server.close()
     assert caught.value.code == "state_error"
+
+
+async def test_an_answer_to_a_declared_question_counts_once_for_as_long_as_a_call_may_wait() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    request = CallRequest("sign")
+    signer = Signer(lambda: b"x")
+
+    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
+    async def sign(call: Call) -> str:
+        """Say what was answered."""
+        return call.confirmation["name"]
+
+    async with Yard(tools=[sign]) as yard:
+        server = ServerContext(yard, Serving(), channel="test")
+        codes: list[str | None] = []
+        for key in ("a", "a", "b"):  # two servers that share a store, and a second question
+            required = InputRequired(yard.dispatcher, signer, store=store, seconds=60)
+            context = RequestContext(
+                server=server,
+                id=1,
+                encoder=server.encoders[LATEST.name],
+                caller=Caller(),
+                capabilities={"elicitation": {}},
+                input_responses=said(),
+            )
+            state = signer.sign("state of a request", [key, request.fingerprint(), 2**40, True])
+            try:
+                answer = await required.run(request, context, state)
+                assert isinstance(answer, Envelope)
+                codes.append(None if answer.error is None else answer.error.code)
+            except ToolError as error:
+                codes.append(error.code)
+        server.close()
+
+    assert codes == [None, "state_error", None]
+    clock.advance(61)
+    assert await store.keys("answered/") == []
 
 
 async def test_two_questions_at_the_same_time_are_both_answered(meet: "Meet") -> None:
@@ -525,16 +581,20 @@ async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> No
         state = await state_of(peer, "declared")
         for request_id in (2, 3):
             peer.call(request_id, "declared", requestState=state, inputResponses=said())
-        answers = {answer["id"]: answer["result"]["structuredContent"] for answer in [await peer.answer(), await peer.answer()]}
+        answers = {
+            answer["id"]: answer["result"]["structuredContent"] for answer in [await peer.answer(), await peer.answer()]
+        }
 
     assert ran == ["Ada"]
     assert answers[2]["data"] == "Ada"
     assert answers[3]["error"]["code"] == "state_error"
 
 
-@pytest.mark.parametrize(("limit", "most"), [("_MAX_CALLS_OF_OWNER", 1), ("_MAX_BYTES_OF_OWNER", 5000)])
-async def test_one_caller_cannot_take_the_room_of_the_others(meet: "Meet", monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
-    monkeypatch.setattr(f"callyard.dispatch.detached.{limit}", most)
+@pytest.mark.parametrize(("limit", "most"), [("_MAX_QUESTIONS_OF_OWNER", 1), ("_MAX_BYTES_OF_OWNER", 5000)])
+async def test_one_caller_cannot_take_the_room_of_the_others(
+    meet: "Meet", monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(f"callyard.dispatch.questions.{limit}", most)
 
     @tool
     async def keep(call: Call, much: str) -> str:
@@ -551,8 +611,10 @@ async def test_one_caller_cannot_take_the_room_of_the_others(meet: "Meet", monke
     assert refused["error"]["code"] == "overloaded"
 
 
-async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callyard.dispatch.detached._MAX_BYTES", 5000)
+async def test_calls_that_hold_on_to_too_much_together_are_refused(
+    meet: "Meet", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callyard.dispatch.questions._MAX_BYTES", 5000)
 
     @tool
     async def keep(call: Call, much: str) -> str:
@@ -572,7 +634,9 @@ async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet",
     assert again
 
 
-async def test_a_state_that_is_sent_again_lives_no_longer_than_the_call(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_state_that_is_sent_again_lives_no_longer_than_the_call(
+    meet: "Meet", monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock()
     monkeypatch.setattr("callyard.server.input_required.time.time", clock)
     async with meet(tools=[greet], settings={"ask_seconds": 60.0}) as peer:
@@ -598,12 +662,15 @@ async def test_a_question_that_is_no_json_is_not_parked(meet: "Meet") -> None:
     assert peer.sink.codes == ["internal_error"]
 
 
-async def test_a_client_without_forms_is_told_that_it_lacks_them(meet: "Meet") -> None:
+async def test_a_client_without_forms_gets_the_missing_capability(meet: "Meet") -> None:
     async with meet(tools=[greet], capabilities={"elicitation": {"url": {}}}) as peer:
         peer.call(1, "greet")
         error = (await peer.answer())["error"]
 
-    assert (error["code"], error["data"]) == (MISSING_CAPABILITY, {"requiredCapabilities": {"elicitation": {"form": {}}}})
+    assert (error["code"], error["data"]) == (
+        MISSING_CAPABILITY,
+        {"requiredCapabilities": {"elicitation": {"form": {}}}},
+    )
 
 
 @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
@@ -617,7 +684,9 @@ class Unsteady(MemoryStore):
 
     fails = False
 
-    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+    ) -> bool:
         await asyncio.sleep(0)
         if self.fails:
             raise StoreUnavailableError("no room", reason="full")
@@ -654,7 +723,11 @@ async def test_an_answer_that_cannot_be_marked_does_not_continue_a_declared_ques
         peer.call(3, "confirmed", requestState=state, inputResponses=said())
         envelope = await peer.envelope()
 
-    assert (refused["code"], refused["details"]["reason"], refused["may_have_run"]) == ("overloaded", "store_unavailable", False)
+    assert (refused["code"], refused["details"]["reason"], refused["may_have_run"]) == (
+        "overloaded",
+        "store_unavailable",
+        False,
+    )
     assert envelope["data"] == "Ada"
 
 

@@ -1,6 +1,7 @@
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Profile, Toolset, Yard, prompt, resource, tool
 from callyard._internal.signed_tokens import Signer
@@ -62,8 +63,8 @@ async def walk(peer: "Peer", method: str = "tools/list", key: str = "tools") -> 
         cursor = {"cursor": result["nextCursor"]}
 
 
-@pytest.mark.parametrize("era", [OLD, "2026-07-28"])
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@every_row("era", [OLD, "2026-07-28"])
+@every_row("count", [1, 2, 3, 4, 5])
 async def test_a_list_comes_in_pages(meet: "Meet", era: str, count: int) -> None:
     async with meet(era=era, tools=numbered(count), settings={"page_size": 2}) as peer:
         found = await walk(peer)
@@ -91,13 +92,13 @@ async def test_a_cursor_of_a_list_that_changed_is_a_fault(meet: "Meet") -> None:
         assert "result" in await peer.ask("tools/list", {"cursor": cursor})
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "ä", "5", "AAAA", "x" * 10_000])
+@every_row("cursor", ["", "x", "ä", "5", "AAAA", "x" * 10_000])
 async def test_a_cursor_that_is_none_of_ours_is_a_fault(meet: "Meet", cursor: str) -> None:
     async with meet(tools=numbered(5), settings={"page_size": 2}) as peer:
         assert (await peer.ask("tools/list", {"cursor": cursor}))["error"]["code"] == INVALID_PARAMS
 
 
-@pytest.mark.parametrize("cursor", [5, [], {}, True])
+@every_row("cursor", [5, [], {}, True])
 async def test_a_cursor_that_is_no_text_is_a_fault(meet: "Meet", cursor: object) -> None:
     async with meet(tools=numbered(5)) as peer:
         assert (await peer.ask("tools/list", {"cursor": cursor}))["error"]["code"] == INVALID_PARAMS
@@ -116,7 +117,9 @@ async def test_a_cursor_of_pages_of_another_size_is_a_fault(meet: "Meet") -> Non
         assert (await other.ask("tools/list", {"cursor": cursor}))["error"]["code"] == INVALID_PARAMS
 
 
-async def test_a_cursor_is_good_in_another_process_that_knows_the_secret(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cursor_is_good_in_another_process_that_knows_the_secret(
+    meet: "Meet", monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with meet(tools=numbered(3), settings={"page_size": 2}) as one:
         cursor = (await one.ask("tools/list"))["result"]["nextCursor"]
     async with meet(tools=numbered(3), settings={"page_size": 2}) as other:
@@ -124,7 +127,10 @@ async def test_a_cursor_is_good_in_another_process_that_knows_the_secret(meet: "
     monkeypatch.setenv("CALLYARD_SECRET", "a secret")
     async with meet(tools=numbered(3), settings={"page_size": 2}) as stranger:
         assert "error" in await stranger.ask("tools/list", {"cursor": cursor})
-    async with meet(tools=numbered(3), settings={"page_size": 2}) as one, meet(tools=numbered(3), settings={"page_size": 2}) as other:
+    async with (
+        meet(tools=numbered(3), settings={"page_size": 2}) as one,
+        meet(tools=numbered(3), settings={"page_size": 2}) as other,
+    ):
         cursor = (await one.ask("tools/list"))["result"]["nextCursor"]
         assert "result" in await other.ask("tools/list", {"cursor": cursor})
 
@@ -144,7 +150,7 @@ async def test_the_same_list_is_encoded_once() -> None:
         assert lists.page("tools", profile, new, None) != first
 
 
-async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_of_pages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_CACHED", 5)
     async with Yard(tools=numbered(1)) as yard:
         lists = Lists(yard, Serving(), Signer(lambda: b"x"))
@@ -164,13 +170,13 @@ async def test_output_schemas_are_shown_if_they_are_wanted(meet: "Meet") -> None
 
 
 async def test_a_list_of_the_newer_era_says_how_long_it_is_current(meet: "Meet") -> None:
-    async with meet(tools=numbered(1), settings={"list_seconds": 2.5}) as peer:
+    async with meet(tools=numbered(1)) as peer:
         result = (await peer.ask("tools/list"))["result"]
 
-    assert (result["ttlMs"], result["cacheScope"]) == (2500, "private")
+    assert (result["ttlMs"], result["cacheScope"]) == (60_000, "private")
 
 
-async def test_what_no_list_shows_does_not_change_one(meet: "Meet") -> None:
+async def test_a_change_that_no_list_shows_does_not_change_a_list(meet: "Meet") -> None:
     def timed(seconds: float) -> Any:
         @tool(timeout=seconds, name="timed")
         def one() -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard import Call, Envelope, Image, ToolError, Yard, prompt, resource, tool
 from callyard.config.settings import Serving
@@ -89,10 +90,14 @@ def words(topic: str) -> str:
     return f"Say something about {topic}."
 
 
-EVERYTHING: dict[str, Any] = {"tools": [add, refuse, plain, paint], "resources": [page, broken, asks], "prompts": [words]}
+EVERYTHING: dict[str, Any] = {
+    "tools": [add, refuse, plain, paint],
+    "resources": [page, broken, asks],
+    "prompts": [words],
+}
 
 
-@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe", "logging/setLevel", "initialize"])
+@every_row("method", ["resources/subscribe", "resources/unsubscribe", "logging/setLevel", "initialize"])
 async def test_a_method_that_the_2026_era_lacks_is_unknown_whatever_its_params_are(meet: "Meet", method: str) -> None:
     async with meet(**EVERYTHING) as peer:
         answer = await peer.ask(method, {"uri": 5, "level": 5})
@@ -143,7 +148,9 @@ async def test_a_tool_is_called(meet: "Meet", era: str) -> None:
         ({"name": "add", "arguments": 5}, "invalid_input"),
     ],
 )
-async def test_what_is_wrong_with_a_call_is_an_envelope(meet: "Meet", era: str, params: dict[str, Any], code: str) -> None:
+async def test_a_wrong_call_is_answered_with_an_envelope(
+    meet: "Meet", era: str, params: dict[str, Any], code: str
+) -> None:
     async with meet(era=era, **EVERYTHING) as peer:
         result = (await peer.ask("tools/call", params))["result"]
 
@@ -153,7 +160,9 @@ async def test_what_is_wrong_with_a_call_is_an_envelope(meet: "Meet", era: str, 
 
 
 @EVERY
-@pytest.mark.parametrize("params", [{}, {"name": None}, {"name": 5}, {"arguments": {}}, {"name": "add", "_meta": 5}, {"name": ["add"]}])
+@pytest.mark.parametrize(
+    "params", [{}, {"name": None}, {"name": 5}, {"arguments": {}}, {"name": "add", "_meta": 5}, {"name": ["add"]}]
+)
 async def test_params_that_are_no_call_are_a_fault(meet: "Meet", era: str, params: dict[str, Any]) -> None:
     async with meet(era=era, **EVERYTHING) as peer:
         said = {**params, "_meta": params.get("_meta", peer.meta)}
@@ -166,7 +175,9 @@ async def test_params_that_are_no_call_are_a_fault(meet: "Meet", era: str, param
 @EVERY
 @pytest.mark.parametrize("capabilities", [{}, {"elicitation": {}}])
 @pytest.mark.parametrize("token", [{"a": 1}, [], True])
-async def test_progress_is_told_by_a_text_or_a_number_alone(meet: "Meet", era: str, capabilities: dict[str, Any], token: object) -> None:
+async def test_a_progress_token_is_a_text_or_a_number(
+    meet: "Meet", era: str, capabilities: dict[str, Any], token: object
+) -> None:
     async with meet(era=era, capabilities=capabilities, **EVERYTHING) as peer:
         called = await peer.ask("tools/call", {"name": "add", "arguments": {"a": 1}}, {"progressToken": token})
         read = await peer.ask("resources/read", {"uri": "a://b"}, {"progressToken": token})
@@ -179,7 +190,9 @@ async def test_progress_is_told_by_a_text_or_a_number_alone(meet: "Meet", era: s
 async def test_arguments_that_no_number_can_hold_are_answered(meet: "Meet", era: str) -> None:
     async with meet(era=era, **EVERYTHING) as peer:
         for number in ("1e999", "9" * 5000):
-            text = json.dumps(peer.request(1, "tools/call", {"name": "add", "arguments": {"a": 1.25}})).replace("1.25", number)
+            text = json.dumps(peer.request(1, "tools/call", {"name": "add", "arguments": {"a": 1.25}})).replace(
+                "1.25", number
+            )
             peer.say(text.encode())
             answer = await peer.hear()
             assert answer["id"] == 1
@@ -188,7 +201,7 @@ async def test_arguments_that_no_number_can_hold_are_answered(meet: "Meet", era:
 
 @EVERY
 @pytest.mark.parametrize("capabilities", [None, 5, ["elicitation"], "elicitation", [5], {"a": 1}])
-async def test_what_a_tool_itself_does_not_support_is_an_envelope(meet: "Meet", era: str, capabilities: Any) -> None:
+async def test_not_supported_of_a_tool_itself_is_an_envelope(meet: "Meet", era: str, capabilities: Any) -> None:
     @tool
     async def unable() -> None:
         """Support nothing."""
@@ -229,7 +242,7 @@ async def test_a_resource_is_read(meet: "Meet", era: str) -> None:
 
 
 @EVERY
-async def test_what_a_template_does_not_find_is_a_uri_that_nobody_knows(meet: "Meet", era: str) -> None:
+async def test_a_resource_that_a_template_does_not_find_is_an_unknown_uri(meet: "Meet", era: str) -> None:
     @resource("note://{name}")
     async def note(name: str) -> str:
         """Return a note."""
@@ -256,8 +269,11 @@ async def test_a_prompt_is_filled_in(meet: "Meet", era: str) -> None:
 
 
 @EVERY
-async def test_what_a_resource_asks_and_the_client_cannot_answer_is_a_fault(meet: "Meet", era: str) -> None:
-    async with meet(era=era, capabilities={}, **EVERYTHING) as unable, meet(era=era, capabilities={"roots": {}}, **EVERYTHING) as other:
+async def test_a_question_of_a_resource_that_the_client_cannot_answer_is_a_fault(meet: "Meet", era: str) -> None:
+    async with (
+        meet(era=era, capabilities={}, **EVERYTHING) as unable,
+        meet(era=era, capabilities={"roots": {}}, **EVERYTHING) as other,
+    ):
         for peer in (unable, other):
             refused = (await peer.ask("resources/read", {"uri": "a://asks"}))["error"]
             assert refused["code"] == MISSING_CAPABILITY
@@ -265,7 +281,7 @@ async def test_what_a_resource_asks_and_the_client_cannot_answer_is_a_fault(meet
 
 
 @EVERY
-async def test_what_is_typed_is_completed(meet: "Meet", era: str) -> None:
+async def test_a_typed_prefix_is_completed(meet: "Meet", era: str) -> None:
     @prompt(complete={"topic": suggest})
     def topics(topic: str) -> str:
         """Return words."""
@@ -275,13 +291,15 @@ async def test_what_is_typed_is_completed(meet: "Meet", era: str) -> None:
         ref = {"type": "ref/prompt", "name": "topics"}
         few = await peer.ask("completion/complete", {"ref": ref, "argument": {"name": "topic", "value": "te"}})
         context = {"arguments": {"other": "x"}}
-        many = await peer.ask("completion/complete", {"ref": ref, "argument": {"name": "topic", "value": "many"}, "context": context})
+        many = await peer.ask(
+            "completion/complete", {"ref": ref, "argument": {"name": "topic", "value": "many"}, "context": context}
+        )
 
     assert few["result"]["completion"] == {"values": ["te0", "te1", "te2"], "total": 3, "hasMore": False}
     assert (len(many["result"]["completion"]["values"]), many["result"]["completion"]["hasMore"]) == (100, True)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "ref",
     [
         {"type": "ref/prompt"},
@@ -332,7 +350,12 @@ KEYS = [
     "a",
 ]
 VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from(["add", "a://b", "words", "ref/prompt", "info", "", OLD, "ä"])),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-5, 5),
+        st.sampled_from(["add", "a://b", "words", "ref/prompt", "info", "", OLD, "ä"]),
+    ),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
     max_leaves=8,
 )
@@ -347,7 +370,11 @@ META: dict[str, Any] = {
         st.tuples(
             st.sampled_from(METHODS).filter(lambda method: method != "subscriptions/listen"),
             st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4),
-            st.one_of(st.just(META), st.none(), st.dictionaries(st.sampled_from(["progressToken", "x", *META]), VALUES, max_size=3)),
+            st.one_of(
+                st.just(META),
+                st.none(),
+                st.dictionaries(st.sampled_from(["progressToken", "x", *META]), VALUES, max_size=3),
+            ),
         ),
         min_size=1,
         max_size=4,
@@ -374,7 +401,9 @@ async def converse(requests: list[tuple[str, dict[str, Any], dict[str, Any] | No
         for number, (method, params, meta) in enumerate(requests):
             said = msgspec.json.encode(params if meta is None else {**params, "_meta": meta})
             answer = json.loads(
-                await session.serve(Message(method=method, id=number, jsonrpc="2.0", params=msgspec.Raw(said)), notify=lambda _: None)
+                await session.serve(
+                    Message(method=method, id=number, jsonrpc="2.0", params=msgspec.Raw(said)), notify=lambda _: None
+                )
             )
             assert answer["id"] == number
             answers.append(answer)
@@ -399,7 +428,7 @@ async def test_a_result_longer_than_the_client_says_it_takes_becomes_a_handle(me
 
 
 @EVERY
-async def test_what_a_client_reads_is_as_long_as_it_says_at_most_with_everything_around_the_data(meet: "Meet", era: str) -> None:
+async def test_a_whole_answer_is_at_most_as_long_as_the_client_allows(meet: "Meet", era: str) -> None:
     @tool
     async def much(size: int) -> str:
         """Say much."""
@@ -432,7 +461,9 @@ async def test_a_tool_answers_in_its_shape_whichever_name_it_is_called_by(meet: 
 
 @pytest.mark.parametrize("capabilities", [{}, {"elicitation": {}}])
 @EVERY
-async def test_a_number_that_none_can_be_is_an_argument_that_is_wrong(meet: "Meet", era: str, capabilities: Any) -> None:
+async def test_a_number_that_none_can_be_is_an_argument_that_is_wrong(
+    meet: "Meet", era: str, capabilities: Any
+) -> None:
     @tool
     async def half(a: float) -> float:
         """Halve."""
@@ -440,12 +471,16 @@ async def test_a_number_that_none_can_be_is_an_argument_that_is_wrong(meet: "Mee
 
     async with meet(era=era, tools=[add, half], capabilities=capabilities) as peer:
         for name in ("add", "half"):
-            peer.say(json.dumps(peer.request(1, "tools/call", {"name": name, "arguments": {"a": 777}})).replace("777", "1e999").encode())
+            peer.say(
+                json.dumps(peer.request(1, "tools/call", {"name": name, "arguments": {"a": 777}}))
+                .replace("777", "1e999")
+                .encode()
+            )
             error = (await peer.envelope())["error"]
             assert (error["code"], error["details"]["issues"][0]["field"]) == ("invalid_input", "a")
 
 
-async def test_what_fails_to_complete_is_a_defect_that_can_be_reported(meet: "Meet") -> None:
+async def test_a_failing_completion_is_a_defect_with_an_id(meet: "Meet") -> None:
     def broken(value: str, settled: dict[str, str]) -> list[str]:
         raise LookupError(value + str(settled))
 
@@ -500,7 +535,7 @@ async def test_a_discovery_tells_what_there_is(meet: "Meet") -> None:
     assert result["capabilities"]["tools"] == {"listChanged": True}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("meta", "code"),
     [
         ({}, INVALID_PARAMS),
@@ -528,7 +563,9 @@ async def test_a_client_that_wants_no_log_hears_none(meet: "Meet") -> None:
         assert peer.notices == []
         for level, heard in (("info", False), ("warning", True), ("error", True)):
             peer.notices.clear()
-            await peer.ask("tools/call", {"name": "say", "arguments": {"level": level}}, {PREFIX + "logLevel": "warning"})
+            await peer.ask(
+                "tools/call", {"name": "say", "arguments": {"level": level}}, {PREFIX + "logLevel": "warning"}
+            )
             assert bool(peer.notices) is heard
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Profile, Toolset, Yard, prompt, resource, tool
 from callyard._internal.signed_tokens import Signer
@@ -134,16 +135,16 @@ class Watched:
 
     def subscribe(self, profile: Profile = EVERYTHING, kinds: set[Kind] | None = None, **more: Any) -> list[str]:
         """Return the list that one more client's notices are put into."""
-        told: list[str] = []
+        notified: list[str] = []
         subscription = Subscription(
             profile,
-            lambda message: told.append(json.loads(message)["method"]),
+            lambda message: notified.append(json.loads(message)["method"]),
             kinds=kinds or ALL_KINDS,
             uris=more.pop("uris", set()),
             **more,
         )
         self.changes.add(subscription)
-        return told
+        return notified
 
 
 @pytest.fixture
@@ -161,29 +162,29 @@ def test_a_burst_is_waited_for_as_long_as_is_promised() -> None:
     assert (notifications._DEBOUNCE_S, notifications._LONGEST_WAIT_S) == (0.15, 1.0)  # pyright: ignore[reportPrivateUsage] - the promise
 
 
-async def test_a_change_is_told_when_it_was_quiet_for_a_while(watched: Watched) -> None:
-    told = watched.subscribe()
+async def test_a_change_is_notified_after_a_quiet_moment(watched: Watched) -> None:
+    notified = watched.subscribe()
     watched.provider.change([one, two])
     watched.loop.advance(0.14)
-    assert told == []
+    assert notified == []
     watched.loop.advance(0.02)
-    assert told == [TOOLS]
+    assert notified == [TOOLS]
     watched.loop.advance(10)
-    assert told == [TOOLS]
+    assert notified == [TOOLS]
 
 
-async def test_a_burst_is_told_once(watched: Watched) -> None:
-    told = watched.subscribe()
+async def test_a_burst_is_notified_once(watched: Watched) -> None:
+    notified = watched.subscribe()
     for count in range(5):
         watched.provider.change([one, two][: 1 + count % 2])
         watched.provider.change([one, two, secret])
         watched.loop.advance(0.1)
-    assert told == []
+    assert notified == []
     watched.loop.advance(0.2)
-    assert told == [TOOLS]
+    assert notified == [TOOLS]
 
 
-async def test_a_burst_without_end_is_told_every_second(watched: Watched) -> None:
+async def test_a_burst_without_end_is_notified_every_second(watched: Watched) -> None:
     times: list[float] = []
     watched.changes.add(Subscription(EVERYTHING, lambda _: times.append(watched.loop.now), kinds={"tools"}, uris=set()))
     every = [one, two, secret]
@@ -196,42 +197,42 @@ async def test_a_burst_without_end_is_told_every_second(watched: Watched) -> Non
 
 
 async def test_the_longest_wait_begins_with_the_first_change(watched: Watched) -> None:
-    told = watched.subscribe()
+    notified = watched.subscribe()
     for _ in range(9):
         watched.provider.change([one, two])
         watched.provider.change([one, secret])
         watched.loop.advance(0.1)
     watched.provider.change([two])
     watched.loop.advance(0.09)
-    assert told == []
+    assert notified == []
     watched.loop.advance(0.02)
-    assert told == [TOOLS]
+    assert notified == [TOOLS]
 
 
-async def test_what_is_as_before_when_it_is_quiet_is_not_told(watched: Watched) -> None:
-    told = watched.subscribe()
+async def test_a_list_that_is_as_before_is_not_notified(watched: Watched) -> None:
+    notified = watched.subscribe()
     watched.provider.change([one, two])
     watched.provider.change([one])
     watched.loop.advance(2)
-    assert told == []
+    assert notified == []
 
 
-async def test_a_list_that_changed_and_changed_back_is_told_if_a_client_got_it_in_between(watched: Watched) -> None:
-    told = watched.subscribe(kinds={"tools"})
+async def test_a_list_that_changed_back_is_notified_if_a_client_got_it_in_between(watched: Watched) -> None:
+    notified = watched.subscribe(kinds={"tools"})
     watched.provider.change([one, two])
     watched.lists.page("tools", EVERYTHING, watched.encoder, None)
     watched.provider.change([one])
     watched.loop.advance(2)
-    assert told == [TOOLS]
+    assert notified == [TOOLS]
 
     watched.lists.page("tools", EVERYTHING, watched.encoder, None)
     watched.provider.change([one, two])
     watched.provider.change([one])
     watched.loop.advance(2)
-    assert told == [TOOLS]
+    assert notified == [TOOLS]
 
 
-async def test_only_those_are_told_whose_own_list_changed(watched: Watched) -> None:
+async def test_only_clients_whose_own_list_changed_are_notified(watched: Watched) -> None:
     knows = watched.subscribe()
     denied = watched.subscribe(Profile(name="no", toolsets=(Toolset(name="t", deny=("secret",)),)))
     watched.provider.change([one, secret])
@@ -243,71 +244,75 @@ async def test_only_those_are_told_whose_own_list_changed(watched: Watched) -> N
 
 
 async def test_each_list_has_its_own_notice_and_templates_are_resources(watched: Watched) -> None:
-    told, tools_only = watched.subscribe(), watched.subscribe(kinds={"tools"})
+    notified, tools_only = watched.subscribe(), watched.subscribe(kinds={"tools"})
     watched.provider.change([one, two], resources=[page, pages], prompts=[words])
     watched.loop.advance(1)
-    assert sorted(told) == sorted([TOOLS, RESOURCES, PROMPTS])
+    assert sorted(notified) == sorted([TOOLS, RESOURCES, PROMPTS])
     assert tools_only == [TOOLS]
 
 
 async def test_nobody_waits_for_nobody(watched: Watched) -> None:
     watched.provider.change([one, two])
-    told = watched.subscribe()
+    notified = watched.subscribe()
     watched.loop.advance(1)
-    assert told == []
+    assert notified == []
 
 
-async def test_who_left_is_not_told(watched: Watched) -> None:
-    told: list[bytes] = []
-    stop = watched.changes.add(Subscription(EVERYTHING, told.append, kinds={"tools"}, uris=set()))
+async def test_a_client_that_left_is_not_notified(watched: Watched) -> None:
+    notified: list[bytes] = []
+    stop = watched.changes.add(Subscription(EVERYTHING, notified.append, kinds={"tools"}, uris=set()))
     watched.provider.change([one, two])
     stop()
     stop()
     watched.loop.advance(1)
-    assert told == []
+    assert notified == []
 
 
-async def test_nothing_is_told_after_the_end(watched: Watched) -> None:
-    told = watched.subscribe()
+async def test_no_notification_is_sent_after_the_end(watched: Watched) -> None:
+    notified = watched.subscribe()
     watched.provider.change([one, two])
     watched.changes.close()
     watched.loop.advance(1)
     watched.provider.change([one])
     watched.loop.advance(1)
-    assert told == []
+    assert notified == []
 
 
-async def test_one_who_cannot_be_told_keeps_nobody_from_it(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_cannot_be_notified_does_not_block_the_others(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(_: bytes) -> None:
         raise OSError("gone")
 
     watched.provider.change([one], resources=[page])
     watched.changes.add(Subscription(EVERYTHING, refuse, kinds={"tools"}, uris={"a://b"}))
-    told = watched.subscribe(uris={"a://b"})
+    notified = watched.subscribe(uris={"a://b"})
     with caplog.at_level(logging.CRITICAL):
         watched.provider.change([one, two], resources=[page])
         watched.loop.advance(1)
         watched.provider.update("a://b")
-    assert told == [TOOLS, "notifications/resources/updated"]
+    assert notified == [TOOLS, "notifications/resources/updated"]
 
 
-async def test_an_update_is_told_at_once_to_those_who_want_that_one(watched: Watched) -> None:
+async def test_an_update_is_notified_at_once_to_its_subscribers(watched: Watched) -> None:
     watched.provider.change([one], resources=[page])
     wants, other = watched.subscribe(uris={"a://b"}), watched.subscribe(uris={"a://c"})
     watched.provider.update("a://b")
     assert (wants, other) == (["notifications/resources/updated"], [])
 
 
-async def test_nobody_is_told_of_a_resource_that_his_profile_hides(watched: Watched) -> None:
+async def test_an_update_of_a_hidden_resource_is_not_notified(watched: Watched) -> None:
     watched.provider.change([one], resources=[page, pages])
-    hidden = watched.subscribe(Profile(name="no", toolsets=(Toolset(name="t", deny=("a://*",)),)), uris={"a://b", "a://c"})
+    hidden = watched.subscribe(
+        Profile(name="no", toolsets=(Toolset(name="t", deny=("a://*",)),)), uris={"a://b", "a://c"}
+    )
     shown = watched.subscribe(uris={"a://b", "a://c"})
     watched.provider.update("a://b")
     watched.provider.update("a://c")
     assert (len(hidden), len(shown)) == (0, 2)
 
 
-async def test_who_publishes_a_resource_is_told_while_somebody_is_subscribed_to_it(watched: Watched) -> None:
+async def test_a_provider_knows_the_subscribed_resources(watched: Watched) -> None:
     provider = watched.provider
     provider.change([one], resources=[page, pages])
     both = Subscription(EVERYTHING, lambda _: None, kinds=set(), uris={"a://b", "a://c"})
@@ -326,7 +331,7 @@ async def test_who_publishes_a_resource_is_told_while_somebody_is_subscribed_to_
 
 
 @pytest.mark.parametrize("mounted", [False, True])
-async def test_who_publishes_is_told_once_of_however_many_resources_one_request_is_about(*, mounted: bool) -> None:
+async def test_a_provider_gets_all_subscriptions_of_a_request_at_once(*, mounted: bool) -> None:
     provider = Waiting(pages)
     async with Yard(providers=[Yard("inner", providers=[provider]) if mounted else provider]) as yard:
         known = ChangeNotifier(yard, Lists(yard, Serving(), Signer(lambda: b"x")))
@@ -335,10 +340,12 @@ async def test_who_publishes_is_told_once_of_however_many_resources_one_request_
         stop()
         known.close()
 
-    assert [len(uris) for uris in provider.told] == [0, 100, 0]
+    assert [len(uris) for uris in provider.notified] == [0, 100, 0]
 
 
-async def test_only_what_exists_for_a_client_is_passed_on_and_what_comes_later_as_soon_as_it_does(watched: Watched) -> None:
+async def test_only_what_exists_for_a_client_is_passed_on_and_what_comes_later_as_soon_as_it_does(
+    watched: Watched,
+) -> None:
     denied = Profile(name="no", toolsets=(Toolset(name="t", deny=("a://*",)),))
     watched.subscribe(denied, uris={"a://c"})
     watched.subscribe(uris={"a://b"})
@@ -356,7 +363,10 @@ async def test_a_notice_names_its_subscription(watched: Watched) -> None:
     subscription.notify(TOOLS)
     subscription.notify(TOOLS, {"uri": "a://b"})
 
-    assert [notice["params"] for notice in said] == [{"_meta": {SUBSCRIPTION: 7}}, {"uri": "a://b", "_meta": {SUBSCRIPTION: 7}}]
+    assert [notice["params"] for notice in said] == [
+        {"_meta": {SUBSCRIPTION: 7}},
+        {"uri": "a://b", "_meta": {SUBSCRIPTION: 7}},
+    ]
 
 
 class Waiting:
@@ -364,7 +374,7 @@ class Waiting:
 
     def __init__(self, *resources: object, name: str = "p") -> None:
         self.name = name
-        self.told: list[AbstractSet[str]] = []
+        self.notified: list[AbstractSet[str]] = []
         self.held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._resources = resources or (page,)
 
@@ -376,12 +386,12 @@ class Waiting:
             yield
 
     def _follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
-        self.told.append(uris)
+        self.notified.append(uris)
         return self.held if uris else None
 
 
-@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
-@pytest.mark.parametrize("mounted", [False, True])
+@every_row("era", ["2025-11-25", "2026-07-28"])
+@every_row("mounted", [False, True])
 async def test_a_subscription_is_answered_once_it_holds(meet: "Meet", era: str, *, mounted: bool) -> None:
     provider = Waiting()
     async with meet(era=era, providers=[Yard("inner", providers=[provider]) if mounted else provider]) as peer:
@@ -389,7 +399,7 @@ async def test_a_subscription_is_answered_once_it_holds(meet: "Meet", era: str, 
             peer.say(peer.request(1, "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://b"]}}))
         else:
             peer.say(peer.request(1, "resources/subscribe", {"uri": "a://b"}))
-        await peer.until(lambda: bool(provider.told[-1]))
+        await peer.until(lambda: bool(provider.notified[-1]))
         assert peer.left() == []
         provider.held.set_result(None)
         assert await peer.hear()
@@ -400,7 +410,7 @@ async def test_a_subscription_in_a_yard_in_a_yard_holds_once_it_does_for_all_who
     wanted = ["a://b", "b://b"]
     async with meet(era=MODERN, providers=[Yard("inner", providers=providers)]) as peer:
         peer.say(peer.request(1, "subscriptions/listen", {"notifications": {"resourceSubscriptions": wanted}}))
-        await peer.until(lambda: all(provider.told[-1] for provider in providers))
+        await peer.until(lambda: all(provider.notified[-1] for provider in providers))
         providers[1].held.set_result(None)
         await peer.ask("tools/list")
         assert (peer.notices, peer.left()) == ([], [])
@@ -408,7 +418,9 @@ async def test_a_subscription_in_a_yard_in_a_yard_holds_once_it_does_for_all_who
         assert (await peer.hear())["params"]["notifications"]["resourceSubscriptions"] == wanted
 
 
-async def test_a_subscription_that_does_not_hold_in_time_is_answered_nevertheless(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_subscription_that_does_not_hold_in_time_is_answered_nevertheless(
+    meet: "Meet", monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(notifications, "_CONFIRM_S", 0.01)
     async with meet(era="2025-11-25", providers=[Waiting()]) as peer:
         assert (await peer.ask("resources/subscribe", {"uri": "a://b"}))["result"] == {}
@@ -430,13 +442,13 @@ async def test_only_who_subscribes_waits_until_that_holds(meet: "Meet", monkeypa
         peer.say(peer.request(1, "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://b"]}}))
         assert (await peer.hear())["method"] == "notifications/subscriptions/acknowledged"
         await peer.yard.providers.add(late)
-        await peer.until(lambda: bool(late.told[-1]))
+        await peer.until(lambda: bool(late.notified[-1]))
 
         assert "result" in await peer.ask("tools/list")
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_client_of_the_older_era_is_told(meet: "Meet") -> None:
+async def test_a_client_of_the_older_era_is_notified(meet: "Meet") -> None:
     provider = FakeProvider("p", [one])
     async with meet(era=OLD, providers=[provider]) as peer:
         assert "result" in await peer.ask("tools/list")
@@ -445,7 +457,7 @@ async def test_a_client_of_the_older_era_is_told(meet: "Meet") -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_client_of_the_newer_era_is_told_under_its_subscription(meet: "Meet") -> None:
+async def test_a_client_of_the_newer_era_is_notified_under_its_subscription(meet: "Meet") -> None:
     provider = FakeProvider("p", [one], resources=[page])
     async with meet(providers=[provider]) as peer:
         wanted = {"toolsListChanged": True, "resourceSubscriptions": ["a://b"]}
@@ -459,7 +471,10 @@ async def test_a_client_of_the_newer_era_is_told_under_its_subscription(meet: "M
     assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
     assert acknowledged["params"] == {"notifications": wanted, "_meta": {SUBSCRIPTION: "s"}}
     assert (changed["method"], changed["params"]) == (TOOLS, {"_meta": {SUBSCRIPTION: "s"}})
-    assert (updated["method"], updated["params"]) == ("notifications/resources/updated", {"uri": "a://b", "_meta": {SUBSCRIPTION: "s"}})
+    assert (updated["method"], updated["params"]) == (
+        "notifications/resources/updated",
+        {"uri": "a://b", "_meta": {SUBSCRIPTION: "s"}},
+    )
 
 
 @pytest.mark.usefixtures("hasty")
@@ -482,7 +497,7 @@ async def test_a_client_whose_list_is_the_same_hears_nothing(meet: "Meet", era: 
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_changes_that_are_switched_off_are_neither_told_nor_promised(meet: "Meet") -> None:
+async def test_changes_that_are_switched_off_are_neither_notified_nor_promised(meet: "Meet") -> None:
     provider = FakeProvider("p", [one], resources=[page], prompts=[words])
     for era in (OLD, MODERN):
         async with meet(era=era, providers=[provider], settings={"notify_changes": False}) as peer:
@@ -501,7 +516,7 @@ async def test_changes_that_are_switched_off_are_neither_told_nor_promised(meet:
         assert all("listChanged" not in capability for capability in capabilities.values())
 
 
-async def test_changes_are_promised_where_they_are_told(meet: "Meet") -> None:
+async def test_changes_are_promised_where_they_are_notified(meet: "Meet") -> None:
     async with meet(era=OLD, tools=[one], resources=[page], prompts=[words]) as old, meet(tools=[one]) as new:
         capabilities = (await old.shake_hands())["capabilities"]
         discovered = (await new.ask("server/discover"))["result"]["capabilities"]
@@ -512,7 +527,7 @@ async def test_changes_are_promised_where_they_are_told(meet: "Meet") -> None:
     assert {"prompts", "resources", "completions"}.isdisjoint(discovered)
 
 
-async def test_who_wants_to_hear_of_too_much_is_refused(meet: "Meet") -> None:
+async def test_a_subscription_to_too_many_resources_is_refused(meet: "Meet") -> None:
     async with meet() as peer:
         wanted = {"resourceSubscriptions": [f"a://{number}" for number in range(1001)]}
         answer = await peer.ask("subscriptions/listen", {"notifications": wanted})
@@ -520,7 +535,7 @@ async def test_who_wants_to_hear_of_too_much_is_refused(meet: "Meet") -> None:
     assert answer["error"]["code"] == INVALID_PARAMS
 
 
-@pytest.mark.parametrize(
+@every_row(
     "wanted",
     [
         {},
@@ -529,7 +544,7 @@ async def test_who_wants_to_hear_of_too_much_is_refused(meet: "Meet") -> None:
         {"resourceSubscriptions": ["a://b", "a://c"]},
     ],
 )
-async def test_a_client_is_told_what_it_will_hear_of(meet: "Meet", wanted: dict[str, Any]) -> None:
+async def test_an_acknowledgement_lists_the_accepted_notifications(meet: "Meet", wanted: dict[str, Any]) -> None:
     async with meet() as peer:
         peer.say(peer.request(5, "subscriptions/listen", {"notifications": wanted}))
         acknowledged = await peer.hear()
@@ -537,7 +552,7 @@ async def test_a_client_is_told_what_it_will_hear_of(meet: "Meet", wanted: dict[
     assert acknowledged["params"] == {"notifications": wanted, "_meta": {SUBSCRIPTION: 5}}
 
 
-async def test_who_listens_is_answered_when_the_server_ends(meet: "Meet") -> None:
+async def test_a_listening_request_is_answered_when_the_server_ends(meet: "Meet") -> None:
     async with meet() as peer:
         peer.say(peer.request(5, "subscriptions/listen", {"notifications": {}}))
         await peer.hear()
@@ -547,7 +562,7 @@ async def test_who_listens_is_answered_when_the_server_ends(meet: "Meet") -> Non
     assert ended[0]["result"]["_meta"][SUBSCRIPTION] == 5
 
 
-async def test_who_stops_listening_is_told_nothing_more(meet: "Meet") -> None:
+async def test_a_client_that_stops_listening_is_not_notified(meet: "Meet") -> None:
     provider = FakeProvider("p")
     async with meet(providers=[provider]) as peer:
         peer.say(peer.request(5, "subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
@@ -560,7 +575,7 @@ async def test_who_stops_listening_is_told_nothing_more(meet: "Meet") -> None:
     assert peer.left() == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     "params",
     [
         {},
@@ -570,15 +585,17 @@ async def test_who_stops_listening_is_told_nothing_more(meet: "Meet") -> None:
         {"notifications": {"resourceSubscriptions": "a://b"}},
     ],
 )
-async def test_a_wish_that_is_none_is_a_fault(meet: "Meet", params: dict[str, Any]) -> None:
+async def test_invalid_params_of_a_subscription_are_a_fault(meet: "Meet", params: dict[str, Any]) -> None:
     async with meet() as peer:
         assert (await peer.ask("subscriptions/listen", params))["error"]["code"] == INVALID_PARAMS
 
 
-async def test_who_cannot_be_told_cannot_listen() -> None:
+async def test_a_client_without_a_stream_cannot_listen() -> None:
     async with Yard() as yard:
         server = ServerContext(yard, Serving(), channel="test")
-        context = RequestContext(server=server, id=1, encoder=server.encoders[LATEST.name], caller=ANYONE, capabilities={})
+        context = RequestContext(
+            server=server, id=1, encoder=server.encoders[LATEST.name], caller=ANYONE, capabilities={}
+        )
         with pytest.raises(Fault) as caught:
             await listen(context, SubscriptionsListen(SubscriptionFilter()))
         server.close()
@@ -588,6 +605,8 @@ async def test_who_cannot_be_told_cannot_listen() -> None:
 
 async def test_a_uri_that_is_too_long_to_be_kept_is_refused(meet: "Meet") -> None:
     async with meet() as peer:
-        refused = await peer.ask("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://" + "x" * 8192]}})
+        refused = await peer.ask(
+            "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://" + "x" * 8192]}}
+        )
 
     assert refused["error"]["code"] == INVALID_PARAMS

@@ -1,10 +1,10 @@
-"""A yard or a profile that answers plainly: the result alone, with its output schema listed; failures stay envelopes."""
+"""A yard or a profile with plain answers: the result alone, with its output schema listed; failures stay envelopes."""
 
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import msgspec
-import pytest
+from table_tests import every_row
 
 from callyard import Call, Caller, Confirmation, Image, Limits, Profile, Yard, tool
 from callyard.testing import connect
@@ -38,7 +38,10 @@ def paint() -> dict[str, Any]:
     return {"picture": Image(b"1"), "size": 1}
 
 
-@tool(operation="destroy", confirmation=Confirmation("Really?", {"type": "object", "properties": {"sure": {"type": "boolean"}}}))
+@tool(
+    operation="destroy",
+    confirmation=Confirmation("Really?", {"type": "object", "properties": {"sure": {"type": "boolean"}}}),
+)
 def wipe() -> Order:
     """Delete everything."""
     return Order(0)
@@ -55,8 +58,8 @@ async def call(peer: Any, name: str, **arguments: Any) -> dict[str, Any]:
     return (await peer.ask("tools/call", {"name": name, "arguments": arguments}))["result"]
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("way", ["yard", "profile"])
+@every_row("era", ERAS)
+@every_row("way", ["yard", "profile"])
 async def test_a_success_is_the_result_alone_and_fits_the_listed_schema(meet: "Meet", era: str, way: str) -> None:
     options: dict[str, Any] = {"shape": "plain"} if way == "yard" else {"profile": Profile(name="p", shape="plain")}
     async with meet(tools=TOOLS, era=era, **options) as peer:
@@ -87,7 +90,9 @@ async def test_a_tool_that_may_be_held_is_listed_without_a_schema(meet: "Meet") 
         assert not any("outputSchema" in item for item in (await listed(peer)).values())
 
 
-async def test_a_result_over_the_cap_of_a_tool_with_a_listed_schema_is_too_large_and_names_the_handle(meet: "Meet") -> None:
+async def test_a_result_over_the_cap_of_a_tool_with_a_listed_schema_is_too_large_and_names_the_handle(
+    meet: "Meet",
+) -> None:
     async def ask(_: Call) -> None:
         """Allow everything."""
 

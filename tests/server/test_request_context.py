@@ -11,7 +11,7 @@ from callyard.dispatch.progress import Progress
 from callyard.model.elicitation import ClientRequest
 from callyard.model.errors import ToolError
 from callyard.server import RequestContext, ServerContext
-from callyard.server.context import check_asks
+from callyard.server.input_required import check_asks
 from callyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version
 
 TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
@@ -32,7 +32,9 @@ def ignore(_: bytes) -> None:
 def context_of(server: ServerContext, **given: Any) -> RequestContext:
     version: Version = given.pop("version", LATEST)
     capabilities: dict[str, Any] = given.pop("capabilities", {})
-    return RequestContext(server=server, id=1, encoder=server.encoders[version.name], caller=ANYONE, capabilities=capabilities, **given)
+    return RequestContext(
+        server=server, id=1, encoder=server.encoders[version.name], caller=ANYONE, capabilities=capabilities, **given
+    )
 
 
 def said_by(given: dict[str, Any]) -> list[Any]:
@@ -63,7 +65,7 @@ async def test_a_request_that_says_nothing_has_the_default_channel(server: Serve
     ],
     ids=["progress", "log", "headers", "trace", "meta"],
 )
-async def test_a_request_that_says_something_has_a_door_of_its_own(server: ServerContext, given: dict[str, Any]) -> None:
+async def test_a_request_with_metadata_has_a_channel_of_its_own(server: ServerContext, given: dict[str, Any]) -> None:
     channel = context_of(server, **given).channel()
 
     assert channel is not server.default_channel
@@ -89,7 +91,7 @@ async def test_a_request_that_says_something_has_a_door_of_its_own(server: Serve
         (TRACE + "\n", None),
     ],
 )
-async def test_the_trace_of_a_request_is_told_on(server: ServerContext, trace: object, expected: str | None) -> None:
+async def test_the_trace_of_a_request_is_passed_on(server: ServerContext, trace: object, expected: str | None) -> None:
     channel = context_of(server, meta={"traceparent": trace, "tracestate": "x=1", "mine": 2}).channel()
 
     assert channel.trace == {"traceparent": str(trace), "tracestate": "x=1"}
@@ -122,7 +124,7 @@ async def test_progress_says_what_there_is_to_say(server: ServerContext) -> None
     ]
 
 
-async def test_a_line_of_the_log_is_told_from_its_level_on(server: ServerContext) -> None:
+async def test_a_log_line_is_sent_from_its_level_on(server: ServerContext) -> None:
     given: dict[str, Any] = {"log_level": 3}
     said = said_by(given)
     context = context_of(server, **given)
@@ -138,7 +140,7 @@ async def test_a_line_of_the_log_is_told_from_its_level_on(server: ServerContext
     ]
 
 
-async def test_what_is_said_after_another_took_over_goes_to_it(server: ServerContext) -> None:
+async def test_messages_after_another_request_took_over_go_to_it(server: ServerContext) -> None:
     first_given: dict[str, Any] = {"meta": {"progressToken": "old"}}
     second_given: dict[str, Any] = {"meta": {"progressToken": "new"}, "log_level": 0}
     first_said, second_said = said_by(first_given), said_by(second_given)
@@ -151,7 +153,7 @@ async def test_what_is_said_after_another_took_over_goes_to_it(server: ServerCon
     assert [message["method"] for message in second_said] == ["notifications/progress", "notifications/message"]
 
 
-def test_what_a_client_cannot_be_asked_is_named() -> None:
+def test_a_question_that_the_client_does_not_support_is_named() -> None:
     check_asks({"a": ClientRequest.roots()}, {"roots": {}})
     with pytest.raises(ToolError) as caught:
         check_asks({"a": ClientRequest.roots(), "b": ClientRequest.model("x", max_tokens=1)}, {"roots": {}})
@@ -161,7 +163,17 @@ def test_what_a_client_cannot_be_asked_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("stated", "expected"),
-    [(500, 500), (49_999, 49_999), (50_000, None), (10**9, None), (0, None), (-5, None), (True, None), ("500", None), (5.0, None)],
+    [
+        (500, 500),
+        (49_999, 49_999),
+        (50_000, None),
+        (10**9, None),
+        (0, None),
+        (-5, None),
+        (True, None),
+        ("500", None),
+        (5.0, None),
+    ],
 )
 async def test_the_size_that_a_client_states_holds_where_it_is_the_smaller_one(
     server: ServerContext, stated: object, expected: int | None

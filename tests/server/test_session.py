@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from table_tests import every_row
 
 from callyard import Call, Profile, Toolset, Yard, prompt, resource, tool
 from callyard.config.settings import Serving
@@ -47,7 +48,7 @@ def page() -> str:
     return "text"
 
 
-@pytest.mark.parametrize("era", HANDSHAKE)
+@every_row("era", HANDSHAKE)
 async def test_a_handshake_ends_with_the_version_that_was_wanted(meet: "Meet", era: str) -> None:
     async with meet(era=era, tools=[add], instructions="Be kind.", version="7") as peer:
         hello = await peer.shake_hands()
@@ -79,7 +80,7 @@ async def test_nothing_but_a_ping_comes_before_the_handshake(meet: "Meet") -> No
         assert (await peer.hear())["error"]["code"] == INVALID_REQUEST
 
 
-@pytest.mark.parametrize("method", ["no/such", "server/discoverer", "", "tools", "subscriptions/none"])
+@every_row("method", ["no/such", "server/discoverer", "", "tools", "subscriptions/none"])
 async def test_a_method_that_is_none_is_a_fault(meet: "Meet", method: str) -> None:
     async with meet(era=OLD) as old, meet() as new:
         for peer in (old, new):
@@ -131,7 +132,13 @@ async def test_the_client_says_from_which_level_on_it_listens(meet: "Meet", capa
             assert bool(peer.notices) is heard
             peer.notices.clear()
         assert (await peer.ask("logging/setLevel", {"level": "error"}))["result"] == {}
-        for level, heard in (("info", False), ("warning", False), ("error", True), ("emergency", True), ("no such", False)):
+        for level, heard in (
+            ("info", False),
+            ("warning", False),
+            ("error", True),
+            ("emergency", True),
+            ("no such", False),
+        ):
             peer.call(1, "say", {"level": level})
             await peer.envelope()
             assert bool(peer.notices) is heard
@@ -144,7 +151,11 @@ async def test_a_log_line_is_a_notification(meet: "Meet") -> None:
         await peer.envelope()
 
     assert [notice["method"] for notice in peer.notices] == ["notifications/message"]
-    assert peer.notices[0]["params"] == {"level": "warning", "logger": "callyard", "data": {"message": "words", "fact": 1}}
+    assert peer.notices[0]["params"] == {
+        "level": "warning",
+        "logger": "callyard",
+        "data": {"message": "words", "fact": 1},
+    }
 
 
 @pytest.mark.parametrize("params", [{}, {"level": "loud"}, {"level": 5}])
@@ -193,7 +204,7 @@ async def test_a_client_that_never_said_it_was_ready_can_subscribe(meet: "Meet")
         assert (await peer.hear())["method"] == "notifications/resources/updated"
 
 
-async def test_a_client_that_cannot_be_told_cannot_subscribe() -> None:
+async def test_a_client_without_a_stream_cannot_subscribe() -> None:
     async with Yard(resources=[page]) as yard:
         server = ServerContext(yard, Serving(), channel="test")
         session = ServerSession(server, caller=ANYONE, send=None, version=LATEST_HANDSHAKE)
@@ -258,7 +269,7 @@ async def test_a_version_without_modes_is_asked_without_one(meet: "Meet") -> Non
     assert envelope["error"]["code"] == "approval_denied"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "content",
     [
         b'"error":{"code":-1,"message":"No."}',
@@ -278,7 +289,7 @@ async def test_a_client_that_answers_with_an_error_is_to_blame(meet: "Meet", con
     assert (envelope["error"]["code"], envelope["error"]["blame"]) == ("upstream_error", "caller")
 
 
-async def test_what_a_client_answers_instead_of_a_question_is_kept(meet: "Meet") -> None:
+async def test_an_error_of_the_client_for_a_question_is_kept(meet: "Meet") -> None:
     async with meet(era=OLD, tools=[greet]) as peer:
         failures: list[Any] = []
         gone = {"code": -32603, "message": "The window is gone."}
@@ -287,9 +298,9 @@ async def test_what_a_client_answers_instead_of_a_question_is_kept(meet: "Meet")
             peer.say(response(await asked(peer), **content))
             failures.append((await peer.envelope())["error"])
 
-    told, wordless, odd = failures
-    assert told["details"] == {"client_code": -32603, "text": "The window is gone."}
-    assert "The window is gone." in told["message"]
+    worded, wordless, odd = failures
+    assert worded["details"] == {"client_code": -32603, "text": "The window is gone."}
+    assert "The window is gone." in worded["message"]
     assert wordless["details"]["client_code"] is None
     assert "error" not in odd["message"]
     assert all("upstream" not in failure["hint"] for failure in failures)
@@ -369,7 +380,9 @@ async def test_the_deadline_stands_still_while_the_client_is_asked(meet: "Meet")
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"sampling": {}}])
-async def test_a_client_that_cannot_be_asked_is_answered_with_an_envelope(meet: "Meet", capabilities: dict[str, Any]) -> None:
+async def test_a_client_that_cannot_be_asked_is_answered_with_an_envelope(
+    meet: "Meet", capabilities: dict[str, Any]
+) -> None:
     async with meet(era=OLD, tools=[greet], capabilities=capabilities) as peer:
         peer.call(1, "greet")
         envelope = await peer.envelope()
@@ -381,7 +394,11 @@ async def test_several_questions_are_put_at_once(meet: "Meet") -> None:
     @tool
     async def many(call: Call) -> list[Any]:
         """Ask a model and the client."""
-        return list((await call.ask_all({"b": ClientRequest.model("Think.", max_tokens=5), "c": ClientRequest.roots()})).values())
+        return list(
+            (
+                await call.ask_all({"b": ClientRequest.model("Think.", max_tokens=5), "c": ClientRequest.roots()})
+            ).values()
+        )
 
     async with meet(era=OLD, tools=[many], capabilities={"sampling": {}, "roots": {}}) as peer:
         peer.call(1, "many")
@@ -397,7 +414,11 @@ async def test_one_error_among_several_answers_ends_them_all(meet: "Meet") -> No
     @tool
     async def many(call: Call) -> list[Any]:
         """Ask a model and the client."""
-        return list((await call.ask_all({"b": ClientRequest.model("Think.", max_tokens=5), "c": ClientRequest.roots()})).values())
+        return list(
+            (
+                await call.ask_all({"b": ClientRequest.model("Think.", max_tokens=5), "c": ClientRequest.roots()})
+            ).values()
+        )
 
     async with meet(era=OLD, tools=[many], capabilities={"sampling": {}, "roots": {}}) as peer:
         peer.call(1, "many")
@@ -410,7 +431,7 @@ async def test_one_error_among_several_answers_ends_them_all(meet: "Meet") -> No
     assert envelope["error"]["code"] == "upstream_error"
 
 
-async def test_what_is_asked_when_the_conversation_ends_is_over() -> None:
+async def test_a_question_ends_with_the_connection() -> None:
     written: list[bytes] = []
     heard = asyncio.Event()
 
@@ -441,7 +462,10 @@ async def test_what_is_asked_when_the_conversation_ends_is_over() -> None:
 
 async def test_a_client_sees_what_its_profile_shows(meet: "Meet") -> None:
     caller = Caller(profile=Profile(name="few", toolsets=(Toolset(name="t", names=("add",)),)))
-    async with meet(era=OLD, tools=[add, greet], caller=caller, resources=[page]) as old, meet(tools=[add, greet], caller=caller) as new:
+    async with (
+        meet(era=OLD, tools=[add, greet], caller=caller, resources=[page]) as old,
+        meet(tools=[add, greet], caller=caller) as new,
+    ):
         for peer in (old, new):
             assert [item["name"] for item in (await peer.ask("tools/list"))["result"]["tools"]] == ["add"]
             peer.call(1, "greet")
@@ -450,7 +474,7 @@ async def test_a_client_sees_what_its_profile_shows(meet: "Meet") -> None:
 
 
 @pytest.mark.parametrize("era", ["2024-11-05", OLD, "2026-07-28"])
-async def test_progress_is_told_to_who_wants_it(meet: "Meet", era: str) -> None:
+async def test_progress_is_sent_to_a_client_with_a_token(meet: "Meet", era: str) -> None:
     @tool
     async def step(call: Call) -> int:
         """Take a step."""
@@ -485,10 +509,13 @@ async def test_a_prompt_and_a_resource_tell_their_progress_too(meet: "Meet") -> 
         await peer.ask("resources/read", {"uri": "a://slow"}, {"progressToken": "r"})
         await peer.ask("prompts/get", {"name": "words"}, {"progressToken": "p"})
 
-    assert [(notice["params"]["progressToken"], notice["params"]["progress"]) for notice in peer.notices] == [("r", 1), ("p", 2)]
+    assert [(notice["params"]["progressToken"], notice["params"]["progress"]) for notice in peer.notices] == [
+        ("r", 1),
+        ("p", 2),
+    ]
 
 
-async def test_what_is_not_there_or_too_long_to_be_kept_cannot_be_subscribed_to(meet: "Meet") -> None:
+async def test_a_missing_or_too_long_uri_cannot_be_subscribed_to(meet: "Meet") -> None:
     @resource("a://{name}")
     def pages(name: str) -> str:
         """Return some page."""
@@ -512,10 +539,15 @@ async def test_of_what_a_client_says_it_can_do_only_what_is_looked_at_is_kept(me
     assert session.capabilities == {"elicitation": {"form": {}}, "sampling": {}}
 
 
-@pytest.mark.parametrize(
-    ("elicitation", "is_asked"), [({}, True), ({"form": {}}, True), ({"form": {}, "url": {}}, True), ({"url": {}}, False)]
+@every_row(
+    ("elicitation", "is_asked"),
+    [({}, True), ({"form": {}}, True), ({"form": {}, "url": {}}, True), ({"url": {}}, False)],
 )
-async def test_a_person_is_asked_with_a_form_only_where_forms_are_offered(meet: "Meet", elicitation: Any, is_asked: bool) -> None:  # noqa: FBT001 - a case
+async def test_a_person_is_asked_with_a_form_only_where_forms_are_offered(
+    meet: "Meet",
+    elicitation: Any,
+    is_asked: bool,  # noqa: FBT001 - a case
+) -> None:
     @tool
     async def greet(call: Call) -> dict[str, Any]:
         """Greet."""
@@ -547,7 +579,7 @@ async def test_a_question_that_is_no_json_fails_its_call_alone(meet: "Meet") -> 
     assert (error["code"], error["blame"]) == ("internal_error", "tool")
 
 
-async def test_a_client_that_cannot_be_asked_while_its_request_is_open_is_told_the_reason() -> None:
+async def test_a_client_that_cannot_be_asked_during_its_request_gets_the_reason() -> None:
     @tool
     async def greet(call: Call) -> dict[str, Any]:
         """Greet."""

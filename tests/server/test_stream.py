@@ -1,6 +1,8 @@
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
@@ -10,12 +12,14 @@ from weakref import WeakKeyDictionary
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard import Call, Yard, tool
 from callyard._internal.pipes import LineSplitter
 from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE
 from callyard.server import ServerContext
+from callyard.server import stream as stream_module
 from callyard.server.stream import MessageStream
 from callyard.testing import FakeSink
 from callyard.wire.messages import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
@@ -63,7 +67,7 @@ class Gate:
         return number
 
 
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame["name"])
+@every_row("frame", FRAMES, ids=lambda frame: frame["name"])
 async def test_a_wrong_line_is_answered_and_the_conversation_goes_on(meet: "Meet", frame: dict[str, Any]) -> None:
     async with meet(era=OLD) as peer:
         peer.say(frame["data"].encode("latin-1"))
@@ -77,7 +81,7 @@ async def test_a_wrong_line_is_answered_and_the_conversation_goes_on(meet: "Meet
     assert peer.left() == []
 
 
-@pytest.mark.parametrize("line", [b"", b"   ", b"\r", b"\t\r"])
+@every_row("line", [b"", b"   ", b"\r", b"\t\r"])
 async def test_a_blank_line_is_nothing(meet: "Meet", line: bytes) -> None:
     async with meet(era=OLD) as peer:
         peer.say(line)
@@ -104,13 +108,17 @@ LINES = st.one_of(
     st.builds(
         written,
         st.one_of(st.integers(0, 5), st.sampled_from(["a", "b"])),
-        st.sampled_from(["ping", "tools/list", "tools/call", "server/discover", "no/such", "initialize", "resources/read", ""]),
+        st.sampled_from(
+            ["ping", "tools/list", "tools/call", "server/discover", "no/such", "initialize", "resources/read", ""]
+        ),
         st.one_of(
             st.just({}),
             st.just({"name": "add", "arguments": {"a": 1}}),
             st.just({"name": "no_such"}),
             st.just({"protocolVersion": BATCHES}),
-            st.dictionaries(st.sampled_from(["name", "uri", "arguments", "_meta", "cursor"]), st.one_of(st.none(), st.integers())),
+            st.dictionaries(
+                st.sampled_from(["name", "uri", "arguments", "_meta", "cursor"]), st.one_of(st.none(), st.integers())
+            ),
         ),
     ),
     st.builds(
@@ -124,7 +132,7 @@ LINES = st.one_of(
 
 
 def owed(line: bytes) -> bool | None:
-    """Return whether a line must be answered, as a plain reader of JSON sees it; nothing where that depends on the version."""
+    """Return whether a line must be answered, by plain JSON parsing; None where that depends on the version."""
     text = line.strip(b" \t\r\n")
     if not text:
         return False
@@ -145,7 +153,9 @@ def owed(line: bytes) -> bool | None:
 @given(st.lists(LINES.filter(lambda line: b"\n" not in line), max_size=12), st.lists(st.integers(0, 3000), max_size=8))
 @example([b"\x0b"], []).via("what Python takes for space and JSON does not")
 @settings(max_examples=150)
-def test_every_line_that_owes_an_answer_gets_one_however_the_stream_was_cut(lines: list[bytes], places: list[int]) -> None:
+def test_every_line_that_owes_an_answer_gets_one_however_the_stream_was_cut(
+    lines: list[bytes], places: list[int]
+) -> None:
     lines = [line for line in lines if owed(line) is not None]
     stream = b"".join(line + b"\n" for line in lines)
     edges = sorted({0, len(stream), *(place % (len(stream) + 1) for place in places)})
@@ -168,12 +178,21 @@ def request_in(line: bytes) -> dict[str, Any] | None:
     return cast("dict[str, Any]", message) if isinstance(message, dict) and "id" in message else None
 
 
+@contextmanager
+def at_most(requests: int) -> Generator[None]:
+    """Let each stream that is made meanwhile run so many requests at one time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_module, "MAX_IN_FLIGHT", requests)
+        yield
+
+
 async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
     """Return what a server writes that is fed these pieces, and then let finish."""
     written: list[bytes] = []
     async with Yard(tools=[add]) as yard:
-        server = ServerContext(yard, Serving(in_flight=3), channel="test")
-        stream = MessageStream(server, written.append, caller=ANYONE)
+        server = ServerContext(yard, Serving(), channel="test")
+        with at_most(3):
+            stream = MessageStream(server, written.append, caller=ANYONE)
         lines = LineSplitter(stream.receive, limit=1_000_000, on_too_long=stream.refuse_length)
         for piece in pieces:
             lines.feed(piece)
@@ -232,9 +251,12 @@ class Chaos:
     async def run(self, steps: list[tuple[str, int, str]]) -> None:
         """Take the steps, then let everything finish."""
         async with Yard(tools=[add, self.gate.wait_here, self.greet]) as yard:
-            server = ServerContext(yard, Serving(in_flight=2), channel="test")
-            stream = MessageStream(server, self.hear, caller=ANYONE)
-            stream.receive(written("hello", "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
+            server = ServerContext(yard, Serving(), channel="test")
+            with at_most(2):
+                stream = MessageStream(server, self.hear, caller=ANYONE)
+            stream.receive(
+                written("hello", "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}})
+            )
             await stream.drain(20)
             for step in steps:
                 for _ in range(step[1] if step[0] == "turns" else 0):
@@ -255,7 +277,7 @@ class Chaos:
 
 @given(st.lists(STEPS, max_size=25))
 @settings(max_examples=150)
-def test_whatever_a_client_does_every_request_is_answered_once_or_cancelled(steps: list[tuple[str, int, str]]) -> None:
+def test_every_request_is_answered_once_or_cancelled_for_any_client(steps: list[tuple[str, int, str]]) -> None:
     chaos = Chaos()
     asyncio.run(chaos.run(steps))
 
@@ -297,14 +319,17 @@ async def test_ids_that_look_alike_are_not_the_same(meet: "Meet") -> None:
         peer.call("7", "wait_here", {"number": 2})
         await peer.until(lambda: gate.entered == [1, 2])
         gate.opened.set()
-        answers = {answer["id"]: answer["result"]["structuredContent"]["data"] for answer in [await peer.hear(), await peer.hear()]}
+        answers = {
+            answer["id"]: answer["result"]["structuredContent"]["data"]
+            for answer in [await peer.hear(), await peer.hear()]
+        }
 
     assert answers == {7: 1, "7": 2}
 
 
 async def test_a_twin_that_waits_keeps_nobody_waiting(meet: "Meet") -> None:
     gate = Gate()
-    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 2}) as peer:
+    async with meet(era=OLD, tools=[gate.wait_here], in_flight=2) as peer:
         for request_id in (1, 2, 1, 1, 3):
             peer.call(request_id, "wait_here", {"number": request_id})
         await peer.until(lambda: gate.entered == [1, 2])
@@ -334,7 +359,7 @@ async def test_a_cancelled_request_is_not_answered(meet: "Meet") -> None:
 
 
 async def test_a_cancel_right_behind_its_request_is_not_lost(meet: "Meet") -> None:
-    async with meet(era=OLD, tools=[hang, add], settings={"in_flight": 1}) as peer:
+    async with meet(era=OLD, tools=[hang, add], in_flight=1) as peer:
         for _ in range(3):
             peer.call(1, "hang")
             peer.cancel(1)
@@ -347,7 +372,7 @@ async def test_a_cancel_right_behind_its_request_is_not_lost(meet: "Meet") -> No
 
 async def test_a_cancel_of_a_request_that_waits_its_turn_is_not_lost(meet: "Meet") -> None:
     gate = Gate()
-    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 2}) as peer:
+    async with meet(era=OLD, tools=[gate.wait_here], in_flight=2) as peer:
         for number in (1, 2, 3, 4):
             peer.call(number, "wait_here", {"number": number})
         await peer.until(lambda: gate.entered == [1, 2])
@@ -362,7 +387,9 @@ async def test_a_cancel_of_a_request_that_waits_its_turn_is_not_lost(meet: "Meet
     assert peer.left() == []
 
 
-@pytest.mark.parametrize("params", [{"requestId": 99}, {"requestId": "x"}, {"requestId": None}, {}, {"requestId": [1]}, {"requestId": 1.5}])
+@every_row(
+    "params", [{"requestId": 99}, {"requestId": "x"}, {"requestId": None}, {}, {"requestId": [1]}, {"requestId": 1.5}]
+)
 async def test_a_cancel_that_makes_no_sense_does_no_harm(meet: "Meet", params: dict[str, Any]) -> None:
     async with meet(era=OLD) as peer:
         peer.note("cancelled", params)
@@ -372,7 +399,7 @@ async def test_a_cancel_that_makes_no_sense_does_no_harm(meet: "Meet", params: d
 
 async def test_no_more_is_worked_on_at_one_time_than_allowed(meet: "Meet") -> None:
     gate = Gate()
-    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 2}) as peer:
+    async with meet(era=OLD, tools=[gate.wait_here], in_flight=2) as peer:
         for number in range(30):
             peer.call(number, "wait_here", {"number": number})
         await peer.until(lambda: len(gate.entered) == 2)
@@ -386,7 +413,7 @@ async def test_no_more_is_worked_on_at_one_time_than_allowed(meet: "Meet") -> No
 async def test_more_than_can_wait_is_refused_and_not_lost(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callyard.server.stream._MIN_QUEUE", 5)
     gate = Gate()
-    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
+    async with meet(era=OLD, tools=[gate.wait_here], in_flight=1) as peer:
         for number in range(200):
             peer.call(number, "wait_here", {"number": number})
         await peer.until(lambda: bool(gate.entered))
@@ -408,7 +435,7 @@ async def test_responses_and_cancels_pass_those_who_wait(meet: "Meet") -> None:
         """Ask who it is."""
         return (await call.ask(schema, "Who?"))["name"]
 
-    async with meet(era=OLD, tools=[greet, hang, add], settings={"in_flight": 2}) as peer:
+    async with meet(era=OLD, tools=[greet, hang, add], in_flight=2) as peer:
         peer.call(1, "greet")
         peer.call(2, "hang")
         question = await peer.hear()
@@ -427,15 +454,18 @@ async def test_a_line_says_when_it_is_full_and_when_there_is_room() -> None:
     written: list[bytes] = []
     room: list[bool] = []
     async with Yard(tools=[gate.wait_here]) as yard:
-        server = ServerContext(yard, Serving(in_flight=1), channel="test")
-        stream = MessageStream(server, written.append, caller=ANYONE)
+        server = ServerContext(yard, Serving(), channel="test")
+        with at_most(1):
+            stream = MessageStream(server, written.append, caller=ANYONE)
         stream.on_room = lambda: room.append(stream.is_full)
         stream.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
         await stream.drain(20)
         number = 0
         while not stream.is_full:
             params = {"name": "wait_here", "arguments": {"number": number}}
-            stream.receive(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode())
+            stream.receive(
+                json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode()
+            )
             number += 1
         gate.opened.set()
         await stream.drain(20)
@@ -461,8 +491,9 @@ async def test_a_full_line_is_read_again_when_the_client_is_asked_something() ->
         return (await call.ask({"type": "object", "properties": {}}, "Who?")).get("name", "")
 
     async with Yard(tools=[greet, add]) as yard:
-        server = ServerContext(yard, Serving(in_flight=1), channel="test")
-        stream = MessageStream(server, lambda message: said.put_nowait(json.loads(message)), caller=ANYONE)
+        server = ServerContext(yard, Serving(), channel="test")
+        with at_most(1):
+            stream = MessageStream(server, lambda message: said.put_nowait(json.loads(message)), caller=ANYONE)
         stream.on_room = lambda: room.append(stream.is_full)
         stream.receive(written(0, "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
         await said.get()
@@ -475,7 +506,9 @@ async def test_a_full_line_is_read_again_when_the_client_is_asked_something() ->
         question = await said.get()
         assert room
         assert not any(room)
-        stream.receive(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}}}).encode())
+        stream.receive(
+            json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}}}).encode()
+        )
         answers = {(await said.get())["id"] for _ in range(number)}
         stream.close()
         server.close()
@@ -483,7 +516,7 @@ async def test_a_full_line_is_read_again_when_the_client_is_asked_something() ->
     assert answers == set(range(1, number + 1))
 
 
-async def test_what_is_too_long_is_answered() -> None:
+async def test_a_message_that_is_too_long_is_answered() -> None:
     written: list[bytes] = []
     async with Yard() as yard:
         server = ServerContext(yard, Serving(), channel="test")
@@ -523,7 +556,12 @@ async def test_a_batch_that_owes_nothing_is_not_answered(meet: "Meet") -> None:
 
 async def test_a_batch_is_answered_without_what_was_cancelled(meet: "Meet") -> None:
     async with meet(era=BATCHES, tools=[hang, add]) as peer:
-        peer.say([peer.request(1, "tools/call", {"name": "hang"}), peer.request(2, "tools/call", {"name": "add", "arguments": {"a": 1}})])
+        peer.say(
+            [
+                peer.request(1, "tools/call", {"name": "hang"}),
+                peer.request(2, "tools/call", {"name": "add", "arguments": {"a": 1}}),
+            ]
+        )
         await peer.until(lambda: len(peer.sink.records) == 1)
         peer.cancel(1)
         answers = await peer.hear()
@@ -540,7 +578,7 @@ async def test_a_batch_that_was_cancelled_as_a_whole_is_not_answered(meet: "Meet
 
 
 async def test_a_batch_with_a_twin_inside_is_answered(meet: "Meet") -> None:
-    async with meet(era=BATCHES, settings={"in_flight": 1}) as peer:
+    async with meet(era=BATCHES, in_flight=1) as peer:
         peer.say([peer.request(1, "ping"), peer.request(1, "ping"), peer.request(2, "ping")])
         answers = await peer.hear()
 
@@ -556,9 +594,9 @@ async def test_later_versions_have_no_batches(meet: "Meet", era: str) -> None:
     assert (refused["id"], refused["error"]["code"]) == (None, INVALID_REQUEST)
 
 
-async def test_what_came_in_before_the_end_is_answered(meet: "Meet") -> None:
+async def test_a_request_before_the_end_is_answered(meet: "Meet") -> None:
     gate = Gate()
-    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
+    async with meet(era=OLD, tools=[gate.wait_here], in_flight=1) as peer:
         for number in range(5):
             peer.call(number, "wait_here", {"number": number})
         await peer.until(lambda: bool(gate.entered))
@@ -569,7 +607,7 @@ async def test_what_came_in_before_the_end_is_answered(meet: "Meet") -> None:
     assert sorted(answer["id"] for answer in peer.left()) == [0, 1, 2, 3, 4]
 
 
-async def test_what_takes_too_long_is_interrupted_at_the_end() -> None:
+async def test_a_call_that_takes_too_long_is_interrupted_at_the_end() -> None:
     sink = FakeSink()
     async with Yard(tools=[hang], sinks=[sink]) as yard:
         server = ServerContext(yard, Serving(), channel="test")
@@ -605,7 +643,7 @@ async def test_half_a_character_is_answered_to_the_request_that_has_it(meet: "Me
     assert [(answer["id"], "result" in answer) for answer in batch] == [(5, False), (6, True)]
 
 
-async def test_what_a_tool_keeps_for_its_task_never_reaches_another_call(meet: "Meet") -> None:
+async def test_the_task_state_of_a_tool_never_reaches_another_call(meet: "Meet") -> None:
     word: ContextVar[str] = ContextVar("word", default="unsaid")
     kept: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
 
@@ -629,7 +667,7 @@ async def test_what_a_tool_keeps_for_its_task_never_reaches_another_call(meet: "
 
 async def test_a_twin_of_a_request_that_waits_is_not_run(meet: "Meet") -> None:
     gate = Gate()
-    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
+    async with meet(era=OLD, tools=[gate.wait_here], in_flight=1) as peer:
         for request_id in (1, 2, 2):
             peer.call(request_id, "wait_here", {"number": request_id})
         twin = await peer.hear()
@@ -644,7 +682,7 @@ async def test_a_twin_of_a_request_that_waits_is_not_run(meet: "Meet") -> None:
 
 async def test_a_twin_of_a_request_in_flight_is_not_run_on_a_full_line_either(meet: "Meet") -> None:
     gate = Gate()
-    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
+    async with meet(era=OLD, tools=[gate.wait_here], in_flight=1) as peer:
         peer.call(1, "wait_here", {"number": 1})
         peer.call(1, "wait_here", {"number": 1})
         twin = await peer.hear()
@@ -657,7 +695,8 @@ async def test_a_twin_of_a_request_in_flight_is_not_run_on_a_full_line_either(me
 
 
 @pytest.mark.parametrize(
-    "meta", [{}, {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}]
+    "meta",
+    [{}, {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}],
 )
 async def test_a_call_that_does_not_end_is_answered_when_it_is_given_up(meta: dict[str, Any]) -> None:
     gate = Gate()
@@ -665,10 +704,15 @@ async def test_a_call_that_does_not_end_is_answered_when_it_is_given_up(meta: di
     async with Yard(tools=[gate.wait_here]) as yard:
         server = ServerContext(yard, Serving(), channel="test")
         line = MessageStream(server, lambda message: said.append(json.loads(message)), caller=ANYONE)
-        line.receive(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": OLD}}).encode())
+        line.receive(
+            json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": OLD}}).encode()
+        )
         await line.drain(20)
         params = {"name": "wait_here", "arguments": {"number": 1, "word": "ä"}, "_meta": meta}
-        for text in (json.dumps(params), json.dumps(params, ensure_ascii=False)):  # what is no ASCII is read another way
+        for text in (
+            json.dumps(params),
+            json.dumps(params, ensure_ascii=False),
+        ):  # what is no ASCII is read another way
             line.receive(f'{{"jsonrpc":"2.0","id":{len(text)},"method":"tools/call","params":{text}}}'.encode())
         line.give_up()
         gate.opened.set()
@@ -677,5 +721,7 @@ async def test_a_call_that_does_not_end_is_answered_when_it_is_given_up(meta: di
         server.close()
 
     errors = [answer["result"]["structuredContent"]["error"] for answer in said[1:]]
-    assert [(error["code"], error["blame"], error["tool_id"]) for error in errors] == [("cancelled", "yard", "wait_here")] * 2
+    assert [(error["code"], error["blame"], error["tool_id"]) for error in errors] == [
+        ("cancelled", "yard", "wait_here")
+    ] * 2
     assert all(error["may_have_run"] for error in errors)

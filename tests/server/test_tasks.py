@@ -120,7 +120,9 @@ async def test_the_server_offers_the_extension_and_not_the_experimental_tasks(me
     methods = ("tasks/result", "tasks/list")
     async with meet(tools=TOOLS, capabilities=TASKS) as modern, meet(tools=TOOLS, era=OLD, capabilities=TASKS) as old:
         offered = (await modern.ask("server/discover"))["result"]["capabilities"]
-        answers = [(await peer.ask(method, {"taskId": "j_1"}))["error"]["code"] for peer in (modern, old) for method in methods]
+        answers = [
+            (await peer.ask(method, {"taskId": "j_1"}))["error"]["code"] for peer in (modern, old) for method in methods
+        ]
 
     assert (offered["extensions"], "tasks" in offered) == ({EXTENSION: {}}, False)
     assert answers == [METHOD_NOT_FOUND] * 4
@@ -159,11 +161,14 @@ async def test_other_clients_get_the_answer_of_a_job_or_of_the_tool(meet: "Meet"
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
-async def test_who_does_not_declare_the_extension_sees_no_task(meet: "Meet", method: str) -> None:
+async def test_a_client_without_the_extension_sees_no_task(meet: "Meet", method: str) -> None:
     async with meet(tools=TOOLS) as peer:
         error = (await peer.ask(method, {"taskId": "j_1"}))["error"]
 
-    assert (error["code"], error["data"]) == (MISSING_CAPABILITY, {"requiredCapabilities": {"extensions": {EXTENSION: {}}}})
+    assert (error["code"], error["data"]) == (
+        MISSING_CAPABILITY,
+        {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+    )
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
@@ -270,7 +275,7 @@ async def test_a_declared_question_is_asked_before_the_task_is_created(meet: "Me
     assert task["result"]["structuredContent"]["data"] == "Ada"
 
 
-async def test_a_client_that_cannot_be_asked_is_told_by_the_result_of_its_task(meet: "Meet") -> None:
+async def test_a_client_that_cannot_be_asked_gets_not_supported_in_its_task(meet: "Meet") -> None:
     async with meet(tools=TOOLS, capabilities={"extensions": {EXTENSION: {}}}) as peer:
         task = await settled(peer, await created(peer, "greet"))
 

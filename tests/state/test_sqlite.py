@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from callyard import Store
+from callyard._internal.files import file_system_of
 from callyard.state import sqlite, sqlite_file
-from callyard.state.file_systems import file_system_of
 from callyard.state.sqlite import SqliteStore
 from callyard.state.store import StoreUnavailableError
 from callyard.testing import FakeClock
@@ -116,7 +116,9 @@ async def main():
     print(*found, *before, "sqlite3" in sys.modules, await store.get("a"))
 asyncio.run(main())
 """
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}  # coverage imports it, too
+    bare = {
+        name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")
+    }  # coverage imports it, too
     assert run_python(code, tmp_path / "state" / "store.db", env=bare) == "None [] 0 False False True b'1'"
 
 
@@ -132,11 +134,13 @@ async def test_a_file_that_another_process_makes_is_read(store: SqliteStore, pat
 async def test_a_path_that_cannot_even_be_looked_at_makes_the_store_unavailable(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / ("x" * 300))
 
-    assert [await reason_of(work) for work in (store.get("a"), store.keys(""), store.put("a", b"1"))] == ["not_writable"] * 3
+    assert [await reason_of(work) for work in (store.get("a"), store.keys(""), store.put("a", b"1"))] == [
+        "not_writable"
+    ] * 3
     await store.close()
 
 
-async def test_what_was_put_survives_the_sudden_end_of_the_process(store: SqliteStore, path: Path) -> None:
+async def test_a_value_survives_the_sudden_end_of_the_process(store: SqliteStore, path: Path) -> None:
     code = """
 import asyncio, os, signal, sys
 from callyard.state.sqlite import SqliteStore
@@ -168,7 +172,10 @@ async def main():
     await store.close()
 asyncio.run(main())
 """
-    commands = [asyncio.create_subprocess_exec(sys.executable, "-c", code, path, name, stdout=subprocess.PIPE) for name in "abcd"]
+    commands = [
+        asyncio.create_subprocess_exec(sys.executable, "-c", code, path, name, stdout=subprocess.PIPE)
+        for name in "abcd"
+    ]
     processes = await asyncio.gather(*commands)
     async with asyncio.timeout(60), store.subscribe("done") as messages:
         outputs = [(await process.communicate())[0].strip() for process in processes]
@@ -181,7 +188,9 @@ asyncio.run(main())
     assert done == {b"a", b"b", b"c", b"d"}
 
 
-async def test_messages_of_another_connection_arrive_and_polling_ends_with_the_last_subscriber(store: SqliteStore, path: Path) -> None:
+async def test_messages_of_another_connection_arrive_and_polling_ends_with_the_last_subscriber(
+    store: SqliteStore, path: Path
+) -> None:
     other = SqliteStore(path)
     async with asyncio.timeout(10):
         async with store.subscribe("a") as first:
@@ -212,7 +221,9 @@ async def test_subscribers_get_messages_again_after_the_file_was_unusable(store:
         assert await anext(messages) == b"1"
 
 
-async def test_a_thread_that_starts_while_the_store_closes_shares_the_connection_with_nobody(store: SqliteStore) -> None:
+async def test_a_thread_that_starts_while_the_store_closes_shares_the_connection_with_nobody(
+    store: SqliteStore,
+) -> None:
     entered, release = threading.Event(), threading.Event()
     inside: list[str] = []
 
@@ -267,7 +278,10 @@ async def test_expired_rows_are_deleted_from_the_file(path: Path) -> None:
     await store.close()  # after what is queued
 
     with closing(sqlite3.connect(path)) as db:
-        rows = {table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("entries", "counters", "leases", "messages")}  # noqa: S608 - constants
+        rows = {
+            table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - constants
+            for table in ("entries", "counters", "leases", "messages")
+        }
     assert rows == {"entries": 1, "counters": 0, "leases": 0, "messages": 0}
 
 
@@ -306,7 +320,9 @@ async def test_a_prefix_that_ends_with_the_last_character_finds_its_keys(store: 
     assert await store.keys("\ud7ff") == ["\ud7ff"]
 
 
-async def test_an_older_file_is_migrated_and_keeps_its_values(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_older_file_is_migrated_and_keeps_its_values(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await store.put("a", b"1")
     await store.close()
     more = (*vars(sqlite_file)["_MIGRATIONS"], ("ALTER TABLE entries ADD COLUMN note TEXT",))
@@ -318,7 +334,9 @@ async def test_an_older_file_is_migrated_and_keeps_its_values(store: SqliteStore
         assert db.execute("SELECT note FROM entries").fetchall() == [(None,)]
 
 
-async def test_a_newer_file_is_refused_even_if_it_became_newer_while_it_was_open(store: SqliteStore, path: Path) -> None:
+async def test_a_newer_file_is_refused_even_if_it_became_newer_while_it_was_open(
+    store: SqliteStore, path: Path
+) -> None:
     await store.put("a", b"1")
     with closing(sqlite3.connect(path)) as newer:
         newer.execute("PRAGMA user_version = 99")
@@ -367,7 +385,9 @@ async def test_a_file_that_is_damaged_is_reported_and_a_restored_one_is_used_aga
     assert events == ["store_unavailable", "store_available"]
 
 
-async def test_a_file_of_somebody_else_is_refused(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_of_somebody_else_is_refused(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(path, b"")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
@@ -380,7 +400,9 @@ async def test_a_path_that_is_a_folder_is_refused(store: SqliteStore, path: Path
     assert await reason_of(store.get("a")) == "not_writable"
 
 
-async def test_a_file_that_another_process_locks_can_still_be_read(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_another_process_locks_can_still_be_read(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_S", 0.05)
     await store.put("a", b"1")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -392,7 +414,9 @@ async def test_a_file_that_another_process_locks_can_still_be_read(store: Sqlite
     assert await store.get("a") == b"3"
 
 
-async def test_a_full_store_can_be_read_and_written_again_once_something_expired(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_store_can_be_read_and_written_again_once_something_expired(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = FakeClock()
     store = SqliteStore(path, max_bytes=200_000, clock=clock)
     await store.put("a", b"x" * 100_000, ttl=10)
@@ -404,7 +428,9 @@ async def test_a_full_store_can_be_read_and_written_again_once_something_expired
     await store.put("b", b"x" * 100_000)
     assert await store.get("b") == b"x" * 100_000
     await store.close()
-    assert any("store_unavailable" in record.getMessage() and "reason=full" in record.getMessage() for record in caplog.records)
+    assert any(
+        "store_unavailable" in record.getMessage() and "reason=full" in record.getMessage() for record in caplog.records
+    )
 
 
 @pytest.mark.parametrize(
@@ -441,7 +467,10 @@ def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(tmp_path: Path
     place = tmp_path / "with space"
     place.mkdir()
     outer, inner = str(tmp_path), str(place).replace(" ", "\\040")
-    mounts = f"/dev/a / ext4 rw 0 0\nserver:/x {inner} nfs4 rw 0 0\n/dev/b {outer} xfs rw 0 0\nserver:/y {outer}-else cifs rw 0 0\n"
+    mounts = (
+        f"/dev/a / ext4 rw 0 0\nserver:/x {inner} nfs4 rw 0 0\n"
+        f"/dev/b {outer} xfs rw 0 0\nserver:/y {outer}-else cifs rw 0 0\n"
+    )
 
     assert file_system_of(place / "inside", mounts) == "nfs4"
     assert file_system_of(tmp_path, mounts) == "xfs"

@@ -92,7 +92,19 @@ class CountingStore(MemoryStore):
         self.used: Counter[str] = Counter()
 
     def __getattribute__(self, name: str) -> Any:
-        if name in {"get", "put", "compare_and_set", "delete", "keys", "count", "acquire", "renew", "release", "publish", "subscribe"}:
+        if name in {
+            "get",
+            "put",
+            "compare_and_set",
+            "delete",
+            "keys",
+            "count",
+            "acquire",
+            "renew",
+            "release",
+            "publish",
+            "subscribe",
+        }:
             self.used[name] += 1
         return super().__getattribute__(name)
 
@@ -152,7 +164,9 @@ async def test_tokens_survive_a_restart_even_if_the_state_directory_is_lost(tmp_
         assert yard.signer.verify("test", token) == [1]
 
 
-async def test_the_secret_of_the_environment_is_used_and_never_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_secret_of_the_environment_is_used_and_never_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CALLYARD_SECRET", "from the environment")
     store = store_in(tmp_path)
     async with opened(store) as yard:
@@ -179,7 +193,9 @@ async def test_a_store_that_was_asked_for_and_is_new_must_be_writable_when_the_y
     assert caught.value.reason == "network_file_system"
 
 
-async def test_a_yard_that_stores_nothing_makes_no_file_of_its_default_store_and_signs_as_the_next_one(tmp_path: Path) -> None:
+async def test_a_yard_that_stores_nothing_makes_no_file_of_its_default_store_and_signs_as_the_next_one(
+    tmp_path: Path,
+) -> None:
     tokens: list[str] = []
     for _ in range(2):
         yard = Yard(tools=TOOLS, state_dir=str(tmp_path / "state"))
@@ -228,7 +244,9 @@ async def test_a_store_that_was_asked_for_must_work_when_the_yard_opens(tmp_path
     assert caught.value.reason == "corrupt"
 
 
-async def test_without_its_default_store_a_yard_opens_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_its_default_store_a_yard_opens_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with without_store(tmp_path) as yard:
         assert (await yard.call("small")).data == 1
 
@@ -236,7 +254,7 @@ async def test_without_its_default_store_a_yard_opens_and_says_so(tmp_path: Path
     assert {"store_unavailable", "yard_without_store"} <= events
 
 
-async def test_what_needs_the_store_is_answered_with_overloaded_while_it_cannot_be_used(tmp_path: Path) -> None:
+async def test_calls_that_need_an_unusable_store_are_answered_with_overloaded(tmp_path: Path) -> None:
     async with without_store(tmp_path) as yard:
         query, command = await yard.call("large"), await yard.call("change")
         reference = await yard.call("small", {"text": {"$ref": "r_1"}})
@@ -317,7 +335,9 @@ async def test_two_processes_share_the_data_of_a_session_and_no_change_is_lost(t
         basket = (await one.call("start_basket")).data
         await one.call("add", {"item": "0", "session_id": basket})
         answers = [await yard.call("add", {"item": "1", "session_id": basket}) for yard in (one, other) * 3]
-        at_once = await asyncio.gather(*(yard.call("add", {"item": "2", "session_id": basket}) for yard in (one, other) * 3))
+        at_once = await asyncio.gather(
+            *(yard.call("add", {"item": "2", "session_id": basket}) for yard in (one, other) * 3)
+        )
         items = (await other.call("add", {"item": "3", "session_id": basket})).data
 
     assert answers[-1].data == ["0"] + ["1"] * 6
@@ -391,7 +411,9 @@ async def test_learnt_output_survives_a_restart(tmp_path: Path) -> None:
             await yard.call("shapeless")
     async with opened(store_in(tmp_path), limits=Limits()) as yard:
         async with asyncio.timeout(10):  # it is read in the background
-            while (described := (await yard.call("describe_tool", {"tool_id": "shapeless"})).data).get("learnt_output") is None:
+            while (described := (await yard.call("describe_tool", {"tool_id": "shapeless"})).data).get(
+                "learnt_output"
+            ) is None:
                 await yard.store.get("a")
 
     assert described["learnt_output"]["schema"]["required"] == ["name"]

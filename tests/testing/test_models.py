@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from table_tests import every_row
 
 from callyard import Envelope
 from callyard.testing.models import (
@@ -22,7 +23,10 @@ from callyard.testing.models import (
 )
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-SCRIPT: list[Turn] = [["Let me see what that is.", ToolUse("add", {"a": 1, "text": "a long argument"}), ToolUse("ping")], "Done."]
+SCRIPT: list[Turn] = [
+    ["Let me see what that is.", ToolUse("add", {"a": 1, "text": "a long argument"}), ToolUse("ping")],
+    "Done.",
+]
 OK = Envelope.ok(1).to_json().decode()
 
 
@@ -60,14 +64,15 @@ class Messages:
         messages: list[Any] = [{"role": "user", "content": "Go."}]
         if results:
             uses: list[Any] = [
-                {"type": "tool_use", "id": str(number), "name": name, "input": {}} for number, name in enumerate(("add", "ping"))
+                {"type": "tool_use", "id": str(number), "name": name, "input": {}}
+                for number, name in enumerate(("add", "ping"))
             ]
             blocks: list[Any] = [{"type": "text", "text": OK}, {"type": "image", "source": {}}]
-            told: list[Any] = [
+            answered: list[Any] = [
                 {"type": "tool_result", "tool_use_id": "0", "content": OK},
                 {"type": "tool_result", "tool_use_id": "1", "content": blocks, "is_error": True},
             ]
-            messages += [{"role": "assistant", "content": uses}, {"role": "user", "content": told}]
+            messages += [{"role": "assistant", "content": uses}, {"role": "user", "content": answered}]
         return {"model": "m", "messages": messages, "tools": tools, **more}
 
     def read(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
@@ -101,19 +106,28 @@ class Chat:
             messages.append({"role": "assistant", "content": None, "tool_calls": calls})
             messages.append({"role": "tool", "tool_call_id": "0", "content": OK})
             messages.append({"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": OK}]})
-        return {"model": "m", "messages": messages, "tools": [{"type": "function", "function": each} for each in functions], **more}
+        return {
+            "model": "m",
+            "messages": messages,
+            "tools": [{"type": "function", "function": each} for each in functions],
+            **more,
+        }
 
     def read(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
         message = json.loads(answer)["choices"][0]["message"]
         functions = [call["function"] for call in message.get("tool_calls", ())]
-        return message["content"] or "", [(function["name"], json.loads(function["arguments"])) for function in functions]
+        return message["content"] or "", [
+            (function["name"], json.loads(function["arguments"])) for function in functions
+        ]
 
     def read_stream(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
         text, calls = "", dict[int, list[str]]()
         for choice in [choice for event in events(answer) for choice in event["choices"]]:
             text += choice["delta"].get("content") or ""
             for call in choice["delta"].get("tool_calls", ()):
-                calls.setdefault(call["index"], [call["function"].get("name", ""), ""])[1] += call["function"]["arguments"]
+                calls.setdefault(call["index"], [call["function"].get("name", ""), ""])[1] += call["function"][
+                    "arguments"
+                ]
         assert answer.endswith(b"data: [DONE]\n\n")
         return text, [(name, json.loads(arguments)) for name, arguments in calls.values()]
 
@@ -125,13 +139,20 @@ class Responses:
     path = "/v1/responses"
 
     def body(self, *, results: bool, **more: Any) -> dict[str, Any]:
-        tools = [{"type": "function", "name": name, "description": "A tool.", "parameters": SCHEMA} for name in ("add", "ping")]
+        tools = [
+            {"type": "function", "name": name, "description": "A tool.", "parameters": SCHEMA}
+            for name in ("add", "ping")
+        ]
         items: Any = "Go."
         if results:
             items = [{"role": "user", "content": "Go."}, {"type": "message", "role": "assistant", "content": []}]
-            items += [{"type": "function_call", "call_id": str(n), "name": name} for n, name in enumerate(("add", "ping"))]
+            items += [
+                {"type": "function_call", "call_id": str(n), "name": name} for n, name in enumerate(("add", "ping"))
+            ]
             items.append({"type": "function_call_output", "call_id": "0", "output": OK})
-            items.append({"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": OK}]})
+            items.append(
+                {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": OK}]}
+            )
         return {"model": "m", "input": items, "tools": tools, **more}
 
     def read(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
@@ -141,13 +162,15 @@ class Responses:
         return "".join(texts), [(call["name"], json.loads(call["arguments"])) for call in calls]
 
     def read_stream(self, answer: bytes) -> tuple[str, list[tuple[str, Any]]]:
-        told = events(answer)
-        assert [event["sequence_number"] for event in told] == list(range(len(told)))
-        text = "".join(event["delta"] for event in told if event["type"] == "response.output_text.delta")
-        done = [event for event in told if event["type"] == "response.function_call_arguments.done"]
-        pieces = "".join(event["delta"] for event in told if event["type"] == "response.function_call_arguments.delta")
+        streamed = events(answer)
+        assert [event["sequence_number"] for event in streamed] == list(range(len(streamed)))
+        text = "".join(event["delta"] for event in streamed if event["type"] == "response.output_text.delta")
+        done = [event for event in streamed if event["type"] == "response.function_call_arguments.done"]
+        pieces = "".join(
+            event["delta"] for event in streamed if event["type"] == "response.function_call_arguments.delta"
+        )
         assert pieces == "".join(event["arguments"] for event in done)
-        assert self.read(json.dumps(told[-1]["response"]).encode())[0] == text
+        assert self.read(json.dumps(streamed[-1]["response"]).encode())[0] == text
         return text, [(event["name"], json.loads(event["arguments"])) for event in done]
 
 
@@ -160,7 +183,7 @@ def api(request: pytest.FixtureRequest) -> Api:
     return request.param()
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_row("stream", [False, True])
 def test_a_turn_is_texts_and_tool_calls(api: Api, stream: bool) -> None:  # noqa: FBT001 - a parameter of a test
     with api.model(SCRIPT) as model:
         status, answer = request(model, "POST", api.path, api.body(results=False, stream=stream))
@@ -171,7 +194,7 @@ def test_a_turn_is_texts_and_tool_calls(api: Api, stream: bool) -> None:  # noqa
     assert calls == [("add", {"a": 1, "text": "a long argument"}), ("ping", {})]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_row("stream", [False, True])
 def test_the_next_turn_follows_from_the_conversation(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
     with api.model(SCRIPT) as model:
         answers = [request(model, "POST", api.path, api.body(results=True, stream=stream))[1] for _ in range(2)]
@@ -201,7 +224,7 @@ def test_a_tool_that_is_not_offered_is_an_error_unless_the_script_insists(api: A
     assert api.read(answer) == ("", [("hidden", {})])
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_row("stream", [False, True])
 def test_arguments_may_be_a_text_that_is_no_json(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
     script, body = [ToolUse("add", '{"a":')], api.body(results=False, stream=stream)
     if isinstance(api, Messages) and not stream:  # this API has no place for it
@@ -238,13 +261,15 @@ def test_a_result_that_is_no_envelope_is_shown() -> None:
         _ = ToolResult("greet", "Hello.").envelope
 
 
-@pytest.mark.parametrize("body", ["[]", '{"messages": [{}]}', '{"messages": 1}', '{"input": [1]}', "{}", "{"])
+@every_row("body", ["[]", '{"messages": [{}]}', '{"messages": 1}', '{"input": [1]}', "{}", "{"])
 def test_a_request_that_is_none_is_an_error(api: Api, body: str) -> None:
     assert refused(api.model(SCRIPT), api.path, body)[0] == 400
 
 
 def test_a_stored_conversation_is_refused() -> None:
-    assert refused(ScriptedOpenAI(SCRIPT), "/v1/responses", {"input": "Go.", "previous_response_id": "resp_1"})[0] == 400
+    assert (
+        refused(ScriptedOpenAI(SCRIPT), "/v1/responses", {"input": "Go.", "previous_response_id": "resp_1"})[0] == 400
+    )
 
 
 def test_clients_may_ask_for_models_and_tokens() -> None:
@@ -276,13 +301,15 @@ def test_a_subclass_may_have_several_scripts() -> None:
     assert said == ["The first.", "The other."]
 
 
-def open_answer(model: ScriptedModel, api: Api, *, stream: bool) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+def open_answer(
+    model: ScriptedModel, api: Api, *, stream: bool
+) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
     connection.request("POST", api.path, json.dumps(api.body(results=False, stream=stream)))
     return connection, connection.getresponse()
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_row("stream", [False, True])
 def test_a_model_may_answer_garbage(api: Api, stream: bool) -> None:  # noqa: FBT001 - a parameter of a test
     with api.model([Fault("garbage")]) as model:
         status, answer = request(model, "POST", api.path, api.body(results=False, stream=stream))
@@ -292,7 +319,7 @@ def test_a_model_may_answer_garbage(api: Api, stream: bool) -> None:  # noqa: FB
         (events if stream else json.loads)(answer)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_row("stream", [False, True])
 def test_a_model_may_answer_without_an_end_until_it_is_closed(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
     with api.model([Fault("endless")]) as model:
         connection, response = open_answer(model, api, stream=stream)
@@ -318,7 +345,7 @@ def test_a_model_may_be_silent_until_it_is_closed(api: Api) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("kind", ["endless", "silent"])
+@every_row("kind", ["endless", "silent"])
 def test_a_client_may_leave_a_model_that_never_ends(api: Api, kind: Any) -> None:
     with api.model([Fault(kind), "Done."]) as model:
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
@@ -329,7 +356,7 @@ def test_a_client_may_leave_a_model_that_never_ends(api: Api, kind: Any) -> None
     assert status == 200
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_row("stream", [False, True])
 def test_a_model_may_disconnect_in_the_middle(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
     with api.model([Fault("disconnect")]) as model:
         connection, response = open_answer(model, api, stream=stream)

@@ -1,4 +1,4 @@
-"""What the tests of the transports share: a yard to serve, a real server on the loopback address, and a client on a bare socket."""
+"""Fixtures of the transports: a yard to serve, a real server on the loopback address, and a client on a bare socket."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
-from shared_fixtures import PATIENCE
+from shared_fixtures import TIMEOUT
 
 from callyard import Call, Operation, Profile, Record, Serving, ToolError, Toolset, Yard, tool
 from callyard.launch.serve import serve_forever
@@ -95,22 +95,25 @@ class Wire:
     async def write(self, raw: bytes) -> None:
         """Send bytes as they are."""
         self.writer.write(raw)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self.writer.drain()
 
     async def head(self) -> Reply:
         """Return the next response without its body."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             raw = await self.reader.readuntil(b"\r\n\r\n")
         first, *rest = raw.decode("latin-1").rstrip().split("\r\n")
-        reply = Reply(int(first.split(" ")[1]), [(name.lower(), value) for name, _, value in (line.partition(": ") for line in rest)])
+        reply = Reply(
+            int(first.split(" ")[1]),
+            [(name.lower(), value) for name, _, value in (line.partition(": ") for line in rest)],
+        )
         self._chunked = reply.headers.get("transfer-encoding") == "chunked"
         return reply
 
     async def reply(self) -> Reply:
         """Return the next response, whole."""
         reply = await self.head()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             if self._chunked:
                 while piece := await self._chunk():
                     reply.body += piece
@@ -120,7 +123,7 @@ class Wire:
 
     async def event(self) -> dict[str, str] | None:
         """Return the next event by its fields, a comment under '', or nothing at the end of the stream."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while b"\r\n\r\n" not in self._text:
                 piece = await self._chunk()
                 if not piece:
@@ -132,7 +135,7 @@ class Wire:
 
     async def message(self) -> Any:
         """Return what the next event that holds a message says, or nothing at the end of the stream."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (event := await self.event()) is not None:
                 if event.get("data"):
                     return json.loads(event["data"])
@@ -147,7 +150,7 @@ class Wire:
 
     async def ends(self) -> bytes:
         """Wait until the server closes, and return what it still said."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             with suppress(ConnectionError):
                 return await self.reader.read()
         return b""
@@ -188,7 +191,15 @@ class Session:
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or {}}
         return await (await self._server.send("POST", self._path, self.headers, message)).reply()
 
-    async def call(self, name: str, arguments: object = None, *, id: object = 1, token: object = None, **headers: str | None) -> Wire:  # noqa: A002 - its name on the wire
+    async def call(
+        self,
+        name: str,
+        arguments: object = None,
+        *,
+        id: object = 1,  # noqa: A002 - its name on the wire
+        token: object = None,
+        **headers: str | None,
+    ) -> Wire:
         """Call a tool on a connection of its own, and return that."""
         meta = {} if token is None else {"_meta": {"progressToken": token}}
         return await self.begin("tools/call", {"name": name, "arguments": arguments or {}, **meta}, id=id, **headers)
@@ -251,7 +262,11 @@ class Server:
     async def modern(self, method: str, params: Any = None, **options: Any) -> Wire:
         """Send a request of the newer era, whole with its headers; a header of that name replaces ours."""
         params, meta, headers = dict(params or {}), dict(options.pop("meta", {})), dict(options.pop("headers", {}))
-        said = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {}, f"{META}clientInfo": {"name": "t", "version": "1"}}
+        said = {
+            f"{META}protocolVersion": MODERN,
+            f"{META}clientCapabilities": {},
+            f"{META}clientInfo": {"name": "t", "version": "1"},
+        }
         params["_meta"] = {**said, **meta}
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": options.pop("id", 1), "method": method, "params": params}
         name = params.get("name", params.get("uri"))
@@ -271,12 +286,20 @@ class Server:
         """Call a tool in the newer era, and return the whole response."""
         return await (await self.call(name, arguments, **options)).reply()
 
-    async def greet(self, version: str = "2025-11-25", *, path: str = "/mcp", capabilities: object = None, **headers: str) -> Session:
+    async def greet(
+        self, version: str = "2025-11-25", *, path: str = "/mcp", capabilities: object = None, **headers: str
+    ) -> Session:
         """Shake hands as an older client, and say that it is done."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        params = {"protocolVersion": version, "capabilities": capabilities or {}, "clientInfo": {"name": "t", "version": "1"}}
+        params = {
+            "protocolVersion": version,
+            "capabilities": capabilities or {},
+            "clientInfo": {"name": "t", "version": "1"},
+        }
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-        session = Session(self, await (await self.send("POST", path, named, message)).reply(), version, named, path=path)
+        session = Session(
+            self, await (await self.send("POST", path, named, message)).reply(), version, named, path=path
+        )
         assert (await session.note("notifications/initialized")).status == 202
         return session
 
@@ -327,7 +350,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], list[Any]]:
 
 @pytest.fixture(name="memory")
 def make_memory() -> Generator[Callable[[], int]]:
-    """Return what tells how many bytes were ever held at once; what the process holds of the system would hide what it reuses."""
+    """Return a function for the peak of traced bytes; the memory of the process would hide the bytes that it reuses."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -443,9 +466,36 @@ def tools(gates: Gates, talkative: list[Any]) -> list[Any]:
     return [add, wait, step, *talkative]
 
 
+CONSTANTS = {
+    "event_count": ("callyard.transports.http.sessions._MAX_EVENTS",),
+    "event_seconds": ("callyard.transports.http.sessions._EVENT_SECONDS",),
+    "head_seconds": ("callyard.transports.http.server._HEAD_SECONDS",),
+    "hold_back": ("callyard.transports.http.response.HOLD_BACK_S", "callyard.transports.http.handshake.HOLD_BACK_S"),
+    "in_flight": ("callyard.server.stream.MAX_IN_FLIGHT",),
+    "cleanup": ("callyard.dispatch.execution.CLEANUP_S",),
+}
+"""Constants that tests change, so that something happens soon."""
+
+
 @pytest.fixture
-async def serve(tools: list[Any], extra: Extra) -> AsyncGenerator[Callable[..., Any]]:
-    """Return how a yard is served: by default one with the tools of the tests, over HTTP on a free port."""
+def set_constant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
+    """Return what changes one of `CONSTANTS` for the rest of a test."""
+
+    def change(name: str, value: float) -> None:
+        for place in CONSTANTS[name]:
+            monkeypatch.setattr(place, value)
+
+    return change
+
+
+@pytest.fixture
+async def serve(
+    tools: list[Any], extra: Extra, set_constant: Callable[[str, float], None]
+) -> AsyncGenerator[Callable[..., Any]]:
+    """Return how a yard is served: by default one with the tools of the tests, over HTTP on a free port.
+
+    Keywords are settings, or the name of one of `CONSTANTS` with the value that it has in the test.
+    """
     servers: list[Server] = []
 
     async def start(yard: Yard | None = None, authenticator: Any = None, **settings: Any) -> Server:
@@ -456,6 +506,8 @@ async def serve(tools: list[Any], extra: Extra) -> AsyncGenerator[Callable[..., 
         yard.add_sink(records.append)
         server = Server(yard, records)
         ready = asyncio.get_running_loop().create_future()
+        for name in CONSTANTS.keys() & settings.keys():
+            set_constant(name, settings.pop(name))
         chosen: dict[str, Any] = {"transport": "http", "port": 0, **settings}
         serving = Serving(**chosen)
 

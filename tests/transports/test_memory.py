@@ -10,7 +10,10 @@ from callyard.testing import FakeSink
 from callyard.transports.memory import Memory
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-META: dict[str, object] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, object] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 async def test_a_client_in_the_same_process_speaks_the_protocol() -> None:
@@ -37,7 +40,11 @@ async def test_the_caller_is_who_it_is_said_to_be() -> None:
         return f"{call.caller.identity} by {call.channel.name}"
 
     async with Yard(tools=[who]) as yard, Memory(caller=Caller(identity="ada")).open(yard) as memory:
-        memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "who", "_meta": META}}).encode())
+        memory.send(
+            json.dumps(
+                {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "who", "_meta": META}}
+            ).encode()
+        )
         answer = json.loads(await memory.received.get())
 
     assert answer["result"]["structuredContent"]["data"] == "ada by memory"

@@ -1,4 +1,4 @@
-"""Callers without credentials are kept apart: by their MCP session or connection, or by names that cannot be guessed."""
+"""Callers without credentials are separate: by MCP session or connection, or by names that cannot be guessed."""
 
 import json
 from typing import Any
@@ -107,8 +107,16 @@ async def test_the_connection_on_stdio_is_the_scope(program: Any) -> None:
         "from callyard import Call, Yard, serve, tool\n\n@tool\nasync def who(call: Call) -> str:\n    'Say.'\n"
         "    return call.caller.scope\n\nserve(Yard(tools=[who]), transport='stdio')\n"
     )
-    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "who", "_meta": meta}}
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    message: dict[str, Any] = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "who", "_meta": meta},
+    }
     scopes: list[str] = []
     for _ in range(2):
         running = await program(source)
@@ -133,7 +141,7 @@ async def test_one_caller_cannot_take_the_sessions_of_all(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("caller", [Caller(identity="ada"), Caller(scope="mine")])
-def test_who_has_an_identity_or_a_scope_keeps_it(caller: Caller) -> None:
+def test_a_caller_with_an_identity_or_a_scope_keeps_it(caller: Caller) -> None:
     assert own_scope(caller) is caller
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from callyard import Call, Limits, Serving, Yard, tool
+from callyard import Call, Serving, Yard, tool
 from callyard.launch.serve import make_transport
 from callyard.transports.auth import ApiKey, ApiKeys, digest_of
 
@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from tests.transports.conftest import Gates, Stubborn
 
 META = "io.modelcontextprotocol/"
-HELLO: dict[str, Any] = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+HELLO: dict[str, Any] = {
+    "protocolVersion": "2024-11-05",
+    "capabilities": {},
+    "clientInfo": {"name": "t", "version": "1"},
+}
 INITIALIZE: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
 
 
 def call(number: object, name: str, arguments: object = None) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments or {}}}
+    return {
+        "jsonrpc": "2.0",
+        "id": number,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": arguments or {}},
+    }
 
 
 async def open_stream(server: Any, **headers: str) -> tuple[Any, str]:
@@ -30,6 +39,19 @@ async def open_stream(server: Any, **headers: str) -> tuple[Any, str]:
     event = await wire.event()
     assert event["event"] == "endpoint"
     return wire, event["data"]
+
+
+async def test_health_checks_need_no_credentials_and_no_known_host(serve: Any) -> None:
+    server = await serve(transport="sse", authenticator=ApiKeys([ApiKey("ci", digest_of("cy_k"))]))
+
+    for path in ("/healthz", "/readyz"):
+        assert (path, (await server.request("GET", path, Host="10.0.0.7")).status) == (path, 200)
+
+
+async def test_below_a_path_of_a_proxy_messages_are_posted_below_it_too(serve: Any) -> None:
+    server = await serve(transport="sse", public_url="https://host.example/tools/")
+
+    assert (await open_stream(server))[1].startswith("/tools/messages?")
 
 
 async def test_every_answer_comes_on_the_stream(serve: Any) -> None:
@@ -49,7 +71,7 @@ async def test_every_answer_comes_on_the_stream(serve: Any) -> None:
     assert server.address == f"http://127.0.0.1:{server.port}/sse"
 
 
-async def test_what_is_no_message_is_answered_on_the_stream_too(serve: Any) -> None:
+async def test_an_invalid_message_is_answered_on_the_stream_too(serve: Any) -> None:
     server = await serve(transport="sse")
     stream, place = await open_stream(server)
 
@@ -85,7 +107,12 @@ async def test_a_call_sees_the_headers_and_the_trace_of_its_own_request(serve: A
     stream, place = await open_stream(server)
     await server.request("POST", place, INITIALIZE)
     await stream.message()
-    said: list[dict[str, str]] = [{}, {"X-Team": "red", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}, {"X-Team": "blue"}, {}]
+    said: list[dict[str, str]] = [
+        {},
+        {"X-Team": "red", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
+        {"X-Team": "blue"},
+        {},
+    ]
     for number, headers in enumerate(said):
         await (await server.send("POST", place, headers, call(number, "tell"))).reply()
     go.set()
@@ -94,7 +121,7 @@ async def test_a_call_sees_the_headers_and_the_trace_of_its_own_request(serve: A
     assert seen == [[{}, None], [{"x-team": "red"}, "a" * 32], [{"x-team": "blue"}, None], [{}, None]]
 
 
-async def test_a_place_that_nobody_was_told_is_404(serve: Any) -> None:
+async def test_an_endpoint_that_was_never_announced_is_404(serve: Any) -> None:
     server = await serve(transport="sse")
 
     for path in ("/messages", "/messages?session_id=", f"/messages?session_id={'0' * 32}", "/mcp", "/"):
@@ -102,15 +129,15 @@ async def test_a_place_that_nobody_was_told_is_404(serve: Any) -> None:
 
 
 async def test_a_stream_belongs_to_who_opened_it(serve: Any) -> None:
-    authenticator = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
+    authenticator = ApiKeys([ApiKey("ada", digest_of("cy_ada")), ApiKey("ben", digest_of("cy_ben"))])
     server = await serve(authenticator=authenticator, transport="sse")
     refused = await server.request("GET", "/sse")
-    _, place = await open_stream(server, X_API_Key="ty_ada")
+    _, place = await open_stream(server, X_API_Key="cy_ada")
 
     assert refused.status == 401
     assert (await server.request("POST", place, INITIALIZE)).status == 401
-    assert (await server.request("POST", place, INITIALIZE, X_API_Key="ty_ben")).status == 404
-    assert (await server.request("POST", place, INITIALIZE, X_API_Key="ty_ada")).status == 202
+    assert (await server.request("POST", place, INITIALIZE, X_API_Key="cy_ben")).status == 404
+    assert (await server.request("POST", place, INITIALIZE, X_API_Key="cy_ada")).status == 202
 
 
 async def test_another_host_or_page_is_refused(serve: Any) -> None:
@@ -142,7 +169,7 @@ async def test_there_are_only_so_many_streams(serve: Any, until: Any) -> None:
     assert status == 200
 
 
-async def test_a_client_with_too_many_requests_is_told_to_wait(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_a_client_with_too_many_requests_has_to_wait(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(transport="sse", in_flight=1)
     stream, place = await open_stream(server)
     await server.request("POST", place, INITIALIZE)
@@ -164,7 +191,7 @@ async def test_two_hosts_are_one_too_many(serve: Any) -> None:
     assert (await wire.reply()).status == 400
 
 
-async def test_a_silent_stream_gets_a_sign_of_life(serve: Any) -> None:
+async def test_a_silent_stream_gets_keep_alives(serve: Any) -> None:
     server = await serve(transport="sse", keep_alive=0.02)
     stream, _ = await open_stream(server)
 
@@ -188,7 +215,7 @@ async def test_at_the_end_every_call_is_answered_and_every_stream_ends(serve: An
 async def test_at_the_end_a_call_that_does_not_listen_to_its_interruption_is_answered_in_its_place(
     serve: Any, until: Any, stubborn: "Stubborn"
 ) -> None:
-    server = await serve(Yard(tools=[stubborn], limits=Limits(cleanup=0.05)), transport="sse", shutdown_seconds=0.05)
+    server = await serve(Yard(tools=[stubborn]), transport="sse", shutdown_seconds=0.05, cleanup=0.05)
     stream, place = await open_stream(server)
     await server.request("POST", place, INITIALIZE)
     await server.request("POST", place, call(1, "stubborn"))
@@ -212,7 +239,12 @@ async def test_at_the_end_those_who_listen_are_answered_and_who_waits_for_an_ans
     stream, place = await open_stream(server)
     await server.request("POST", place, {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": listen})
     assert (await stream.message())["method"] == "notifications/subscriptions/acknowledged"
-    asking: dict[str, Any] = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "ask", "arguments": {}, "_meta": said}}
+    asking: dict[str, Any] = {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "method": "tools/call",
+        "params": {"name": "ask", "arguments": {}, "_meta": said},
+    }
     await server.request("POST", place, asking)
     assert (await stream.message())["result"]["resultType"] == "input_required"
 
@@ -241,7 +273,9 @@ async def test_one_answer_always_fits_however_long_it_is(serve: Any) -> None:
         assert answer["id"] == number
 
 
-async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(serve: Any, gates: "Gates", until: Any, memory: Any) -> None:
+async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(
+    serve: Any, gates: "Gates", until: Any, memory: Any
+) -> None:
     server = await serve(transport="sse", message_bytes=100_000)
     deaf, place = await open_stream(server)
     stream, other = await open_stream(server)

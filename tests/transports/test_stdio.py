@@ -40,7 +40,8 @@ def shout() -> str:
 @tool
 def hear() -> str:
     "Read stdin, here and in a child."
-    child = subprocess.run([sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"]
+    child = subprocess.run(command, check=True, capture_output=True, text=True)
     return repr(sys.stdin.read()) + repr(os.read(0, 10)) + child.stdout.strip()
 
 @tool
@@ -49,12 +50,20 @@ async def chatter(call: Call) -> str:
     call.progress(1, 2)
     return "said"
 
-serve(Yard(tools=[add, nap, shout, hear, chatter]), shutdown_seconds=float(os.environ.get("SECONDS_LEFT", "5")), message_bytes=100_000)
+seconds = float(os.environ.get("SECONDS_LEFT", "5"))
+serve(Yard(tools=[add, nap, shout, hear, chatter]), shutdown_seconds=seconds, message_bytes=100_000)
 print("printed after the end", file=sys.stderr)
 """
-HELLO: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+HELLO: dict[str, Any] = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "t", "version": "1"},
+}
 INITIALIZE: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
-META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 def call(number: object, name: str, arguments: object = None, **meta: object) -> dict[str, Any]:
@@ -83,7 +92,9 @@ async def test_both_eras_are_spoken_on_one_pipe(program: Any) -> None:
 
     await running.write(INITIALIZE, {"jsonrpc": "2.0", "method": "notifications/initialized"})
     greeting = json.loads(await running.line())
-    await running.write({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}})
+    await running.write(
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+    )
     older = await running.line()
     await running.write(call(2, "add", {"a": 3, "b": 4}))
     newer = await running.line()
@@ -131,7 +142,9 @@ async def test_sigterm_during_a_hundred_calls_answers_every_one(program: Any) ->
 
     assert sorted(answers) == list(range(100))
     assert {answers[number]["data"] for number in range(1, 100, 2)} == {"rested"}
-    assert {(answers[number]["error"]["code"], answers[number]["error"]["blame"]) for number in range(0, 100, 2)} == {("cancelled", "yard")}
+    assert {(answers[number]["error"]["code"], answers[number]["error"]["blame"]) for number in range(0, 100, 2)} == {
+        ("cancelled", "yard")
+    }
     assert (status, b"Traceback" in err) == (0, False)
 
 
@@ -143,7 +156,14 @@ async def test_nothing_but_the_protocol_reaches_stdout(program: Any) -> None:
     status, rest, err = await running.end()
 
     assert (data(line), rest, status) == ("shouted", b"", 0)
-    for text in (b"printed before it is served", b"stray print", b"through the original", b"raw write", b"of a child", b"of a thread"):
+    for text in (
+        b"printed before it is served",
+        b"stray print",
+        b"through the original",
+        b"raw write",
+        b"of a child",
+        b"of a thread",
+    ):
         assert text in err
 
 
@@ -177,7 +197,7 @@ async def test_stdin_may_be_nothing(program: Any) -> None:
     assert b"Traceback" not in err
 
 
-async def test_what_is_wrong_is_answered_and_the_next_line_is_read(program: Any) -> None:
+async def test_a_wrong_line_is_answered_and_the_next_line_is_read(program: Any) -> None:
     running = await program(SOURCE)
 
     await running.write(
@@ -298,7 +318,8 @@ asyncio.run(main())
 
 
 async def test_the_end_of_stdin_is_noticed_while_too_much_waits(program: Any) -> None:
-    running = await program(SOURCE, SECONDS_LEFT="0.1", CALLYARD_IN_FLIGHT="2")
+    fewer = "import callyard.server.stream\ncallyard.server.stream.MAX_IN_FLIGHT = 2\n"
+    running = await program(fewer + SOURCE, SECONDS_LEFT="0.1")
 
     await running.write(*(call(number, "nap", {"seconds": 60}) for number in range(20)))
     status, out, _ = await running.end()

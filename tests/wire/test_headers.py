@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard.wire.headers import (
     check_params,
@@ -36,7 +37,8 @@ FITTING = st.fixed_dictionaries(
     {},
     optional={
         "a": st.none() | TEXTS,
-        "b": st.none() | st.fixed_dictionaries({}, optional={"c": st.integers() | st.floats(allow_nan=False), "z": VALUES}),
+        "b": st.none()
+        | st.fixed_dictionaries({}, optional={"c": st.integers() | st.floats(allow_nan=False), "z": VALUES}),
         "d": st.booleans(),
         "z": VALUES,
     },
@@ -66,17 +68,17 @@ def test_every_value_survives_a_header(value: str) -> None:
     assert all(" " <= character <= "~" for character in written)
 
 
-@pytest.mark.parametrize("value", ["", "a", "a b", "~!"])
+@every_row("value", ["", "a", "a b", "~!"])
 def test_a_plain_value_is_written_as_it_is(value: str) -> None:
     assert encode_value(value) == value
 
 
-@pytest.mark.parametrize("value", ["ä", " a", "a ", "a\nb", "\x7f", "=?base64?YQ==?="])
+@every_row("value", ["ä", " a", "a ", "a\nb", "\x7f", "=?base64?YQ==?="])
 def test_a_value_that_would_not_survive_is_wrapped(value: str) -> None:
     assert encode_value(value).startswith("=?base64?")
 
 
-@pytest.mark.parametrize("inner", ["Y", "YQ", "YR==", "YQ== ", "/w==", "!!!!", "Y\u00e4=="])
+@every_row("inner", ["Y", "YQ", "YR==", "YQ== ", "/w==", "!!!!", "Y\u00e4=="])
 def test_a_value_that_is_wrapped_wrongly_is_none(inner: str) -> None:
     assert decode_value(f"=?base64?{inner}?=") is None
 
@@ -92,10 +94,12 @@ def test_headers_that_say_the_same_are_let_through() -> None:
     check_routing({**HEADERS, b"mcp-name": encode_value("ä").encode()}, "tools/call", VERSION, "ä")
     check_routing({**HEADERS, b"mcp-name": "ä".encode()}, "tools/call", VERSION, "ä")
     check_routing({**HEADERS, b"mcp-method": b"tools/list"}, "tools/list", VERSION, None)
-    check_routing({**HEADERS, b"mcp-method": b"resources/read", b"mcp-name": b"a://b"}, "resources/read", VERSION, "a://b")
+    check_routing(
+        {**HEADERS, b"mcp-method": b"resources/read", b"mcp-name": b"a://b"}, "resources/read", VERSION, "a://b"
+    )
 
 
-@pytest.mark.parametrize(
+@every_row(
     "wrong",
     [
         {b"mcp-protocol-version": b"2025-11-25"},
@@ -117,8 +121,12 @@ def test_headers_that_say_something_else_are_refused(wrong: dict[bytes, bytes | 
     assert caught.value.code == HEADER_MISMATCH
 
 
-@given(st.dictionaries(st.sampled_from(list(HEADERS)), st.binary(max_size=20)), TEXTS, TEXTS, st.one_of(st.none(), TEXTS))
-def test_no_routing_raises_anything_but_a_fault(headers: dict[bytes, bytes], method: str, version: str, name: str | None) -> None:
+@given(
+    st.dictionaries(st.sampled_from(list(HEADERS)), st.binary(max_size=20)), TEXTS, TEXTS, st.one_of(st.none(), TEXTS)
+)
+def test_no_routing_raises_anything_but_a_fault(
+    headers: dict[bytes, bytes], method: str, version: str, name: str | None
+) -> None:
     with pytest.raises(Fault):
         check_routing({**headers, b"mcp-method": b"no such"}, method, version, name)
 
@@ -127,7 +135,7 @@ def test_a_tool_says_which_arguments_are_headers() -> None:
     assert NAMES == {("a",): ("A", "string"), ("b", "c"): ("C", "integer"), ("d",): ("D", "boolean")}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "properties",
     [
         {"a": {"type": "string", "x-mcp-header": "A"}, "b": {"type": "string", "x-mcp-header": "a"}},
@@ -163,12 +171,17 @@ def test_the_headers_that_a_client_makes_are_let_through(arguments: dict[str, An
     assert not is_refused(as_headers(param_headers(NAMES, arguments)), arguments)
 
 
-@given(VALUES, st.dictionaries(st.sampled_from([b"mcp-param-a", b"mcp-param-c", b"mcp-param-d"]), st.binary(max_size=20), max_size=3))
+@given(
+    VALUES,
+    st.dictionaries(
+        st.sampled_from([b"mcp-param-a", b"mcp-param-c", b"mcp-param-d"]), st.binary(max_size=20), max_size=3
+    ),
+)
 def test_no_arguments_and_headers_raise_anything_but_a_fault(arguments: Any, headers: dict[bytes, bytes]) -> None:
     assert is_refused(headers, arguments) in {True, False}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "headers", "refused"),
     [
         ({"a": "x"}, {b"mcp-param-a": b"x"}, False),
@@ -202,7 +215,9 @@ def test_no_arguments_and_headers_raise_anything_but_a_fault(arguments: Any, hea
         ('{"a": "x"}', {}, True),
     ],
 )
-def test_arguments_and_headers_must_say_the_same(arguments: object, headers: dict[bytes, bytes], *, refused: bool) -> None:
+def test_arguments_and_headers_must_say_the_same(
+    arguments: object, headers: dict[bytes, bytes], *, refused: bool
+) -> None:
     assert is_refused(headers, arguments) is refused
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard.wire import messages as faults
 from callyard.wire.messages import (
@@ -31,7 +32,9 @@ IDS = st.one_of(st.integers(), st.text(st.characters(exclude_categories=["Cs"]))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 HALVES = st.text(st.characters(categories=["Cs"]) | st.sampled_from('a\\"'))
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False), TEXTS),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False), TEXTS
+    ),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
 )
 
@@ -54,7 +57,7 @@ def nested(levels: int, kind: bytes = b"[") -> bytes:
     return b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":%b0%b}}' % (opening * inner, closing * inner)
 
 
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame["name"])
+@every_row("frame", FRAMES, ids=lambda frame: frame["name"])
 def test_a_frame_that_is_wrong_is_a_fault_that_says_how(frame: dict[str, Any]) -> None:
     assert code_of(frame["data"].encode("latin-1")) == frame["code"]
 
@@ -70,7 +73,11 @@ def test_no_json_raises_anything_but_a_fault(content: Any) -> None:
     assert code_of(json.dumps(content).encode()) in {None, INVALID_REQUEST}
 
 
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("jsonrpc", "id", "method", "params", "result", "error", "more"), JSON)))
+@given(
+    st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(("jsonrpc", "id", "method", "params", "result", "error", "more"), JSON)
+    )
+)
 def test_no_frame_of_the_right_keys_raises_anything_but_a_fault(frame: dict[str, Any]) -> None:
     frame["jsonrpc"] = "2.0"
     data = msgspec.json.encode(frame)
@@ -133,7 +140,7 @@ def test_many_shallow_values_are_not_deep() -> None:
     assert decode(data, depth=5).id == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     "data",
     [
         b"[" * 200 + b'"' + b'\\"' * 300_000,
@@ -222,13 +229,18 @@ def test_a_batch_is_cut_into_its_messages(data: bytes) -> None:
     assert [json.loads(item) for item in items] == [1, {}, [2]]
 
 
-def test_what_is_no_array_is_no_batch() -> None:
+def test_a_message_that_is_no_array_is_no_batch() -> None:
     assert decode_batch(b'{"a":[]}') is None
     assert decode_batch(b"") is None
 
 
 def test_a_batch_that_is_wrong_is_a_fault() -> None:
-    for data, code in ((b"[]", INVALID_REQUEST), (b"[1,]", PARSE), (b"[" * 200 + b"]" * 200, PARSE), (b'["\xff"]', PARSE)):
+    for data, code in (
+        (b"[]", INVALID_REQUEST),
+        (b"[1,]", PARSE),
+        (b"[" * 200 + b"]" * 200, PARSE),
+        (b'["\xff"]', PARSE),
+    ):
         with pytest.raises(Fault) as caught:
             decode_batch(data)
         assert caught.value.code == code
@@ -240,7 +252,7 @@ def test_a_batch_is_one_level_of_the_depth() -> None:
         decode_batch(b"[[[1]]]", depth=2)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "expected"),
     [
         (b'{"id":1}', 1),
@@ -254,12 +266,12 @@ def test_a_batch_is_one_level_of_the_depth() -> None:
         (b"[" * 100_000, None),
     ],
 )
-def test_the_id_of_a_wrong_message_is_told_if_it_is_one(data: bytes, expected: int | str | None) -> None:
+def test_the_id_of_a_wrong_message_is_found_if_it_is_valid(data: bytes, expected: int | str | None) -> None:
     assert id_of(data) == expected
 
 
-@pytest.mark.parametrize("half", [r"\ud800", r"\uDFFF", r"\ud83d\ud83d\ude00", r"\ud83d\u0041", r"\\\udc00", r"\ud83d\ude00\ude00"])
-def test_half_a_character_is_an_invalid_request_whose_id_is_told(half: str) -> None:
+@every_row("half", [r"\ud800", r"\uDFFF", r"\ud83d\ud83d\ude00", r"\ud83d\u0041", r"\\\udc00", r"\ud83d\ude00\ude00"])
+def test_half_a_character_is_an_invalid_request_whose_id_is_found(half: str) -> None:
     data = f'{{"jsonrpc":"2.0","id":7,"method":"m","params":{{"a":"{half}"}}}}'.encode()
     with pytest.raises(Fault, match="half a character") as caught:
         decode(data)
@@ -267,7 +279,7 @@ def test_half_a_character_is_an_invalid_request_whose_id_is_told(half: str) -> N
     assert (caught.value.code, id_of(data)) == (INVALID_REQUEST, 7)
 
 
-def test_an_id_that_has_half_a_character_is_not_told() -> None:
+def test_an_id_with_half_a_character_is_not_found() -> None:
     data = rb'{"jsonrpc":"2.0","id":"\ud800","method":"m"}'
 
     assert (code_of(data), id_of(data)) == (INVALID_REQUEST, None)
@@ -281,14 +293,17 @@ def test_half_a_character_in_what_is_no_json_otherwise_is_a_parse_fault() -> Non
 
 
 def test_half_a_character_in_a_batch_spoils_its_own_message_alone() -> None:
-    good, bad = b'{"jsonrpc":"2.0","id":1,"method":"m"}', rb'{"jsonrpc":"2.0","id":2,"method":"m","params":{"a":"\ud800"}}'
+    good, bad = (
+        b'{"jsonrpc":"2.0","id":1,"method":"m"}',
+        rb'{"jsonrpc":"2.0","id":2,"method":"m","params":{"a":"\ud800"}}',
+    )
 
     assert decode_batch(b"[ " + good + b" ,\n" + bad + b"," + good + b"]") == [good, bad, good]
     assert decode_batch(rb'[[["\ud800"]],["\ud800"],"\ufffd"]') == [rb'[["\ud800"]]', rb'["\ud800"]', rb'"\ufffd"']
 
 
 @given(st.recursive(HALVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(HALVES, inner, max_size=4)))
-def test_whatever_a_program_writes_for_its_texts_is_no_parse_fault(content: Any) -> None:
+def test_text_of_any_program_is_no_parse_fault(content: Any) -> None:
     frame = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "m", "params": {"a": content}}).encode()
 
     assert code_of(frame) in {None, INVALID_REQUEST}
@@ -306,7 +321,7 @@ def test_a_message_is_made_of_what_it_is() -> None:
     assert Message(id=1).is_request is False
 
 
-@pytest.mark.parametrize(("code", "status"), HTTP_STATUS.items())
+@every_row(("code", "status"), HTTP_STATUS.items())
 def test_a_fault_has_a_status(code: int, status: int) -> None:
     assert Fault(code, "No.").http == status
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from table_tests import every_row
 
 from callyard import Audio, Blob, Embedded, Envelope, Image, ResourceLink, Text, ToolError, tool
 from callyard.model.content import to_mcp
@@ -14,14 +15,23 @@ from callyard.model.envelope import Content, UpstreamResult
 from callyard.model.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
 from callyard.providers.functions import Functions
 from callyard.wire.params import SERVER
-from callyard.wire.results import ResultEncoder, Server, downgrade_block, prompt_item, resource_item, template_item, tool_item
+from callyard.wire.results import (
+    ResultEncoder,
+    Server,
+    downgrade_block,
+    prompt_item,
+    resource_item,
+    tool_item,
+)
 from callyard.wire.versions import VERSIONS, Version
 
 SERVER_SAYS = Server("yard", "1")
 OLDEST, EARLY, MIDDLE, LATE, NEW = VERSIONS.values()
 EVERY = pytest.mark.parametrize("version", VERSIONS.values(), ids=lambda version: version.name)
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(st.characters(exclude_categories=["Cs"]))),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(st.characters(exclude_categories=["Cs"]))
+    ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
 
@@ -90,9 +100,11 @@ def test_a_plain_answer_of_blocks_is_those_blocks() -> None:
 
 
 @EVERY
-def test_what_another_server_answered_is_passed_on_as_clients_of_the_era_understand_it(version: Version) -> None:
+def test_a_result_of_an_upstream_is_passed_on_in_the_form_of_the_era(version: Version) -> None:
     envelope = Envelope.ok([1])
-    envelope.passthrough = UpstreamResult([1], b'{"content":[],"structuredContent":[1]}', 3, handshake_result=b'{"content":[]}')
+    envelope.passthrough = UpstreamResult(
+        [1], b'{"content":[],"structuredContent":[1]}', 3, handshake_result=b'{"content":[]}'
+    )
     result = json.loads(answers(version).plain(envelope))
 
     assert ("structuredContent" in result, result["isError"]) == (version.modern, False)
@@ -100,7 +112,14 @@ def test_what_another_server_answered_is_passed_on_as_clients_of_the_era_underst
 
 @EVERY
 def test_an_output_schema_that_is_no_object_s_is_shown_to_clients_that_understand_it(version: Version) -> None:
-    spec = ToolSpec(name="n", description="d", input_schema={}, operation=Operation.QUERY, output_schema={"type": "array"}, shape="plain")
+    spec = ToolSpec(
+        name="n",
+        description="d",
+        input_schema={},
+        operation=Operation.QUERY,
+        output_schema={"type": "array"},
+        shape="plain",
+    )
 
     assert ("outputSchema" in json.loads(tool_item(spec, version, schemas=True))) == version.modern
 
@@ -119,9 +138,16 @@ def test_a_handshake_is_answered_with_what_there_is() -> None:
 
 
 def test_a_discovery_names_the_versions() -> None:
-    said, silent = json.loads(answers(NEW).discover({"tools": {}}, "Be kind.")), json.loads(answers(NEW).discover({}, ""))
+    said, silent = (
+        json.loads(answers(NEW).discover({"tools": {}}, "Be kind.")),
+        json.loads(answers(NEW).discover({}, "")),
+    )
 
-    assert (said["supportedVersions"], said["capabilities"], said["instructions"]) == ([NEW.name], {"tools": {}}, "Be kind.")
+    assert (said["supportedVersions"], said["capabilities"], said["instructions"]) == (
+        [NEW.name],
+        {"tools": {}},
+        "Be kind.",
+    )
     assert said["ttlMs"] == 5000
     assert "instructions" not in silent
 
@@ -136,7 +162,8 @@ def test_a_list_says_where_it_goes_on() -> None:
 def test_a_question_is_an_answer() -> None:
     result = json.loads(
         answers(NEW).input_required(
-            {"who": ClientRequest.person("Who?", {"type": "object", "properties": {}}), "where": ClientRequest.roots()}, "state"
+            {"who": ClientRequest.person("Who?", {"type": "object", "properties": {}}), "where": ClientRequest.roots()},
+            "state",
         )
     )
 
@@ -146,7 +173,10 @@ def test_a_question_is_an_answer() -> None:
         "who": "elicitation/create",
         "where": "roots/list",
     }
-    assert json.loads(answers(NEW).with_meta("k", 5))["_meta"] == {SERVER: {"name": "yard", "version": "1"}, "k": 5}
+    assert json.loads(answers(NEW).complete(b"{}", meta={"k": 5}))["_meta"] == {
+        SERVER: {"name": "yard", "version": "1"},
+        "k": 5,
+    }
 
 
 @EVERY
@@ -198,21 +228,27 @@ def test_a_resource_and_a_prompt_are_listed_with_what_there_is(version: Version)
         "description": "It is b.",
         "mimeType": "x/y",
     }
-    assert json.loads(template_item(bare, version)) == {"uriTemplate": "a://b", "name": "b"}
+    assert json.loads(resource_item(replace(bare, uri="a://{b}"), version)) == {"uriTemplate": "a://{b}", "name": "b"}
     prompt = json.loads(prompt_item(PromptSpec(name="p", title="P"), version))
     assert (prompt["name"], prompt["arguments"], "title" in prompt) == ("p", [], version.structured)
 
 
 @pytest.mark.parametrize(
-    ("version", "kinds"), [("2024-11-05", ["text", "text"]), ("2025-03-26", ["audio", "text"]), ("2025-11-25", ["audio", "resource_link"])]
+    ("version", "kinds"),
+    [("2024-11-05", ["text", "text"]), ("2025-03-26", ["audio", "text"]), ("2025-11-25", ["audio", "resource_link"])],
 )
-def test_blocks_that_came_later_are_text_for_older_clients_wherever_they_come_from(version: str, kinds: list[str]) -> None:
+def test_blocks_that_came_later_are_text_for_older_clients_wherever_they_come_from(
+    version: str, kinds: list[str]
+) -> None:
     answers = ResultEncoder(VERSIONS[version], Server("s", "1"))
     sound = {"type": "audio", "data": "", "mimeType": "audio/wav"}
     link = {"type": "resource_link", "uri": "a://b", "name": "b"}
     envelope = Envelope.ok(None)
     envelope.passthrough = UpstreamResult(None, json.dumps({"content": [sound, link]}).encode(), 0)
-    prompt = {"description": "", "messages": [{"role": "user", "content": sound}, {"role": "user", "content": link}, {"role": "user"}]}
+    prompt = {
+        "description": "",
+        "messages": [{"role": "user", "content": sound}, {"role": "user", "content": link}, {"role": "user"}],
+    }
 
     whole = json.loads(answers.plain(envelope))
     said = json.loads(answers.messages(prompt))
@@ -225,7 +261,7 @@ def test_blocks_that_came_later_are_text_for_older_clients_wherever_they_come_fr
 DATA = b64encode(b"abc").decode()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("block", "expected"),
     [
         (Text("hello"), {"type": "text", "text": "hello"}),
@@ -268,7 +304,7 @@ def test_bytes_that_have_no_uri_get_the_same_one_every_time() -> None:
     assert (first["mimeType"], first["blob"]) == ("application/octet-stream", DATA)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("version", "kinds"),
     [
         ("2024-11-05", ["text", "text", "image"]),
@@ -277,9 +313,11 @@ def test_bytes_that_have_no_uri_get_the_same_one_every_time() -> None:
         ("2026-07-28", ["audio", "resource_link", "image"]),
     ],
 )
-def test_a_block_that_a_version_does_not_have_is_told_as_text(version: str, kinds: list[str]) -> None:
+def test_a_block_that_a_version_does_not_have_is_sent_as_text(version: str, kinds: list[str]) -> None:
     blocks = [to_mcp(block) for block in (Audio(b"abc"), ResourceLink("a://b", "b"), Image(b"abc"))]
-    told = [downgrade_block(block, VERSIONS[version]) for block in blocks]
+    downgraded = [downgrade_block(block, VERSIONS[version]) for block in blocks]
 
-    assert [block["type"] for block in told] == kinds
-    assert all("a://b" in block["text"] or "audio/wav" in block["text"] for block in told if block["type"] == "text")
+    assert [block["type"] for block in downgraded] == kinds
+    assert all(
+        "a://b" in block["text"] or "audio/wav" in block["text"] for block in downgraded if block["type"] == "text"
+    )

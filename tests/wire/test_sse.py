@@ -3,6 +3,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard.wire.sse import KEEP_ALIVE, Event, Events, encode_event, encode_retry
 
@@ -21,7 +22,10 @@ def read(pieces: list[bytes], limit: int = LIMIT) -> list[Event]:
     return [event for piece in pieces for event in events.feed(piece)]
 
 
-@given(st.lists(st.tuples(MESSAGES, st.one_of(st.just(""), WORDS), WORDS), max_size=6), st.lists(st.integers(0, 2000), max_size=30))
+@given(
+    st.lists(st.tuples(MESSAGES, st.one_of(st.just(""), WORDS), WORDS), max_size=6),
+    st.lists(st.integers(0, 2000), max_size=30),
+)
 def test_events_come_back_however_the_stream_was_cut(written: list[tuple[bytes, str, str]], places: list[int]) -> None:
     stream = KEEP_ALIVE.join(encode_event(message, event_id=event_id, kind=kind) for message, event_id, kind in written)
 
@@ -42,7 +46,12 @@ def test_no_stream_raises_and_no_cut_changes_what_it_says(stream: bytes, places:
     assert read(cut(stream, places)) == read([stream])
 
 
-@given(st.lists(st.sampled_from([b"data", b"id", b"event", b"retry", b":", b": ", b" ", b"\n", b"\r", b"7", b"\xff", b"x"]), max_size=40))
+@given(
+    st.lists(
+        st.sampled_from([b"data", b"id", b"event", b"retry", b":", b": ", b" ", b"\n", b"\r", b"7", b"\xff", b"x"]),
+        max_size=40,
+    )
+)
 def test_no_fields_raise(pieces: list[bytes]) -> None:
     assert read(pieces) == read([b"".join(pieces)])
 
@@ -51,7 +60,7 @@ def test_a_retry_says_where_and_when_to_come_back() -> None:
     assert read([encode_retry("a-1", 1500)]) == [Event(b"", "a-1", "message", 1500)]
 
 
-@pytest.mark.parametrize("value", [b"soon", b"-1", b"1.5", b"", b"\xd9\xa1"])
+@every_row("value", [b"soon", b"-1", b"1.5", b"", b"\xd9\xa1"])
 def test_a_retry_that_is_no_number_is_none(value: bytes) -> None:
     assert [event.retry for event in read([b"data: x\nretry: " + value + b"\n\n"])] == [None]
 

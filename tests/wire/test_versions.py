@@ -1,14 +1,14 @@
-import pytest
+from table_tests import every_row
 
 from callyard.wire.versions import HANDSHAKE, LATEST, LATEST_HANDSHAKE, MODERN, VERSIONS, negotiated
 
 
-@pytest.mark.parametrize("name", HANDSHAKE)
+@every_row("name", HANDSHAKE)
 def test_a_handshake_ends_with_the_version_that_is_wanted(name: str) -> None:
     assert negotiated(name) is VERSIONS[name]
 
 
-@pytest.mark.parametrize("wanted", ["2026-07-28", "1999-01-01", "", 5, None, ["2025-11-25"], {}])
+@every_row("wanted", ["2026-07-28", "1999-01-01", "", 5, None, ["2025-11-25"], {}])
 def test_a_handshake_that_wants_something_else_ends_with_the_newest_that_has_one(wanted: object) -> None:
     assert negotiated(wanted) is LATEST_HANDSHAKE
 

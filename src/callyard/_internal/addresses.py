@@ -1,8 +1,12 @@
-"""The loopback test of hosts, the one place that decides what only this machine can reach."""
+"""Addresses: which hosts only this machine can reach, and the origins of URLs."""
 
 from ipaddress import IPv6Address, ip_address
+from typing import Final
+from urllib.parse import urlsplit
 
-__all__ = ["is_loopback"]
+__all__ = ["is_loopback", "origin_of"]
+
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 def is_loopback(host: str) -> bool:
@@ -16,3 +20,13 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def origin_of(url: str) -> str:
+    """Return the origin of a URL as browsers send it: lower case, without a default port; empty if it has no host."""
+    try:
+        parts = urlsplit(url.lower())
+    except ValueError:
+        return ""
+    netloc = parts.netloc.removesuffix(_DEFAULT_PORTS.get(parts.scheme, ""))
+    return f"{parts.scheme}://{netloc}" if parts.scheme and netloc and "@" not in netloc else ""

@@ -1,18 +1,36 @@
-"""Atomic and private files, and the state directory."""
+"""Atomic and private files, the state directory, and the file systems that they are on."""
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["find_state_dir", "make_private", "read_private", "rewrite", "write_atomically", "write_once"]
+__all__ = [
+    "file_system_of",
+    "find_state_dir",
+    "is_network",
+    "make_private",
+    "read_private",
+    "rewrite",
+    "write_atomically",
+    "write_once",
+]
 
 _OTHERS: Final = 0o077
 _PRIVATE: Final = 0o600
 _DEFAULT: Final = 0o666
+_KERNEL: Final = (
+    "nfs nfs3 nfs4 cifs smb smb2 smb3 smbfs 9p afs ceph coda davfs glusterfs gpfs lustre beegfs ncpfs orangefs pvfs2"
+)
+_USER_SPACE: Final = (
+    "sshfs rclone s3fs gcsfuse davfs davfs2 glusterfs ceph ceph-fuse cephfs curlftpfs smbnetfs goofys juicefs nfs"
+)
+_NETWORK: Final = frozenset([*_KERNEL.split(), *(f"fuse.{name}" for name in _USER_SPACE.split())])
+_MOUNTS: Final = Path("/proc/self/mounts")
 
 
 def find_state_dir(configured: str | os.PathLike[str] | None = None) -> Path:
@@ -68,7 +86,8 @@ def write_once(path: Path, content: bytes) -> bytes:
         OSError: It cannot be written or read, or others can read it.
     """
     if not path.exists():
-        with _temporary_file(path, content, _PRIVATE) as temporary, suppress(FileExistsError):  # another process was first
+        # Another process may be first.
+        with _temporary_file(path, content, _PRIVATE) as temporary, suppress(FileExistsError):
             path.hardlink_to(temporary)  # unlike a rename, a link never replaces a file
     return read_private(path)
 
@@ -113,3 +132,25 @@ def _temporary_file(path: Path, content: bytes, mode: int) -> Generator[Path]:
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def file_system_of(path: Path, mounts: str | None = None) -> str:
+    """Return the type of the file system of an existing path, such as 'ext4', or an empty text."""
+    try:
+        text = _MOUNTS.read_text("utf-8", "surrogateescape") if mounts is None else mounts
+    except OSError:
+        return ""
+    real, longest, found = path.resolve(), -1, ""
+    for line in text.splitlines():
+        _, point, kind, *_ = line.split(" ")
+        if "\\" in point:
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
+        place = Path(point)
+        if len(place.parts) >= longest and real.is_relative_to(place):  # of two mounts at one place, the later one
+            longest, found = len(place.parts), kind
+    return found
+
+
+def is_network(kind: str) -> bool:
+    """Return whether the locks and the shared memory of a file system do not reach other machines, or do not exist."""
+    return kind in _NETWORK

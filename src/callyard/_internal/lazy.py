@@ -1,6 +1,5 @@
 """Lazy imports: modules and public names that are loaded when first used."""
 
-import gc
 from importlib import import_module
 from types import ModuleType
 
@@ -9,31 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-__all__ = ["PausedCollection", "load", "load_names"]
-
-
-class PausedCollection:
-    """Pauses garbage collection while many long-lived objects are created.
-
-    A collection would find nothing and take 10 to 20 % of the time. A disabled collector stays disabled.
-    """
-
-    __slots__ = ("_paused",)
-
-    def __enter__(self) -> None:
-        self._paused = gc.isenabled()
-        if self._paused:
-            gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._paused:
-            gc.enable()
+__all__ = ["load", "load_names"]
 
 
 def load(module: str) -> ModuleType:
-    """Import a module with garbage collection paused."""
-    with PausedCollection():
-        return import_module(module)
+    """Import a module."""
+    return import_module(module)
 
 
 def load_names(package: str, modules: "Mapping[str, Sequence[str]]") -> "Callable[[str], Any]":

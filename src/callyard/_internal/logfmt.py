@@ -1,9 +1,10 @@
-"""Format of log lines: an event followed by `key=value` fields that grep and parsers can read, and exceptions without contents."""
+"""Log lines: an event followed by `key=value` fields, and exceptions without contents."""
 
 import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, cast
 
@@ -31,7 +32,7 @@ def is_tool_name(text: str) -> bool:
 def log_value(value: object) -> str:
     """Return a value for a log line, quoted unless it is an identifier."""
     text = str(value)
-    return text if is_identifier(text) else repr(text)
+    return text if _IDENTIFIER.match(text) else repr(text)
 
 
 def log_fields(fields: Mapping[str, object]) -> str:
@@ -40,12 +41,16 @@ def log_fields(fields: Mapping[str, object]) -> str:
 
 
 def log_exception(
-    log: logging.Logger, event: str, *facts: object, error: BaseException | None = None, contents: Callable[[], Iterable[str]] = tuple
+    log: logging.Logger,
+    event: str,
+    *facts: object,
+    error: BaseException | None = None,
+    contents: Callable[[], Iterable[str]] = tuple,
 ) -> None:
     """Log an unexpected exception, by default the current one: its type, and where it was raised.
 
-    Its message may hold contents of a call. So it is logged only where the logger takes DEBUG, and then masked; `contents` returns what
-    else must be masked.
+    Its message may hold contents of a call. So it is logged only where the logger takes DEBUG, and then masked;
+    `contents` returns what else must be masked.
     """
     error = sys.exception() if error is None else error
     if not log.isEnabledFor(logging.ERROR):
@@ -60,14 +65,13 @@ def log_exception(
 
 def traceback_of(error: BaseException, *, with_messages: bool, known: Iterable[str] = ()) -> str:
     """Return the traceback of an exception and its causes, with or without their messages, and masked."""
-    import traceback  # noqa: PLC0415 - most processes log no exception, and start sooner
-
     pieces: list[str] = []
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        pieces.append("".join(["Traceback (most recent call last):\n", *traceback.format_tb(current.__traceback__), _named(current)]))
+        frames = "".join(traceback.format_tb(current.__traceback__))
+        pieces.append(f"Traceback (most recent call last):\n{frames}{_named(current)}")
         if with_messages:
             pieces[-1] += f": {_message(current)}"
         if isinstance(current, BaseExceptionGroup):

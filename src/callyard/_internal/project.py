@@ -11,7 +11,6 @@ from typing import Final
 __all__ = ["PROJECTS", "file_of", "find_project", "project_dir"]
 
 PROJECTS: Final = "projects"
-"""The folder of all projects in the state directory."""
 _FILES: Final = (".py", ".toml", ".json", ".jsonc")
 _OUTSIDE: Final = re.compile(r"[^a-z0-9]+")
 _NAME_CHARACTERS: Final = 32
@@ -38,7 +37,10 @@ def file_of(target: str) -> Path | None:
 
 
 def project_dir(state: Path, project: str) -> Path:
-    """Return the folder of a project in the state directory; its name begins with the project's, for people who look there."""
+    """Return the folder of a project in the state directory.
+
+    Its name begins with the name of the project, for people who look there.
+    """
     words = project.partition("://")[2].partition("/")[0] if "://" in project else Path(project).name
     name = _OUTSIDE.sub("-", words.rpartition("@")[2].lower()).strip("-")[:_NAME_CHARACTERS]
     return state / PROJECTS / f"{name or 'project'}-{sha256(project.encode()).hexdigest()[:_HASH_CHARACTERS]}"

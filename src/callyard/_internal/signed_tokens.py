@@ -1,7 +1,7 @@
 """Signed tokens: JSON with an HMAC, readable by its holder but not forgeable.
 
-Restarts and other workers accept a token if they share the secret: `CALLYARD_SECRET`, or else the one in the store, or else the one
-in the state directory.
+Restarts and other workers accept a token if they share the secret: `CALLYARD_SECRET`, or else the one in the store, or
+else the one in the state directory.
 """
 
 import hmac
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from callyard._internal.files import find_state_dir, write_once
 from callyard._internal.logfmt import log_value
 
 __all__ = ["Cursors", "SignatureError", "Signer", "default_signer", "environment_secret"]
@@ -33,19 +34,16 @@ class Signer:
     """Signs and verifies tokens with one secret, which it loads when first needed."""
 
     def __init__(self, load_secret: Callable[[], bytes]) -> None:
-        self._load_secret = load_secret
+        self.load_secret = load_secret
+        """Returns the secret, such as to store it for other processes."""
 
     def prepare(self) -> None:
         """Load the secret now, so that forked processes share it."""
         _ = self._secret
 
-    def load_secret(self) -> bytes:
-        """Return the secret, such as to store it for other processes."""
-        return self._load_secret()
-
     def use_secret(self, secret: bytes) -> None:
         """Sign and verify with this secret from now on."""
-        self._load_secret = lambda: secret
+        self.load_secret = lambda: secret
         self.__dict__.pop("_secret", None)
 
     def sign(self, purpose: str, content: Any) -> str:
@@ -72,7 +70,7 @@ class Signer:
     @cached_property
     def _secret(self) -> bytes:
         # The prefix is part of every token that was ever signed, so it keeps its old word.
-        return sha256(b"callyard seal" + self._load_secret()).digest()
+        return sha256(b"callyard seal" + self.load_secret()).digest()
 
     def _signature(self, purpose: str, text: bytes) -> bytes:
         return hmac.digest(self._secret, purpose.encode() + b"\0" + text, "sha256")[:_SIGNATURE_BYTES]
@@ -105,13 +103,14 @@ def default_signer(state_dir: str | None = None) -> Signer:
 
 
 def environment_secret() -> bytes:
-    """Return the secret of the environment, which comes before all others and is never stored; empty if there is none."""
+    """Return the secret of the environment, or an empty text.
+
+    It comes before all others and is never stored.
+    """
     return os.environ.get("CALLYARD_SECRET", "").encode()
 
 
 def _stored_secret(state_dir: str | None) -> bytes:
-    from callyard._internal.files import find_state_dir, write_once  # noqa: PLC0415 - most servers sign nothing and must start quickly
-
     try:
         path = find_state_dir(state_dir) / "secret"
         secret = write_once(path, os.urandom(_SECRET_BYTES))

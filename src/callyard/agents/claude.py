@@ -16,10 +16,11 @@ from typing import Any, Final, cast
 from callyard._internal.logfmt import log_value
 from callyard._internal.mask import mask_text
 from callyard.agents.events import Source, StreamEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, ToolResult
-from callyard.agents.runtime import TurnRequest
+from callyard.agents.turn import TurnRequest
 from callyard.inject.claude import SERVER_NAME, check_server_names, claude_instructions, claude_options
 from callyard.inject.plain import Conversation, import_sdk
-from callyard.model.errors import CodeName, ToolError, shortened
+from callyard.model.errors import CodeName, ToolError, refused, shortened
+from callyard.providers.upstream.stdio import is_inherited
 
 __all__ = ["ASK_TOOL", "ClaudeRuntime"]
 
@@ -30,7 +31,10 @@ _STDERR_LINES: Final = 20
 _LOST: Final = "No conversation found"
 _TOO_LONG: Final = "is too long"
 _FAILURES: Final[Mapping[str, tuple[CodeName, str]]] = {
-    "authentication_failed": ("unauthenticated", "Set ANTHROPIC_API_KEY in the environment of the server, or log in with 'claude'."),
+    "authentication_failed": (
+        "unauthenticated",
+        "Set ANTHROPIC_API_KEY in the environment of the server, or log in with 'claude'.",
+    ),
     "billing_error": ("budget_exceeded", "Look at the account of the model's provider."),
     "rate_limit": ("rate_limited", "Send the message again later."),
     _TOO_LONG: ("too_large", "Send a shorter message, or begin another session."),
@@ -38,8 +42,22 @@ _FAILURES: Final[Mapping[str, tuple[CodeName, str]]] = {
 """The code and the hint for what the model fails with, by the SDK's word, or by a part of its text."""
 _OTHER_FAILURE: Final[tuple[CodeName, str]] = ("upstream_error", "Send the message again, or another one.")
 _OLDEST: Final = (2, 1, 248)
-"""The first version of Claude Code that takes a message as it is written; an older one would read any file that it names."""
+"""The first version of Claude Code that takes a message literally.
+
+An older one reads any file that the message names.
+"""
 _VERSION_S: Final = 60.0
+_DOCUMENTED: Final = (
+    *("ANTHROPIC_", "CLAUDE_CODE_", "CLAUDE_CONFIG_DIR", "CLAUDE_AGENT_SDK_", "DISABLE_", "IS_SANDBOX", "MCP_"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "NODE_EXTRA_CA_CERTS"),
+)
+"""How the variables begin that Claude Code documents."""
+_CLOUDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "CLAUDE_CODE_USE_BEDROCK": ("AWS_",),
+    "CLAUDE_CODE_USE_VERTEX": ("GOOGLE_", "GCLOUD_", "CLOUD_ML_REGION", "VERTEX_"),
+    "CLAUDE_CODE_USE_FOUNDRY": ("AZURE_",),
+}
+"""The credentials of a cloud, by the variable that switches it on."""
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +68,9 @@ class ClaudeRuntime:
     has_folder = True
 
     def __init__(self, options: Any = None) -> None:
-        """Take `ClaudeAgentOptions` as the base of every query; by default the agent has the yard's tools alone and can ask.
+        """Take `ClaudeAgentOptions` as the base of every query.
+
+        By default the agent has only the tools of the yard, and can ask.
 
         Raises:
             ValueError: The options have a permission callback: the manager asks the person itself.
@@ -100,15 +120,15 @@ class ClaudeRuntime:
                 async for message in messages:
                     has_started = True
                     kind = type(message).__name__
-                    if kind == "SystemMessage" and message.subtype == "init":
-                        _check_number(message.data.get("claude_code_version"))  # it may be one that the SDK found by itself
+                    if kind == "SystemMessage" and message.subtype == "init":  # of the program that the SDK found
+                        _check_number(message.data.get("claude_code_version"))
                         await request.remember(message.data["session_id"])
                     elif kind == "ResultMessage":
                         await self._end(request, message, reader.failure)
                     for event in reader.read(kind, message):
                         yield event
         except Exception as error:
-            if not isinstance(error, sdk.ClaudeSDKError) and type(error) is not Exception:  # the SDK raises that one, too
+            if type(error) is not Exception and not isinstance(error, sdk.ClaudeSDKError):  # the SDK raises both
                 raise
             await self._explain(request, error, stderr, has_started=has_started)
 
@@ -130,7 +150,7 @@ class ClaudeRuntime:
 
     def _query_options(self, sdk: Any, request: TurnRequest, stderr: list[str]) -> Any:
         """Return the options of one query: the host's, and what belongs to this turn."""
-        base = self._options or sdk.ClaudeAgentOptions(tools=[ASK_TOOL], setting_sources=[])
+        base = self._options or sdk.ClaudeAgentOptions()
         _check_bypass(request.permission_mode, base.env)
         own: Any = base.mcp_servers
         if not isinstance(own, Mapping):
@@ -142,6 +162,10 @@ class ClaudeRuntime:
 
         options = replace(
             base,
+            # Without these two, the SDK offers Bash, Edit and Write, and reads settings of the folder.
+            tools=[ASK_TOOL] if base.tools is None else base.tools,
+            setting_sources=base.setting_sources or [],
+            env={**_withheld(os.environ), **base.env},
             cwd=request.cwd or base.cwd,
             include_partial_messages=True,
             permission_mode=request.permission_mode,
@@ -151,7 +175,8 @@ class ClaudeRuntime:
             system_prompt=base.system_prompt or claude_instructions(request.conversation),
             mcp_servers={**cast("Mapping[str, Any]", own), **request.servers},
             stderr=base.stderr or keep,
-            verbatim_prompts=True,  # else the CLI reads each file that the person names as '@path', and obeys '/clear' and others
+            # else the CLI reads each file that the person names as '@path', and obeys '/clear' and others
+            verbatim_prompts=True,
         )
         return claude_options(options, request.conversation, hold_seconds=request.hold_s)
 
@@ -166,9 +191,10 @@ class ClaudeRuntime:
             return
         text = "; ".join(message.errors or ()) or message.result or message.subtype
         await self._check_lost(request, text)
-        named = failure if failure in _FAILURES else _TOO_LONG if _TOO_LONG in text.lower() else ""
-        code, hint = _FAILURES.get(named, _OTHER_FAILURE)
-        raise ToolError(code, shortened(text), hint=hint, may_have_run=True, reason=failure or message.subtype, blame="upstream")
+        is_too_long = failure not in _FAILURES and _TOO_LONG in text.lower()
+        code, hint = _FAILURES.get(_TOO_LONG if is_too_long else failure, _OTHER_FAILURE)
+        reason = failure or message.subtype
+        raise ToolError(code, shortened(text), hint=hint, may_have_run=True, reason=reason, blame="upstream")
 
     async def _explain(self, request: TurnRequest, error: Exception, stderr: list[str], *, has_started: bool) -> None:
         """Raise what a person reads of a failure of the SDK; the log has what the program said."""
@@ -181,19 +207,30 @@ class ClaudeRuntime:
         ended = f" with the status {status}" if status is not None else ""
         message = f"Claude Code ended{ended} before the answer was complete."
         hint = "Send another message: the conversation goes on where Claude Code last saved it."
-        raise ToolError("upstream_unavailable", message, hint=hint, may_have_run=True, reason="process_ended") from error
+        raise ToolError(
+            "upstream_unavailable", message, hint=hint, may_have_run=True, reason="process_ended"
+        ) from error
 
     async def _check_lost(self, request: TurnRequest, text: str) -> None:
         """Forget a conversation that Claude Code no longer has, and say so."""
         if request.resume and _LOST in text:
             await request.remember("")
+            hint = "Send the message again, which begins a new one."
             message = "Claude Code no longer has this conversation."
-            raise ToolError("state_error", message, reason="conversation_lost", hint="Send the message again, which begins a new one.")
+            raise ToolError("state_error", message, reason="conversation_lost", hint=hint)
+
+
+def _withheld(ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the server that Claude Code must not see, emptied: the SDK hands over all of them."""
+    prefixes = [*_DOCUMENTED]
+    for switch, names in _CLOUDS.items():
+        prefixes += names if ours.get(switch) else ()
+    return {name: "" for name in ours if not is_inherited(name) and not name.startswith(tuple(prefixes))}
 
 
 def _not_started() -> ToolError:
     hint = "The log of the server says why. See 'agents.cli_path', and whether the folder of the session still exists."
-    return ToolError("runtime_unavailable", "Claude Code did not start.", hint=hint, may_have_run=False, reason="not_started")
+    return refused("runtime_unavailable", "Claude Code did not start.", hint=hint, reason="not_started")
 
 
 def _check_number(version: object) -> None:
@@ -205,15 +242,22 @@ def _check_number(version: object) -> None:
     number = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", str(version))
     if number is None or tuple(map(int, number.groups())) < _OLDEST:
         _log.warning("claude_too_old version=%s", log_value(str(version)[:_MAX_MESSAGE]))
-        message = f"This Claude Code is older than {'.'.join(map(str, _OLDEST))}, and would read files that a message names."
+        oldest = ".".join(map(str, _OLDEST))
+        message = f"This Claude Code is older than {oldest}, and would read files that a message names."
         hint = "Update it, or leave 'agents.cli_path' out to use the one in the SDK."
-        raise ToolError("runtime_unavailable", message, hint=hint, may_have_run=False, reason="too_old")
+        raise refused("runtime_unavailable", message, hint=hint, reason="too_old")
 
 
 def _run_version(program: str) -> str:
     """Return what a program says to '--version'; one that cannot be run, fails or hangs raises an error."""
     ran = subprocess.run(  # noqa: S603 - the operator chose it
-        [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_VERSION_S, check=False
+        [program, "--version"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_VERSION_S,
+        check=False,
+        env={name: value for name, value in os.environ.items() if is_inherited(name)},
     )
     if ran.returncode:
         lines = ran.stderr.strip().splitlines() or [""]
@@ -229,14 +273,14 @@ def _check_bypass(mode: str, env: Mapping[str, str]) -> None:
     """
     sandbox = env.get("IS_SANDBOX", os.environ.get("IS_SANDBOX"))
     if mode == "bypassPermissions" and os.geteuid() == 0 and sandbox != "1":
-        message = "Claude Code does not bypass permissions as root."
         hint = "Run the server as another user, or set IS_SANDBOX=1 in its environment if it runs in a sandbox."
-        raise ToolError("not_supported", message, hint=hint, may_have_run=False)
+        raise refused("not_supported", "Claude Code does not bypass permissions as root.", hint=hint)
 
 
 async def _prompt(content: str) -> AsyncGenerator[dict[str, Any]]:
     """Yield the message as the SDK takes it beside in-process servers."""
-    yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None, "session_id": "default"}
+    message = {"role": "user", "content": content}
+    yield {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": "default"}
 
 
 def _permission_callback(sdk: Any, request: TurnRequest) -> Any:
@@ -271,7 +315,6 @@ async def _ask_questions(sdk: Any, request: TurnRequest, arguments: dict[str, An
 
 
 def _field(question: dict[str, Any]) -> dict[str, Any]:
-    """Return a question of the model as a field of a form."""
     title = {"title": str(question.get("question", ""))}
     labels = [str(option.get("label", "")) for option in cast("list[dict[str, Any]]", question.get("options") or [])]
     if question.get("multiSelect"):
@@ -281,7 +324,7 @@ def _field(question: dict[str, Any]) -> dict[str, Any]:
 
 def _tool_of(name: str, conversation: Conversation) -> tuple[str, Source]:
     """Return the yard's name of a tool that the model calls, and whose tool it is."""
-    if not name.startswith((f"mcp__{SERVER_NAME}__", f"mcp__{SERVER_NAME}_")):
+    if not name.startswith(f"mcp__{SERVER_NAME}_"):
         return name, "agent"
     known = [spec.name for spec in conversation.specs() if name.endswith(f"__{spec.name}")]
     return max(known, key=len, default=name.rpartition("__")[2]), "yard"
@@ -294,13 +337,11 @@ class _Messages:
         self._conversation = conversation
         self._blocks: dict[tuple[str, int], str] = {}
         """The tool call of each content block that is streamed, by its agent and place."""
-        self._streamed: set[str] = set()
-        """The ids of messages whose text came in parts."""
         self._tools: dict[str, str] = {}
+        self._seen: set[tuple[str, str]] = set()
+        """What came: the ids of messages whose text came in parts, and of calls with their arguments or results."""
         self.failure = ""
         """What the model failed with, in the SDK's words."""
-        self._ended: set[str] = set()
-        self._finished: set[str] = set()
 
     def read(self, kind: str, message: Any) -> Iterator[StreamEvent]:
         """Yield the events of a message."""
@@ -318,28 +359,28 @@ class _Messages:
     def _read_part(self, event: dict[str, Any], parent_id: str) -> Iterator[StreamEvent]:
         kind = event["type"]
         if kind == "message_start":
-            self._streamed.add(event["message"].get("id", ""))
+            self._seen.add(("text", event["message"].get("id", "")))
         elif kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
             block = event["content_block"]
             self._blocks[parent_id, event["index"]] = block["id"]
             yield from self._start(block["id"], block["name"], parent_id)
         elif kind == "content_block_delta":
             delta = event["delta"]
+            call_id = self._blocks.get((parent_id, event["index"]))
             if delta["type"] == "text_delta":
                 yield TextDelta(text=delta["text"], parent_id=parent_id)
-            elif delta["type"] == "input_json_delta" and delta["partial_json"] and (parent_id, event["index"]) in self._blocks:
-                yield ToolCallDelta(tool_call_id=self._blocks[parent_id, event["index"]], arguments=delta["partial_json"])
+            elif delta["type"] == "input_json_delta" and delta["partial_json"] and call_id is not None:
+                yield ToolCallDelta(tool_call_id=call_id, arguments=delta["partial_json"])
 
     def _read_whole(self, message: Any, parent_id: str) -> Iterator[StreamEvent]:
         """Read a message that is complete: what was not streamed, and the arguments of calls."""
         for block in message.content:
             kind = type(block).__name__
-            if kind == "TextBlock" and message.message_id not in self._streamed:
+            if kind == "TextBlock" and ("text", message.message_id) not in self._seen:
                 yield TextDelta(text=block.text, parent_id=parent_id)
             elif kind == "ToolUseBlock":
                 yield from self._start(block.id, block.name, parent_id)
-                if block.id not in self._ended:
-                    self._ended.add(block.id)
+                if self._is_new("arguments", block.id):
                     yield ToolCallEnd(tool_call_id=block.id, arguments=block.input)
 
     def _start(self, call_id: str, name: str, parent_id: str) -> Iterator[StreamEvent]:
@@ -351,13 +392,17 @@ class _Messages:
     def _read_result(self, block: Any) -> Iterator[StreamEvent]:
         """Read a result; one of a call that this turn did not make is a replay of an earlier turn."""
         call_id = block.tool_use_id
-        if call_id in self._tools and call_id not in self._finished:
-            self._finished.add(call_id)
-            yield ToolResult(tool_call_id=call_id, tool=self._tools[call_id], text=_text(block.content), is_error=block.is_error is True)
+        if call_id in self._tools and self._is_new("result", call_id):
+            tool, text = self._tools[call_id], _text(block.content)
+            yield ToolResult(tool_call_id=call_id, tool=tool, text=text, is_error=block.is_error is True)
+
+    def _is_new(self, kind: str, call_id: str) -> bool:
+        is_new = (kind, call_id) not in self._seen
+        self._seen.add((kind, call_id))
+        return is_new
 
 
 def _text(content: object) -> str:
-    """Return the texts of a result."""
     if isinstance(content, list):
         blocks = cast("list[dict[str, Any]]", content)
         return "\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in blocks)

@@ -1,6 +1,7 @@
 """Stream events: what happens in one turn of an agent, the same for every runtime.
 
-Each is a frozen struct that is written as one JSON object; `type` says which. The last event of a turn is always `done`.
+Each is a frozen struct that is written as one JSON object; `type` says which. The last event of a turn is always
+`done`.
 """
 
 import re
@@ -11,6 +12,7 @@ import msgspec
 __all__ = [
     "ApprovalRequired",
     "ApprovalResolved",
+    "Decision",
     "Done",
     "Error",
     "Question",
@@ -25,15 +27,17 @@ __all__ = [
 ]
 
 Outcome = Literal["approved", "denied", "answered", "declined", "expired", "cancelled"]
-"""How an interaction ended."""
 Source = Literal["yard", "agent"]
 """Whose tool it is: the yard's, or one that the agent SDK brings itself."""
 Status = Literal["completed", "failed", "cancelled"]
-_CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
+_REFUSALS: Final = {
+    "expired": "Nobody answered in time, so the call was refused.",
+    "cancelled": "The turn was cancelled, so the call was refused.",
+}
 
 
 def _tag(name: str) -> str:
-    return _CAPITAL.sub("_", name).lower()
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_tag):
@@ -53,9 +57,7 @@ class ToolCallStart(_Event, frozen=True, kw_only=True):
 
     tool_call_id: str
     tool: str
-    """The name of the tool: in the yard, or in the SDK."""
     source: Source = "yard"
-    """Whether it is a tool of the yard or of the agent SDK."""
     parent_id: str = ""
     """The tool call whose sub-agent makes it; empty for the agent itself."""
 
@@ -85,36 +87,30 @@ class ToolResult(_Event, frozen=True, kw_only=True):
     is_error: bool = False
 
 
-class ApprovalRequired(_Event, frozen=True, kw_only=True):
-    """A person must approve or deny a tool call, which waits."""
-
+class _Interaction(_Event, frozen=True, kw_only=True):
     interaction_id: str
     tool_call_id: str
     tool: str
-    arguments: dict[str, Any]
     text: str
     """What is asked, in a few lines for a person."""
-    source: Source = "yard"
-    """Whether it is a tool of the yard or of the agent SDK."""
     parks_at: float
     """When the countdown ends, in seconds since the epoch; after that the call waits without one."""
     expires_at: float
-    """When the call is refused."""
+    """When the call is refused, or the question is withdrawn."""
 
 
-class Question(_Event, frozen=True, kw_only=True):
+class ApprovalRequired(_Interaction, frozen=True, kw_only=True):
+    """A person must approve or deny a tool call, which waits."""
+
+    arguments: dict[str, Any]
+    source: Source = "yard"
+
+
+class Question(_Interaction, frozen=True, kw_only=True):
     """The agent or a tool asks the person to fill in a form."""
 
-    interaction_id: str
-    tool_call_id: str
-    tool: str
-    text: str
     form: dict[str, Any]
     """The JSON Schema of the answer, as MCP's elicitation has it."""
-    parks_at: float
-    """When the countdown ends, in seconds since the epoch."""
-    expires_at: float
-    """When the question is withdrawn."""
 
 
 class ApprovalResolved(_Event, frozen=True, kw_only=True):
@@ -132,11 +128,9 @@ class Error(_Event, frozen=True, kw_only=True):
     """The turn failed, or events are missing."""
 
     code: str
-    """One of the codes of failures."""
     message: str
     hint: str = ""
     retryable: bool = False
-    """Whether the same message may succeed later."""
 
 
 class Done(_Event, frozen=True, kw_only=True):
@@ -147,15 +141,40 @@ class Done(_Event, frozen=True, kw_only=True):
 
 
 StreamEvent = (
-    TextDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | ToolResult | ApprovalRequired | ApprovalResolved | Question | Error | Done
+    TextDelta
+    | ToolCallStart
+    | ToolCallDelta
+    | ToolCallEnd
+    | ToolResult
+    | ApprovalRequired
+    | ApprovalResolved
+    | Question
+    | Error
+    | Done
 )
-"""Any event of a turn."""
-_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """How an interaction ended."""
+
+    outcome: Outcome
+    reason: str = ""
+    by: str = ""
+    content: dict[str, Any] = {}
+
+    @property
+    def is_yes(self) -> bool:
+        """Return whether the call may run, or the question is answered."""
+        return self.outcome in {"approved", "answered"}
+
+    def sentence(self) -> str:
+        """Return what the model reads of a refusal."""
+        return _REFUSALS.get(self.outcome) or f"The person refused. {self.reason}".rstrip()
 
 
 def encode_stream_event(event: StreamEvent) -> bytes:
     """Return an event as JSON."""
-    return _encode(event)
+    return msgspec.json.encode(event, enc_hook=str)
 
 
 def type_of(event: StreamEvent) -> str:

@@ -1,12 +1,14 @@
 """`AgentManager`: the one place that runs agents with the yard's tools, and asks their people.
 
-It knows no SDK, which is the runtime's business, and no HTTP. Its turns run in tasks of their own until they end or are cancelled.
+It knows no SDK, which is the runtime's business, and no HTTP. Its turns run in tasks of their own until they end or are
+cancelled.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
+from functools import cached_property
 from typing import Any, Final, Self, TypedDict, Unpack, cast
 from weakref import ref
 
@@ -14,16 +16,14 @@ import msgspec
 
 from callyard._internal.logfmt import log_exception, log_value
 from callyard.agents.events import Done, Error, Status, StreamEvent
-from callyard.agents.interactions import MODES, Interactions
-from callyard.agents.person import ELICITATION, Person
-from callyard.agents.runtime import AgentRuntime, TurnRequest
+from callyard.agents.interactions import ELICITATION, MODES, Interactions, Person
 from callyard.agents.sessions import AgentSession, AgentSessions
-from callyard.agents.turn import Turn
+from callyard.agents.turn import AgentRuntime, Turn, TurnRequest
 from callyard.dispatch.call import ANYONE, Caller
 from callyard.dispatch.outcome import store_unavailable
 from callyard.inject.plain import Conversation
 from callyard.model.envelope import Envelope
-from callyard.model.errors import ToolError
+from callyard.model.errors import ToolError, refused
 from callyard.state.store import StoreUnavailableError
 from callyard.yard import Yard
 
@@ -37,6 +37,16 @@ _KEPT_S: Final = 600.0
 _SHARE: Final = 4
 """One identity runs at most this part of the turns, so that others find a place."""
 _MAX_CHARACTERS: Final = 1_000_000
+_TITLE_CHARACTERS: Final = 80
+_LATER: Final = "Send it again later."
+_CANCELLED: Final = Error(code="cancelled", message="The turn was cancelled.")
+_STOPPED: Final = {
+    "lost": Error(code="cancelled", message="The store was away, and another server took the session over."),
+    "shutdown": Error(
+        code="cancelled", message="The server shuts down.", hint="Send the message again later.", retryable=True
+    ),
+}
+"""The last event but one of a turn that was cancelled, by the reason."""
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +70,6 @@ class MessageOptions(TypedDict, total=False):
     """The options of one message."""
 
     caller: Caller
-    """Whose session it is."""
     cwd: str | None
     """The folder that the agent works in; only a session's first message can choose it."""
     permission_mode: str | None
@@ -79,7 +88,6 @@ class AgentManager:
         self.runtime = runtime
         self.options = options or AgentOptions()
         self.interactions = Interactions(countdown_s=self.options.countdown_s, park_s=self.options.park_s)
-        self._sessions: AgentSessions | None = None
         self._servers: Servers = {}
         self._turns: dict[tuple[str, str], Turn] = {}
         self._is_closing = False
@@ -93,12 +101,10 @@ class AgentManager:
         for turn in list(self._turns.values()):
             await turn.wait()
 
-    @property
+    @cached_property
     def sessions(self) -> AgentSessions:
         """Return the sessions in the store of the open yard."""
-        if self._sessions is None:
-            self._sessions = AgentSessions(self.yard.store)
-        return self._sessions
+        return AgentSessions(self.yard.store)
 
     def set_mcp_servers(self, servers: Servers) -> None:
         """Add MCP servers of the host to every later query, or a function that makes them; the yard's own come last.
@@ -110,13 +116,16 @@ class AgentManager:
             self.runtime.check_servers(servers)
         self._servers = servers
 
-    async def send_message(self, session_id: str, content: str, **options: Unpack[MessageOptions]) -> AsyncGenerator[StreamEvent]:
+    async def send_message(
+        self, session_id: str, content: str, **options: Unpack[MessageOptions]
+    ) -> AsyncGenerator[StreamEvent]:
         """Send a message to an agent and yield what happens, up to `done`; an unknown session is a new one.
 
         Closing the iterator before its end cancels the turn.
 
         Raises:
-            ToolError: The message is refused: `state_error` while another one runs, here or in another server, `overloaded`,
+            ToolError: The message is refused: `state_error` while another one runs, here or in another server,
+            `overloaded`,
                 `not_found` or `invalid_input`.
         """
         turn = await self.start_turn(session_id, content, **options)
@@ -144,11 +153,12 @@ class AgentManager:
                 await stack.enter_async_context(self.sessions.locked(*key, on_lost=lambda: turn.cancel("lost")))
                 session = await self._find(caller, session_id, options)
                 self._check_session(session, options)
-                changes = {"turns": session.turns + 1, "title": session.titled(content).title}
-                turn.session = session = await self.sessions.save(session, **changes)
+                title = session.title or " ".join(content.split())[:_TITLE_CHARACTERS]
+                turn.session = session = await self.sessions.save(session, turns=session.turns + 1, title=title)
                 self._check_open()
                 mode = options.get("permission_mode") or session.permission_mode or self.options.permission_mode
-                person = Person(self.yard, self.interactions, turn, session=session, mode=mode, attended=options.get("attended", True))
+                attended = options.get("attended", True)
+                person = Person(self.yard, self.interactions, turn, session=session, mode=mode, attended=attended)
                 turn.start(self._run(person, caller, content, options, held=stack.pop_all()))
         except BaseException:
             self._drop(key, turn)
@@ -205,44 +215,42 @@ class AgentManager:
     def _check(self, content: str, options: MessageOptions) -> None:
         mode = options.get("permission_mode")
         if not content.strip():
-            raise ToolError("invalid_input", "The message is empty.", may_have_run=False)
+            raise refused("invalid_input", "The message is empty.")
         if len(content) > _MAX_CHARACTERS:
-            raise ToolError("too_large", f"A message has at most {_MAX_CHARACTERS} characters.", may_have_run=False)
+            raise refused("too_large", f"A message has at most {_MAX_CHARACTERS} characters.")
         if mode is not None and mode not in MODES:
-            message = f"There is no permission mode '{mode}'."
-            raise ToolError("invalid_input", message, hint=f"Known: {', '.join(MODES)}.", may_have_run=False)
+            raise refused("invalid_input", f"There is no permission mode '{mode}'.", hint=f"Known: {', '.join(MODES)}.")
         if options.get("cwd") is not None and not self.runtime.has_folder:
             message = f"An agent of the runtime '{self.runtime.name}' works in no folder."
-            raise ToolError("not_supported", message, hint="Leave 'cwd' out.", may_have_run=False)
+            raise refused("not_supported", message, hint="Leave 'cwd' out.")
 
     def _check_session(self, session: AgentSession, options: MessageOptions) -> None:
         cwd = options.get("cwd")
         if session.runtime != self.runtime.name:
             message = f"The session belongs to the runtime '{session.runtime}', and this is '{self.runtime.name}'."
-            raise ToolError("state_error", message, reason="other_runtime", may_have_run=False)
+            raise refused("state_error", message, reason="other_runtime")
         if cwd is not None and cwd != session.cwd:
             message = "A session stays in the folder that it began in."
-            raise ToolError("state_error", message, reason="other_folder", hint="Start another session.", may_have_run=False)
+            raise refused("state_error", message, reason="other_folder", hint="Start another session.")
 
     def _check_open(self) -> None:
         if self._is_closing:
-            raise ToolError("overloaded", "The server shuts down.", hint="Send it again later.", may_have_run=False)
+            raise refused("overloaded", "The server shuts down.", hint=_LATER)
 
     def _check_room(self, key: tuple[str, str]) -> None:
         """Refuse a message while its session, its identity or the server has no room for a turn."""
         running = [other for other, turn in self._turns.items() if not turn.is_over]
         if key in running:
             message = "The agent still works on another message."
-            hint = "Wait for its end, or cancel it."
-            raise ToolError("state_error", message, reason="turn_running", hint=hint, may_have_run=False)
+            raise refused("state_error", message, reason="turn_running", hint="Wait for its end, or cancel it.")
         self._check_open()
         most = self.options.turns
         if len(running) >= most:
-            raise ToolError("overloaded", f"{most} turns run already.", reason="turns_full", hint=_LATER, may_have_run=False)
-        share = most if key[0] == ANYONE.identity else max(most // _SHARE, 1)  # without credentials all have one identity
+            raise refused("overloaded", f"{most} turns run already.", reason="turns_full", hint=_LATER)
+        # without credentials all have one identity
+        share = most if key[0] == ANYONE.identity else max(most // _SHARE, 1)
         if sum(identity == key[0] for identity, _ in running) >= share:
-            message = f"{share} of your turns run already."
-            raise ToolError("overloaded", message, reason="turns_full", hint=_LATER, may_have_run=False)
+            raise refused("overloaded", f"{share} of your turns run already.", reason="turns_full", hint=_LATER)
 
     def _reserve(self, key: tuple[str, str]) -> Turn:
         """Take the place of a turn, before anything is awaited, lest two messages run at once."""
@@ -267,12 +275,16 @@ class AgentManager:
 
     async def _find(self, caller: Caller, session_id: str, options: MessageOptions) -> AgentSession:
         """Return the session of a message; an unknown one is created, unless the message says otherwise."""
-        found = await self.sessions.find(caller.identity, session_id)
-        if found is None and options.get("create", True):
-            return await self.sessions.create(caller, runtime=self.runtime.name, session_id=session_id, cwd=options.get("cwd"))
-        return found or await self.sessions.get(caller.identity, session_id)
+        if not options.get("create", True):
+            return await self.sessions.get(caller.identity, session_id)
+        found, runtime = await self.sessions.find(caller.identity, session_id), self.runtime.name
+        return found or await self.sessions.create(
+            caller, runtime=runtime, session_id=session_id, cwd=options.get("cwd")
+        )
 
-    async def _run(self, person: Person, caller: Caller, content: str, options: MessageOptions, *, held: AsyncExitStack) -> None:
+    async def _run(
+        self, person: Person, caller: Caller, content: str, options: MessageOptions, *, held: AsyncExitStack
+    ) -> None:
         """Run the turn of a person to its last event, whatever happens, and release the session."""
         turn, session, status = person.turn, person.session, cast("Status", "failed")
         timeout = asyncio.timeout(self.options.turn_s or None)
@@ -295,29 +307,35 @@ class AgentManager:
             asyncio.get_running_loop().call_later(_KEPT_S, self._drop_kept, session.key, ref(turn))
 
     def _end(self, turn: Turn, session: AgentSession, status: Status) -> None:
-        """Emit the last events of a turn."""
         self.interactions.cancel(identity=session.identity, session_id=session.id)
         if status == "cancelled":
-            turn.emit(_stopped(turn.stopped_by))
+            turn.emit(_STOPPED.get(turn.stopped_by, _CANCELLED))
         turn.emit(Done(status=status, elapsed_ms=turn.elapsed_ms))
 
     def _explain(self, error: Exception, session: AgentSession, *, is_late: bool) -> Error:
-        """Return the event of a turn that failed."""
         if is_late:
             message = f"The turn took longer than {self.options.turn_s:g} seconds."
             return Error(code="timeout", message=message, hint="Send a smaller task, or raise 'agents.turn_seconds'.")
         if isinstance(error, StoreUnavailableError):
             error = store_unavailable(may_have_run=True)
-        if isinstance(error, ToolError):
-            return _error_of(error)
+        failure = Envelope.fail(error).error if isinstance(error, ToolError) else None
+        if failure is not None:
+            return Error(
+                code=failure.code, message=failure.message, hint=failure.hint or "", retryable=failure.retryable
+            )
         log_exception(_log, "turn_failed session=%s runtime=%s", log_value(session.id), self.runtime.name, error=error)
-        return Error(code="internal_error", message="The turn failed because of a defect.", hint="The log of the server says more.")
+        message, hint = "The turn failed because of a defect.", "The log of the server says more."
+        return Error(code="internal_error", message=message, hint=hint)
 
     def _request(self, person: Person, caller: Caller, content: str, options: MessageOptions) -> TurnRequest:
         turn, session = person.turn, person.session
-        client = f"agent-{self.runtime.name}"
-        asks = self.options.ask_before_destroy
-        conversation = Conversation(self.yard, caller=caller, scope=session.scope, ask_before_destroy=asks, client=client)
+        conversation = Conversation(
+            self.yard,
+            caller=caller,
+            scope=session.scope,
+            ask_before_destroy=self.options.ask_before_destroy,
+            client=f"agent-{self.runtime.name}",
+        )
         conversation.channel = msgspec.structs.replace(
             conversation.channel, ask=person.ask_client, capabilities=ELICITATION, has_permitted=person.has_permitted
         )
@@ -327,8 +345,8 @@ class AgentManager:
         async def remember(sdk_session_id: str) -> None:
             current = turn.session or session
             if current.sdk_session_id != sdk_session_id:
-                known = dict.fromkeys([*current.sdk_session_ids, *filter(None, [sdk_session_id])])
-                turn.session = await self.sessions.save(current, sdk_session_id=sdk_session_id, sdk_session_ids=tuple(known))
+                ids = tuple(dict.fromkeys([*current.sdk_session_ids, *filter(None, [sdk_session_id])]))
+                turn.session = await self.sessions.save(current, sdk_session_id=sdk_session_id, sdk_session_ids=ids)
 
         return TurnRequest(
             content=content,
@@ -345,21 +363,3 @@ class AgentManager:
             servers=servers,
             hold_s=self.interactions.hold_s,
         )
-
-
-_LATER: Final = "Send it again later."
-
-
-def _stopped(why: str) -> Error:
-    """Return the event of a cancelled turn."""
-    if why == "lost":
-        return Error(code="cancelled", message="The store was away, and another server took the session over.")
-    if why == "shutdown":
-        return Error(code="cancelled", message="The server shuts down.", hint="Send the message again later.", retryable=True)
-    return Error(code="cancelled", message="The turn was cancelled.")
-
-
-def _error_of(error: ToolError) -> Error:
-    details = Envelope.fail(error).error
-    assert details is not None  # noqa: S101 - a failure has one
-    return Error(code=error.code, message=error.message, hint=details.hint or "", retryable=details.retryable)

@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from callyard.agents.events import StreamEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, ToolResult
-from callyard.agents.runtime import TurnRequest
+from callyard.agents.turn import TurnRequest
 from callyard.inject.openai import openai_tools
 from callyard.inject.plain import import_sdk
 from callyard.model.envelope import Envelope, encode_unchecked
-from callyard.model.errors import CodeName, ToolError, shortened
+from callyard.model.errors import CodeName, ToolError, refused, shortened
 from callyard.state.store import Store
 
 __all__ = ["OpenAIRuntime", "StoredItems", "explain_error"]
@@ -53,7 +53,9 @@ class OpenAIRuntime:
             ValueError: There are any.
         """
         if list(names):
-            raise ValueError("The runtime 'openai' takes no MCP servers of the host. Add them to the yard as upstreams.")
+            raise ValueError(
+                "The runtime 'openai' takes no MCP servers of the host. Add them to the yard as upstreams."
+            )
 
     async def forget(self, sdk_session_id: str) -> None:
         """Do nothing: the conversation is in the yard's store alone."""
@@ -90,10 +92,11 @@ def _permitted(tool: Any, request: TurnRequest) -> Any:
     invoke: Callable[[Any, str], Awaitable[Any]] = tool.on_invoke_tool
 
     async def ask_first(context: Any, arguments: str) -> Any:
-        decision = await request.permit(tool.name, _arguments(arguments), tool_call_id=context.tool_call_id, source="yard")
+        given, call_id = _arguments(arguments), context.tool_call_id
+        decision = await request.permit(tool.name, given, tool_call_id=call_id, source="yard")
         if decision.is_yes:
             return await invoke(context, arguments)
-        refusal = ToolError("approval_denied", decision.sentence(), reason=decision.outcome, may_have_run=False)
+        refusal = refused("approval_denied", decision.sentence(), reason=decision.outcome)
         return encode_unchecked(Envelope.fail(refusal, tool_id=tool.name)).decode()
 
     asking = copy(tool)
@@ -104,38 +107,33 @@ def _permitted(tool: Any, request: TurnRequest) -> Any:
 def _arguments(text: str) -> dict[str, Any]:
     """Return the arguments of a model as data; what is no object is shown as it is."""
     try:
-        found: object = msgspec.json.decode(text or "{}")
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
-        found = text
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {"": found}
+        return {"": text}
 
 
 def explain_error(error: Exception, sdk: Any, errors: Any) -> Exception:
     """Return what a person reads of a failure of the SDK or the model, or the error itself if it is a defect."""
-    known: list[tuple[Any, CodeName, str, str]] = [
-        (sdk.MaxTurnsExceeded, "limit_exceeded", "The agent took too many steps", _HINT),
-        (errors.AuthenticationError, "unauthenticated", "The model refuses the key", _KEY_HINT),
-        (errors.RateLimitError, "rate_limited", "The model is asked too often", "Send the message again later."),
-        (errors.APIConnectionError, "upstream_unavailable", "The model cannot be reached", _HINT),
-        ((sdk.AgentsException, errors.OpenAIError), "upstream_error", "The model failed", _HINT),
+    account = "Look at the account of the model's provider."
+    known: list[tuple[Any, str, CodeName, str, str]] = [
+        (errors.APIError, "insufficient_quota", "budget_exceeded", "The account is used up", account),
+        (errors.APIError, "context_length_exceeded", "too_large", "The conversation is too long", _LENGTH_HINT),
+        (sdk.MaxTurnsExceeded, "", "limit_exceeded", "The agent took too many steps", _HINT),
+        (errors.AuthenticationError, "", "unauthenticated", "The model refuses the key", _KEY_HINT),
+        (errors.RateLimitError, "", "rate_limited", "The model is asked too often", "Send the message again later."),
+        (errors.APIConnectionError, "", "upstream_unavailable", "The model cannot be reached", _HINT),
+        ((sdk.AgentsException, errors.OpenAIError), "", "upstream_error", "The model failed", _HINT),
     ]
-    special: dict[str, tuple[Any, CodeName, str, str]] = {
-        "insufficient_quota": (
-            errors.APIError,
-            "budget_exceeded",
-            "The account is used up",
-            "Look at the account of the model's provider.",
-        ),
-        "context_length_exceeded": (errors.APIError, "too_large", "The conversation is too long", _LENGTH_HINT),
-    }
     if type(error) is errors.OpenAIError:  # there is no key
-        known.insert(0, (errors.OpenAIError, "unauthenticated", "There is no key for the model", _KEY_HINT))
-    for kind, code, sentence, hint in [*filter(None, [special.get(str(getattr(error, "code", None)))]), *known]:
-        if isinstance(error, kind):
-            return ToolError(code, f"{sentence}: {shortened(str(error))}", hint=hint, blame="upstream", may_have_run=True)
+        known = [(errors.OpenAIError, "", "unauthenticated", "There is no key for the model", _KEY_HINT)]
+    for kind, word, code, sentence, hint in known:
+        if isinstance(error, kind) and word in {"", getattr(error, "code", None)}:
+            message = f"{sentence}: {shortened(str(error))}"
+            return ToolError(code, message, hint=hint, blame="upstream", may_have_run=True)
     is_cut_off = type(error).__module__.partition(".")[0] in _HTTP_CLIENTS
     if is_cut_off or isinstance(error, JSONDecodeError | UnicodeDecodeError):  # the SDK passes these on
-        return ToolError("upstream_error", "The model's answer broke off, or is no JSON.", hint=_HINT, may_have_run=True)
+        message = "The model's answer broke off, or is no JSON."
+        return ToolError("upstream_error", message, hint=_HINT, may_have_run=True)
     return error
 
 
@@ -219,6 +217,7 @@ class _Events:
 
 
 def _text(output: object) -> str:
-    """Return the texts of a result."""
-    parts = cast("list[Any]", output) if isinstance(output, list) else [output]
-    return "\n".join(part if isinstance(part, str) else str(getattr(part, "text", f"[{getattr(part, 'type', 'data')}]")) for part in parts)
+    return "\n".join(
+        part if isinstance(part, str) else str(getattr(part, "text", f"[{getattr(part, 'type', 'data')}]"))
+        for part in (cast("list[Any]", output) if isinstance(output, list) else [output])
+    )

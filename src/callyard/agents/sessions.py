@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from callyard._internal.tasks import background_task
 from callyard.dispatch.call import Caller
-from callyard.model.errors import ToolError, not_found
+from callyard.model.errors import not_found, refused
 from callyard.state.store import Store, StoreUnavailableError, owner_key
-from callyard.yard import background_task
 
 __all__ = ["AgentSession", "AgentSessions"]
 
@@ -20,26 +20,31 @@ _PREFIX: Final = "agent_session/"
 _MAX_ID: Final = 128
 _LEASE_S: Final = 15.0
 _MAX_SESSIONS: Final = 1000
-_TITLE_CHARACTERS: Final = 80
 
 
-class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation with an agent."""
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What everybody may know of a session that may see it."""
 
     id: str
     identity: str
     """Whose it is."""
     runtime: str
     created_at: float
+    """Seconds since the epoch."""
     updated_at: float
-    title: str = ""
+    title: str
     """The beginning of the first message."""
-    turns: int = 0
-    cwd: str | None = None
+    turns: int
+    cwd: str | None
     """The folder that the agent works in, which stays the same."""
-    model: str | None = None
-    permission_mode: str = ""
+    model: str | None
+    permission_mode: str
     """The mode of its messages, unless a message has its own; empty for that of the server."""
+
+
+class AgentSession(SessionFacts, frozen=True, kw_only=True):
+    """One conversation with an agent."""
+
     sdk_session_id: str = ""
     """The id by which the SDK finds the conversation."""
     sdk_session_ids: tuple[str, ...] = ()
@@ -55,17 +60,6 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
         """Return what tells it apart from every other session."""
         return (self.identity, self.id)
 
-    def view(self) -> dict[str, Any]:
-        """Return what clients see of it."""
-        facts = msgspec.to_builtins(self)
-        del facts["sdk_session_id"], facts["sdk_session_ids"]
-        return {**facts, "created_at": round(self.created_at, 3), "updated_at": round(self.updated_at, 3)}
-
-    def titled(self, content: str) -> "AgentSession":
-        """Return it with a title, which is the beginning of the first message."""
-        words = " ".join(content.split())
-        return self if self.title else msgspec.structs.replace(self, title=words[:_TITLE_CHARACTERS])
-
 
 class AgentSessions:
     """The agent sessions in a store."""
@@ -74,8 +68,17 @@ class AgentSessions:
         self._store = store
         self._clock = clock
 
-    async def create(self, caller: Caller, *, runtime: str, session_id: str = "", **facts: Any) -> AgentSession:
-        """Store a new session and return it; `facts` are further fields.
+    async def create(
+        self,
+        caller: Caller,
+        *,
+        runtime: str,
+        session_id: str = "",
+        cwd: str | None = None,
+        model: str | None = None,
+        permission_mode: str = "",
+    ) -> AgentSession:
+        """Store a new session and return it.
 
         Raises:
             ToolError: `overloaded` if the caller has too many, or `invalid_input` if the id cannot be used.
@@ -83,13 +86,21 @@ class AgentSessions:
         _check_id(session_id)
         if len(await self._store.keys(_folder(caller.identity), limit=_MAX_SESSIONS)) >= _MAX_SESSIONS:
             message = f"There are {_MAX_SESSIONS} sessions already."
-            raise ToolError("overloaded", message, hint="Delete some.", reason="sessions_full", may_have_run=False)
-        now = self._clock()
+            raise refused("overloaded", message, hint="Delete some.", reason="sessions_full")
+        now = self._now()
         session = AgentSession(
-            id=session_id or f"agent_{token_hex(8)}", identity=caller.identity, runtime=runtime, created_at=now, updated_at=now, **facts
+            id=session_id or f"agent_{token_hex(8)}",
+            identity=caller.identity,
+            runtime=runtime,
+            created_at=now,
+            updated_at=now,
+            title="",
+            turns=0,
+            cwd=cwd,
+            model=model,
+            permission_mode=permission_mode,
         )
-        await self.save(session)
-        return session
+        return await self.save(session)
 
     async def find(self, identity: str, session_id: str) -> AgentSession | None:
         """Return a session of an identity, if there is one."""
@@ -121,24 +132,25 @@ class AgentSessions:
 
     async def save(self, session: AgentSession, **changes: Any) -> AgentSession:
         """Store a session with changes, and return it."""
-        changed = msgspec.structs.replace(session, updated_at=self._clock(), **changes)
+        changed = msgspec.structs.replace(session, updated_at=self._now(), **changes)
         await self._store.put(_folder(session.identity) + session.id, msgspec.json.encode(changed))
         return changed
 
     @asynccontextmanager
-    async def locked(self, identity: str, session_id: str, on_lost: Callable[[], None] = lambda: None) -> AsyncGenerator[None]:
+    async def locked(
+        self, identity: str, session_id: str, on_lost: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[None]:
         """Hold a session, so that no other server works in it; `on_lost` is called if another one took it over.
 
         Raises:
             ToolError: `state_error` if another server holds it.
         """
         _check_id(session_id)
-        key = f"agent_lease/{_folder(identity).removeprefix(_PREFIX)}{session_id}"
+        key = f"agent_lease/{owner_key(identity)}/{session_id}"
         taken = await self._store.acquire(key, ttl=_LEASE_S)
         if taken is None:
-            message = "Another server works in this session."
             hint = "Wait for its end, or cancel it there. If that server was killed, wait for a few seconds."
-            raise ToolError("state_error", message, reason="turn_running", hint=hint, may_have_run=False)
+            raise refused("state_error", "Another server works in this session.", reason="turn_running", hint=hint)
         lease = taken
 
         async def renew() -> None:
@@ -164,14 +176,17 @@ class AgentSessions:
         await self._store.delete(_folder(session.identity) + session.id)
         await self._store.delete(self.items_key(session))
 
+    def _now(self) -> float:
+        return round(self._clock(), 3)
+
     def items_key(self, session: AgentSession) -> str:
         """Return the key under which a runtime may keep the conversation."""
-        return f"agent_items/{_folder(session.identity).removeprefix(_PREFIX)}{session.id}"
+        return f"agent_items/{owner_key(session.identity)}/{session.id}"
 
 
 def _check_id(session_id: str) -> None:
     if len(session_id) > _MAX_ID or not session_id.isprintable() or "/" in session_id:
-        raise ToolError("invalid_input", "An id of a session has up to 128 printable characters, and no '/'.", may_have_run=False)
+        raise refused("invalid_input", "An id of a session has up to 128 printable characters, and no '/'.")
 
 
 def _folder(identity: str) -> str:

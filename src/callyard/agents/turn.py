@@ -1,25 +1,100 @@
-"""One turn of an agent: its task, its events and its time limit.
+"""One turn of an agent: what its runtime gets and does, its task, its events and its time limit.
 
-The events are kept while the turn runs and for some minutes after it, so that a client that lost its connection reads on.
+A runtime knows its SDK, and gets everything else with the `TurnRequest`: the tools, the store and the ways to ask a
+person. It knows no HTTP.
+
+The events are kept while the turn runs and for some minutes after it, so that a client that lost its connection reads
+on.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from callyard.agents.events import Done, Error, StreamEvent, encode_stream_event
+import msgspec
+
+from callyard.agents.events import Decision, Done, Error, StreamEvent, encode_stream_event
 from callyard.agents.sessions import AgentSession
+from callyard.inject.plain import Conversation
+from callyard.state.store import Store
 
-__all__ = ["Turn"]
+__all__ = ["AgentRuntime", "Turn", "TurnRequest"]
 
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _EVENT_BYTES: Final = 200
 """What an event takes besides its text."""
 _KEPT_SHARE: Final = 0.9
 """The share that is kept when there are too many, because dropping moves the rest."""
-_GAP: Final = Error(code="too_large", message="Events are missing here: more came than are kept for a client that does not read.")
+_GAP: Final = Error(
+    code="too_large", message="Events are missing here: more came than are kept for a client that does not read."
+)
+
+
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to an agent, and what its turn may use."""
+
+    content: str
+    conversation: Conversation
+    """The yard's tools, for the session's caller and scope."""
+    permit: Callable[..., Awaitable[Decision]]
+    """Asks whether a tool call may run, as the permission mode says: `Person.permit`."""
+    ask: Callable[..., Awaitable[Decision]]
+    """Asks the person to fill in a form: `Person.ask`."""
+    remember: Callable[[str], Awaitable[None]]
+    """Stores the id by which the SDK finds the conversation again."""
+    store: Store
+    """Where a runtime keeps the conversation, if its SDK keeps none."""
+    store_key: str
+    resume: str = ""
+    """The id of the SDK's conversation; empty for a new one."""
+    permission_mode: str = "default"
+    model: str | None = None
+    cwd: str | None = None
+    servers: Mapping[str, Any] = {}
+    """MCP servers of the host, besides the yard."""
+    hold_s: float = 0.0
+    """How long a tool call may wait for a person."""
+
+
+class AgentRuntime(Protocol):
+    """Runs turns with one agent SDK."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the runtime."""
+        ...
+
+    @property
+    def has_folder(self) -> bool:
+        """Return whether its agents work in a folder."""
+        ...
+
+    def check_servers(self, names: Iterable[str]) -> None:
+        """Check that the host can add MCP servers of these names.
+
+        Raises:
+            ValueError: It cannot.
+        """
+
+    def check(self) -> None:
+        """Check that the SDK is there.
+
+        Raises:
+            ImportError: It is not installed.
+        """
+
+    async def forget(self, sdk_session_id: str) -> None:
+        """Delete what the SDK keeps of a conversation."""
+
+    def run(self, request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        """Run one turn, and yield what happens; closing the generator ends the turn and its processes.
+
+        Raises:
+            ToolError: The turn failed, with the code and the sentence for the person.
+        """
+        ...
 
 
 class Turn:
@@ -30,7 +105,6 @@ class Turn:
         self.stopped_by: str = ""
         """Why it was cancelled: 'client', 'shutdown', 'deleted' or 'lost'; empty if it was not."""
         self._events: list[StreamEvent] = []
-        self._sizes: list[int] = []
         self._bytes = 0
         self._ended = asyncio.Event()
         self._dropped = 0
@@ -100,10 +174,8 @@ class Turn:
         """Add an event."""
         if self.is_over:
             return
-        size = len(encode_stream_event(event)) + _EVENT_BYTES
         self._events.append(event)
-        self._sizes.append(size)
-        self._bytes += size
+        self._bytes += _size_of(event)
         if self._bytes > _MAX_BYTES:
             self._drop_first()
         for reader in self._readers:
@@ -113,9 +185,9 @@ class Turn:
         """Drop the first events, and never the last one."""
         count = 0
         while self._bytes > _MAX_BYTES * _KEPT_SHARE and count < len(self._events) - 1:
-            self._bytes -= self._sizes[count]
+            self._bytes -= _size_of(self._events[count])
             count += 1
-        del self._events[:count], self._sizes[:count]
+        del self._events[:count]
         self._dropped += count
 
     @contextmanager
@@ -171,3 +243,7 @@ class Turn:
             self._waits -= 1
             if self._waits == 0 and self._timeout is not None and not self._timeout.expired():
                 self._timeout.reschedule(now() + self._left)
+
+
+def _size_of(event: StreamEvent) -> int:
+    return len(encode_stream_event(event)) + _EVENT_BYTES

@@ -1,16 +1,25 @@
 """The command line: each command parses, calls one public function and prints.
 
-`main` is loaded on first use, because a program that only serves a yard needs no parser.
+Its files:
+
+- `call`: `callyard call`, `code` and `runtime`: call a tool or run a program, and show what can run programs
+- `clients`: `callyard import` and `callyard connect`: servers from MCP clients' files, and Callyard into them
+- `config`: commands about settings: print them, create API keys, and add upstreams to 'callyard.toml' or remove them
+- `demo`: a tour of what an agent sees of a yard with hundreds of tools, without a network or a model
+- `inspect`: `callyard describe`, `list`, `manifest` and `policy explain`: a yard's tools, and which rule decides
+  about a call
+- `login`: `callyard login` and `callyard logout`: OAuth at an upstream, with a browser, and the stored login
+- `parser`: the command line: a table of commands with their arguments and options, and the parser that reads it
+- `program`: from arguments to an exit status
+- `search`: `callyard search` and `callyard eval search`: find tools as an agent does, and measure how well that works
+- `serve`: serve a yard to MCP clients
+- `store`: `callyard jobs` and `callyard approvals`: what the store of a project shows to whoever may read it
+- `targets`: the yard of a command: read its settings, load its target, open it, and run the command in it
+- `terminal`: the terminal of a command: data on stdout, notices and progress on stderr, colours only where a person
+  reads
+- `upstreams`: their state and logs, and their definitions against the accepted ones
 """
 
-from typing import TYPE_CHECKING
-
-from callyard._internal.lazy import load_names
-
-if TYPE_CHECKING:
-    from callyard.cli.program import main
+from callyard.cli.program import main
 
 __all__ = ["main"]
-
-if not TYPE_CHECKING:  # a checker that saw it would accept every name
-    __getattr__ = load_names("callyard.cli", {"program": ("main",)})

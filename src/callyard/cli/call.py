@@ -1,8 +1,10 @@
-"""`callyard call`: call one tool, through the dispatcher like any other call."""
+"""`callyard call`, `code` and `runtime`: call a tool or run a program, and show what can run programs."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from mimetypes import MimeTypes
 from pathlib import Path
@@ -11,27 +13,35 @@ from typing import Any, Final, cast
 import msgspec
 
 from callyard.cli.parser import Options
-from callyard.cli.targets import run_in_yard
+from callyard.cli.targets import UnreachableError, Work, config_from, os_errors, run_in_yard, state_dir_of
 from callyard.cli.terminal import Line, Painted, Terminal
 from callyard.dispatch.call import Caller, Channel
 from callyard.dispatch.progress import Progress
 from callyard.launch.errors import DEFECT, LaunchError, exit_status
+from callyard.metatools.code import EXECUTE_CODE
 from callyard.model.content import Block, ResourceLink, Text
 from callyard.model.envelope import Content, Envelope, Failure, encode
 from callyard.model.errors import ToolError
 from callyard.model.profile import Profile
 from callyard.model.schema import Schema, resolve, subschema
+from callyard.policy.approvals import Approval
 from callyard.providers.provider_set import StaticProvider
 from callyard.providers.upstream.provider import Upstream
+from callyard.runtimes.container import build_image, find_engine
+from callyard.runtimes.runtime import Probe, RuntimeMissingError
+from callyard.runtimes.selection import probe_all
 from callyard.yard import Yard
 
-__all__ = ["ArgumentInput", "read_arguments", "run_call", "write_envelope"]
+__all__ = ["ArgumentInput", "read_arguments", "run_call", "run_code", "run_for_tool", "run_runtime", "write_envelope"]
 
 
 def _lines(envelope: Envelope, tool: str) -> Iterator[Line]:
     """Yield an envelope as lines: outcome, warnings, then the data, or the error and what to do next."""
-    yield _first_line(envelope, tool)
     meta = envelope.meta
+    session = f", session {meta.session_id}" if meta.session_id else ""
+    facts = f"{meta.elapsed_ms} ms, {meta.estimated_tokens} tokens{session}"
+    outcome = Painted("ok", "good") if envelope.success else Painted("failed", "bad")
+    yield (outcome, "  ", Painted(tool, "bold"), "  ", Painted(facts, "faint"))
     for warning in meta.warnings:
         yield (Painted("Warning: ", "bold"), warning)
     if meta.coerced:
@@ -45,21 +55,13 @@ def _lines(envelope: Envelope, tool: str) -> Iterator[Line]:
         yield (Painted(f"Block {number}: ", "bold"), _describe_block(block))
 
 
-def _first_line(envelope: Envelope, tool: str) -> Line:
-    meta = envelope.meta
-    facts = f"{meta.elapsed_ms} ms, {meta.estimated_tokens} tokens"
-    session = f", session {meta.session_id}" if meta.session_id else ""
-    outcome = Painted("ok", "good") if envelope.success else Painted("failed", "bad")
-    return (outcome, "  ", Painted(tool, "bold"), "  ", Painted(facts + session, "faint"))
-
-
 def _error_lines(error: Failure) -> Iterator[Line]:
     yield (Painted(error.code, "bad"), f": {error.message}")
     details = dict(error.details)
     issues = details.pop("issues", None)
-    if isinstance(issues, list):
-        messages = [str(issue.get("message", "")) for issue in cast("list[dict[str, Any]]", issues)]
-        yield from ((f"  - {message}",) for message in messages if message != error.message)
+    for issue in cast("list[dict[str, Any]]", issues) if isinstance(issues, list) else ():
+        if issue.get("message") != error.message:
+            yield (f"  - {issue.get('message', '')}",)
     if details:
         yield (Painted("Details: ", "bold"), encode(details).decode())
     if error.may_have_run:
@@ -80,26 +82,13 @@ def _describe_block(block: Content) -> str:
 _SUFFIXES: Final = {"audio/flac": ".flac", "audio/ogg": ".ogg", "image/jpeg": ".jpg", "image/webp": ".webp"}
 
 
-def _make_folder(path: str) -> Path:
-    """Create the folder for content blocks before the call runs, so that no block is lost."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LaunchError(f"The folder '{path}' cannot be created: {error.strerror}.") from error
-    return folder
-
-
 def _write_blocks(envelope: Envelope, folder: Path) -> Iterator[Path]:
-    """Write each content block of an envelope to a file, and yield its path."""
     for number, block in enumerate(envelope.content, start=1):
         if isinstance(block, ResourceLink):  # it has no content
             continue
         path = folder / f"{envelope.meta.call_id}-{number}{_suffix(block)}"
-        try:
+        with os_errors(f"The file '{path}' cannot be written", status=DEFECT):
             path.write_bytes(block.text.encode("utf-8", "replace") if isinstance(block, Text) else block.data)
-        except OSError as error:
-            raise LaunchError(f"The file '{path}' cannot be written: {error.strerror}.", status=DEFECT) from error
         yield path
 
 
@@ -124,12 +113,12 @@ class ArgumentInput(msgspec.Struct, frozen=True):
     pairs: Mapping[str, str]
 
     def __contains__(self, key: str) -> bool:
-        """Return whether there is a value for the key."""
         return key in self.values or key in self.pairs
 
     def parse(self, schema: Schema) -> dict[str, Any]:
-        """Return the arguments; the value of a pair stays text where the schema allows a string, and is parsed as JSON elsewhere."""
-        return {**self.values, **{key: _value(text, subschema(schema, (key,)), schema) for key, text in self.pairs.items()}}
+        """Return the arguments; the value of a pair is text where the schema allows a string, and JSON elsewhere."""
+        parsed = {key: _value(text, subschema(schema, (key,)), schema) for key, text in self.pairs.items()}
+        return {**self.values, **parsed}
 
 
 def read_arguments(items: Sequence[str]) -> ArgumentInput:
@@ -143,9 +132,8 @@ def read_arguments(items: Sequence[str]) -> ArgumentInput:
         return ArgumentInput({}, _pairs(items))
     if len(items) > 1:
         raise LaunchError(f"The forms of arguments cannot be mixed. {_FORMS}")
-    if whole[0] == _STDIN:
-        text = b"" if sys.stdin is None else sys.stdin.buffer.read()  # None if it is closed
-        return ArgumentInput(_object(text, "The input"), {})
+    if whole[0] == _STDIN:  # None if it is closed
+        return ArgumentInput(_object(b"" if sys.stdin is None else sys.stdin.buffer.read(), "The input"), {})
     return ArgumentInput(_object(whole[0].encode("utf-8", "surrogateescape"), "The argument"), {})
 
 
@@ -172,12 +160,10 @@ def _object(text: bytes, what: str) -> dict[str, Any]:
 
 
 def _value(text: str, schema: object, root: Schema) -> Any:
-    if schema is not None and _allows_string(schema, root, _DEPTH):
-        return text
-    try:
-        return msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return text
+    if schema is None or not _allows_string(schema, root, _DEPTH):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
+    return text
 
 
 def _allows_string(schema: object, root: Schema, depth: int) -> bool:
@@ -192,10 +178,9 @@ def _allows_string(schema: object, root: Schema, depth: int) -> bool:
     values = [facts["const"]] if "const" in facts else facts.get("enum", [""])
     if not any(isinstance(value, str) for value in values):
         return False
-    choices = [facts[key] for key in ("anyOf", "oneOf") if key in facts]
-    return all(any(_allows_string(choice, root, depth - 1) for choice in several) for several in choices) and all(
-        _allows_string(part, root, depth - 1) for part in facts.get("allOf", ())
-    )
+    parts: list[list[object]] = [facts[key] for key in ("anyOf", "oneOf") if key in facts]
+    parts += [[part] for part in facts.get("allOf", ())]
+    return all(any(_allows_string(choice, root, depth - 1) for choice in choices) for choices in parts)
 
 
 _LEVELS: Final = logging.getLevelNamesMapping()
@@ -211,9 +196,19 @@ def run_call(options: Options, terminal: Terminal) -> int:
     arguments = read_arguments(options.arguments)
     if options.session is not None and "session_id" in arguments:
         raise LaunchError("The session is given twice: with '--session' and as the argument 'session_id'.")
-    folder = None if options.output is None else _make_folder(options.output)
-    work = partial(_call, options=options, terminal=terminal, arguments=arguments, folder=folder)
-    return run_in_yard(options, terminal, work, tool=options.name, runs=True)
+    folder = None if options.output is None else Path(options.output)
+    if folder is not None:  # before the call runs, so that no content block is lost
+        with os_errors(f"The folder '{folder}' cannot be created"):
+            folder.mkdir(parents=True, exist_ok=True)
+    return run_for_tool(options, terminal, partial(_call, arguments=arguments, folder=folder), runs=True)
+
+
+def run_for_tool(options: Options, terminal: Terminal, work: Work, *, runs: bool = False) -> int:
+    """Run a command about one tool; if the server at its URL cannot be used, print that as the answer."""
+    try:
+        return run_in_yard(options, terminal, work, tool=options.name, runs=runs)
+    except UnreachableError as error:
+        return write_envelope(options, terminal, Envelope.fail(error.failure, tool_id=options.name))
 
 
 def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> int:
@@ -227,14 +222,16 @@ def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> 
 
 
 async def _call(
-    yard: Yard, profile: Profile, *, options: Options, terminal: Terminal, arguments: ArgumentInput, folder: Path | None
+    yard: Yard, profile: Profile, options: Options, terminal: Terminal, *, arguments: ArgumentInput, folder: Path | None
 ) -> int:
-    values = arguments.parse(_input_schema(yard, options.name, profile))
+    schema: Schema = {}  # of an unknown tool, which the dispatcher refuses
+    with suppress(ToolError):
+        schema = yard.registry.find(options.name, profile).spec.input_schema
+    values = arguments.parse(schema)
     if options.background:
         return write_envelope(options, terminal, await _start_job(yard, options, values))
-    envelope = await yard.call(
-        options.name, values, session=options.session, caller=Caller(profile=profile), channel=_channel(options, terminal)
-    )
+    caller, channel = Caller(profile=profile), _channel(options, terminal)
+    envelope = await yard.call(options.name, values, session=options.session, caller=caller, channel=channel)
     status = write_envelope(options, terminal, envelope)
     if folder is not None:
         for path in _write_blocks(envelope, folder):
@@ -250,7 +247,9 @@ async def _start_job(yard: Yard, options: Options, values: dict[str, Any]) -> En
     """
     remotes = [provider for provider in yard.providers if isinstance(provider, Upstream)]
     if "://" not in options.target or len(remotes) != 1:
-        raise LaunchError("'--background' needs the URL of a running server, which goes on with the job after this command.")
+        raise LaunchError(
+            "'--background' needs the URL of a running server, which goes on with the job after this command."
+        )
     tool = remotes[0].unlisted_tool("run_tool", _RUN_SCHEMA, name="run_at_server")
     await yard.providers.add(StaticProvider("server", [tool], resources=[], prompts=[]))
     args = values if options.session is None else {**values, "session_id": options.session}
@@ -259,28 +258,99 @@ async def _start_job(yard: Yard, options: Options, values: dict[str, Any]) -> En
     return Envelope.from_json(encode(inner)) if "success" in inner else answer  # the envelope of the other yard
 
 
-def _input_schema(yard: Yard, name: str, profile: Profile) -> Schema:
-    """Return the input schema of a tool; empty for an unknown tool, which the dispatcher refuses."""
-    try:
-        return yard.registry.find(name, profile).spec.input_schema
-    except ToolError:
-        return {}
-
-
 def _channel(options: Options, terminal: Terminal) -> Channel:
-    minimum = logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO
+    minimum = logging.DEBUG if options.verbose else logging.INFO
+    if options.quiet:
+        minimum = logging.ERROR
 
     def log(level: str, text: str, facts: Mapping[str, object]) -> None:
         if _LEVELS.get(level.upper(), logging.INFO) >= minimum:
-            terminal.say(" ".join([f"{level}:", text.rstrip("\n"), *(f"{key}={value}" for key, value in facts.items())]))
+            shown = [f"{key}={value}" for key, value in facts.items()]
+            terminal.say(" ".join([f"{level}:", text.rstrip("\n"), *shown]))
 
     def show(note: Progress) -> None:
-        terminal.show_progress(_progress_text(note))
+        total = "" if note.total is None else f"/{note.total:g}"
+        terminal.show_progress(f"{note.done:g}{total} {note.text}".rstrip())
 
     # the whole result, because a handle would be gone when the command ends
     return Channel(name="cli", progress=show, log=log, result_characters=sys.maxsize)
 
 
-def _progress_text(note: Progress) -> str:
-    total = "" if note.total is None else f"/{note.total:g}"
-    return f"{note.done:g}{total} {note.text}".rstrip()
+def run_runtime(options: Options, terminal: Terminal) -> int:
+    """List the backends, attack them, or build the image of the containers."""
+    config = config_from(options, terminal)
+    state_dir = str(state_dir_of(config))  # images and compiled modules belong to no project
+    if options.name == "build":
+        return asyncio.run(_build(terminal, state_dir))
+    probes = asyncio.run(probe_all(config.settings.runtime, state_dir, attack=options.name == "probe"))
+    if options.json:
+        terminal.write_json(encode([msgspec.to_builtins(probe) for probe in probes]))
+    else:
+        for probe in probes:
+            _write_probe(probe, terminal)
+    return 0 if any(probe.available and probe.sandboxed for probe in probes) else exit_status("runtime_unavailable")
+
+
+async def _build(terminal: Terminal, state_dir: str) -> int:
+    try:
+        engine = await find_engine()
+        terminal.inform(f"Building the image of the guests with '{engine.program}' …")
+        image = await build_image(engine, state_dir=state_dir)
+    except RuntimeMissingError as error:
+        raise LaunchError(f"{error} {error.install}".strip(), status=exit_status("runtime_unavailable")) from None
+    terminal.write(image)
+    return 0
+
+
+def _write_probe(probe: Probe, terminal: Terminal) -> None:
+    state = Painted("ready", "good") if probe.available else Painted("missing", "bad")
+    kind = "" if probe.sandboxed else "  no sandbox: for development only"
+    terminal.write(Painted(f"{probe.backend:<12}", "bold"), state, f"  {probe.version}{kind}".rstrip())
+    if not probe.available:
+        terminal.write(f"  {probe.reason} {probe.install}".rstrip())
+    for limit, why in probe.unenforced.items():
+        terminal.write(f"  not enforced: {limit} ({why})")
+    if probe.canaries:
+        terminal.write("  stopped: ", ", ".join(name for name, stopped in probe.canaries.items() if stopped))
+
+
+def run_code(options: Options, terminal: Terminal) -> int:
+    """Run a program against a yard with live output, print its value, and return the exit status of its code."""
+    code = _read_program(options.file or _STDIN)
+    options.settings = {**options.settings, "runtime.enabled": True}
+    options.name = EXECUTE_CODE
+    return run_in_yard(options, terminal, partial(_run_program, code=code), tool=EXECUTE_CODE, runs=True)
+
+
+def _read_program(file: str) -> str:
+    try:
+        if file == _STDIN:
+            return "" if sys.stdin is None else sys.stdin.read()
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"The program '{file}' cannot be read: {error}.") from None
+
+
+async def _run_program(yard: Yard, profile: Profile, options: Options, terminal: Terminal, *, code: str) -> int:
+    def tell(approval: Approval) -> None:
+        command = f"callyard approvals approve {approval.id}"
+        terminal.say(f"'{approval.card.tool}' waits for approval. Decide with '{command}', or 'deny'.")
+
+    def log(_level: str, text: str, facts: Mapping[str, object]) -> None:
+        # what the program prints, as it is; with '--json', stdout has the envelope alone
+        write = terminal.say_text if options.json or facts.get("stream") != "out" else terminal.write_text
+        write(text)
+
+    # calls wait until a while after their approvals expire, because a program does not outlive this command
+    yard.limits.approval_hold_s = yard.limits.approval_ttl_s + 60.0
+    if yard.gate is not None:
+        yard.gate.requests.on_wait = tell
+    caller, channel = Caller(profile=profile), Channel(name="cli", log=log, result_characters=sys.maxsize)
+    envelope = await yard.call(EXECUTE_CODE, {"code": code}, caller=caller, channel=channel)
+    if options.json or envelope.error is not None or envelope.held:
+        return write_envelope(options, terminal, envelope)
+    value = envelope.data["value"]
+    if value is not None:
+        terminal.write(value if isinstance(value, str) else msgspec.json.format(encode(value), indent=2).decode())
+    terminal.inform(f"{envelope.data['duration_ms']} ms in {envelope.data['runtime']['backend']}.")
+    return 0

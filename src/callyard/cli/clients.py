@@ -1,22 +1,35 @@
-"""`callyard import` and `callyard connect`: servers from MCP clients' files, and Callyard into them. Nothing is started."""
+"""`callyard import` and `callyard connect`: servers from MCP clients' files, and Callyard into them.
+
+Nothing is started.
+"""
 
 import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from callyard.cli.add import ConfigFile, read_config_file, write_config_file
+from callyard.cli.config import ConfigFile, read_config_file, write_config_file, writing
 from callyard.cli.parser import Options
-from callyard.cli.terminal import Painted, Style, Terminal, cut, pad, width_of
-from callyard.client_configs.clients import CLIENTS, Client, ClientFile, Environment, command_entry, find_files, path_to_write, url_entry
+from callyard.cli.targets import KEY_VARIABLE, credentials_of
+from callyard.cli.terminal import Painted, Style, Terminal, cut, pad, painted_change, width_of
+from callyard.client_configs.clients import (
+    CLIENTS,
+    Client,
+    ClientFile,
+    Environment,
+    command_entry,
+    find_files,
+    path_to_write,
+    url_entry,
+)
 from callyard.client_configs.connect import (
     Change,
     ImportedServer,
-    add_upstreams,
     apply_change,
     display_target,
     missing_variables,
@@ -25,9 +38,8 @@ from callyard.client_configs.connect import (
     plan_import,
 )
 from callyard.client_configs.edit import excerpt, yaml_snippet
-from callyard.client_configs.edit_toml import EditError
 from callyard.client_configs.read import YAML, Server, decode, read_bytes, read_servers
-from callyard.config import ConfigError
+from callyard.config import ConfigError, read_config
 from callyard.config.read import FILE, VARIABLE
 from callyard.launch.errors import DEFECT, LaunchError, as_launch_error, shown_path
 from callyard.model.envelope import encode
@@ -36,7 +48,6 @@ from callyard.model.names import did_you_mean
 __all__ = ["run_connect", "run_import"]
 
 
-_ANY_CLIENT: Final = Client("file", "File", (), section=())
 _STYLES: Final[dict[str, Style]] = {"added": "good", "renamed": "good", "left out": "bad"}
 
 
@@ -53,18 +64,19 @@ def run_import(options: Options, terminal: Terminal) -> int:
     own = read_config_file(options.config)
     found = _read_servers(options)
     servers = _select(found.servers, options.arguments)
-    adopted = plan_import(servers, own.upstreams, storage=options.secrets, secrets=own.secrets, folder=own.path.absolute().parent)
+    adopted = plan_import(
+        servers, own.upstreams, storage=options.secrets, secrets=own.secrets, folder=own.path.absolute().parent
+    )
     new = [adoption for adoption in adopted if adoption.table]
     secrets = {path: text for adoption in new for path, text in adoption.secrets.items()}
     if new:
-        try:
-            text = add_upstreams(own.text, {adoption.name: adoption.table for adoption in new})
-        except EditError as error:
-            raise LaunchError(f"'{own.path}' cannot be changed: {error}.") from error
+        text = own.with_upstreams({adoption.name: adoption.table for adoption in new})
         if not options.dry_run:
             write_config_file(own, text, secrets=secrets, storage=options.secrets)
     if options.json:
-        terminal.write_json(encode(_summary(adopted, found, own, dry_run=options.dry_run)))
+        written = str(own.path) if new and not options.dry_run else None
+        servers = [_summary(adoption) for adoption in adopted]
+        terminal.write_json(encode({"servers": servers, "failures": found.failures, "written": written}))
     else:
         _write(adopted, terminal)
     for failure in found.failures:
@@ -82,7 +94,8 @@ def _surroundings() -> Environment:
 
 def _find_client(name: str) -> Client:
     if name not in CLIENTS:
-        raise LaunchError(f"There is no client '{name}'.{did_you_mean(name, list(CLIENTS))} Known: {', '.join(CLIENTS)}.")
+        meant = did_you_mean(name, list(CLIENTS))
+        raise LaunchError(f"There is no client '{name}'.{meant} Known: {', '.join(CLIENTS)}.")
     return CLIENTS[name]
 
 
@@ -91,7 +104,8 @@ def _read_servers(options: Options) -> _Found:
     clients = [_find_client(name) for name in options.clients or ()]
     if options.file is not None:
         path = Path(options.file).expanduser()
-        files = [ClientFile(client, "user", path) for client in clients[:1] or [_ANY_CLIENT]]
+        client = clients[0] if clients else Client("file", "File", (), section=())
+        files = [ClientFile(client, "user", path)]
     else:
         files = [file for client in clients or CLIENTS.values() for file in find_files(client, environment)]
     found = _Found([], [file.path for file in files], [])
@@ -111,30 +125,24 @@ def _select(servers: list[Server], names: Sequence[str]) -> list[Server]:
     return [server for server in servers if not names or server.original_name in names or server.name in names]
 
 
-def _summary(adopted: Sequence[ImportedServer], found: _Found, own: ConfigFile, *, dry_run: bool) -> dict[str, Any]:
-    servers = [
-        {
-            "client": adoption.server.client,
-            "file": str(adoption.server.file),
-            "server": adoption.server.original_name,
-            "name": adoption.name,
-            "status": adoption.status,
-            "why": adoption.reason,
-            "reached_by": display_target(adoption.server.table),
-            "variables": missing_variables(adoption.table, os.environ),
-        }
-        for adoption in adopted
-    ]
-    written = None if dry_run or not any(adoption.table for adoption in adopted) else str(own.path)
-    return {"servers": servers, "failures": found.failures, "written": written}
+def _summary(adoption: ImportedServer) -> dict[str, Any]:
+    return {
+        "client": adoption.server.client,
+        "file": str(adoption.server.file),
+        "server": adoption.server.original_name,
+        "name": adoption.name,
+        "status": adoption.status,
+        "why": adoption.reason,
+        "reached_by": display_target(adoption.server.table),
+        "variables": missing_variables(adoption.table, os.environ),
+    }
 
 
 def _write(adopted: Sequence[ImportedServer], terminal: Terminal) -> None:
     if not terminal.interactive:
         for adoption in adopted:
-            terminal.write(
-                "\t".join((adoption.server.client, adoption.name, adoption.status, display_target(adoption.server.table), adoption.reason))
-            )
+            server, target = adoption.server, display_target(adoption.server.table)
+            terminal.write(f"{server.client}\t{adoption.name}\t{adoption.status}\t{target}\t{adoption.reason}")
         return
     width = max((width_of(adoption.name) for adoption in adopted), default=0)
     for (client, file), group in groupby(adopted, key=lambda adoption: (adoption.server.client, adoption.server.file)):
@@ -147,7 +155,9 @@ def _write(adopted: Sequence[ImportedServer], terminal: Terminal) -> None:
             terminal.write("  ", pad(adoption.name, width), "  ", status, "  ", Painted(cut(facts, room), "faint"))
 
 
-def _report_import(adopted: Sequence[ImportedServer], found: _Found, own: ConfigFile, *, options: Options, terminal: Terminal) -> None:
+def _report_import(
+    adopted: Sequence[ImportedServer], found: _Found, own: ConfigFile, *, options: Options, terminal: Terminal
+) -> None:
     new = [adoption for adoption in adopted if adoption.table]
     has_secrets = any(adoption.secrets for adoption in new)
     if not found.files:
@@ -168,10 +178,6 @@ def _report_import(adopted: Sequence[ImportedServer], found: _Found, own: Config
         terminal.inform("Next: 'callyard serve' serves them, and 'callyard connect CLIENT' adds Callyard to a client.")
 
 
-_FILE_TARGET: Final = re.compile(r"(.+\.(?:py|toml|jsonc?))(:[\w.]+)?")
-_SIGNS: Final[dict[str, Style]] = {"+": "good", "-": "bad"}
-
-
 def run_connect(options: Options, terminal: Terminal) -> int:
     """Print the change to the client's file, and make it unless it is a dry run."""
     client = _find_client(options.client)
@@ -183,42 +189,60 @@ def run_connect(options: Options, terminal: Terminal) -> int:
         return _show_entry(client, path, entry, options=options, terminal=terminal)
     name = options.server_name
     with as_launch_error(ConfigError):
-        change = plan_disconnect(client, path, name=name) if options.undo else plan_connect(client, path, name=name, entry=entry)
-    _write_change(change, terminal)
+        if options.undo:
+            change = plan_disconnect(client, path, name=name)
+        else:
+            change = plan_connect(client, path, name=name, entry=entry)
+    _write_change(change, terminal, secrets=[] if options.undo else [*credentials_of(options).values()])
     backup = None
     if change.before != change.after and not options.dry_run:
-        try:
+        with as_launch_error(ConfigError, status=DEFECT), writing(path):
             backup = apply_change(change, backup=not options.undo)
-        except ConfigError as error:
-            raise LaunchError(str(error), status=DEFECT) from error
-        except OSError as error:
-            raise LaunchError(f"'{error.filename or path}' cannot be written: {error.strerror}.", status=DEFECT) from error
     _report_connection(client, change, backup, options=options, terminal=terminal)
     return 0
 
 
 def _entry(client: Client, options: Options, terminal: Terminal) -> Mapping[str, Any]:
     if options.url is None:
-        command = [sys.executable, "-m", "callyard", "serve", _target(options.target, terminal)]
-        return command_entry(client, command, name=options.server_name)
+        return _command_entry(client, options, terminal)
     if options.target:
         raise LaunchError("Name either a TARGET to start or a '--url' to call.")
-    entry = url_entry(client, options.url, name=options.server_name)
+    entry = url_entry(client, options.url, name=options.server_name, headers=credentials_of(options))
     if entry is None:
-        raise LaunchError(
-            f"{client.title} cannot have URLs in its file. 'callyard connect {client.name} {options.url}' lets it start a proxy."
-        )
+        command = f"callyard connect {client.name} {options.url}"
+        raise LaunchError(f"{client.title} cannot have URLs in its file. '{command}' lets it start a proxy.")
     return entry
+
+
+def _command_entry(client: Client, options: Options, terminal: Terminal) -> Mapping[str, Any]:
+    """Return the entry that lets a client start the server; the key of a URL goes into a variable."""
+    command = [sys.executable, "-m", "callyard", "serve", _target(options.target, terminal)]
+    transport = "stdio"
+    with suppress(ConfigError):  # 'callyard serve' says what is wrong
+        file = options.target if options.target.endswith(".toml") else None
+        transport = read_config(path=file).settings.serve.transport
+    if transport != "stdio":
+        command += ["--transport", "stdio"]  # a client that starts a command speaks nothing else
+    key = options.key or os.environ.get(KEY_VARIABLE, "").strip()
+    if "://" not in options.target:
+        if options.key or options.header:
+            raise LaunchError("'--key' and '--header' are for a TARGET that is a URL.")
+        key = ""
+    credentials_of(options)  # raises if a header is wrong
+    for header in options.header or ():
+        command += ["--header", header]
+    return command_entry(client, command, name=options.server_name, variables={KEY_VARIABLE: key} if key else {})
 
 
 def _target(target: str, terminal: Terminal) -> str:
     """Return the target with an absolute path, so that it works from any folder."""
     default = os.environ.get(VARIABLE) or FILE
     if not target and not Path(default).is_file():
-        raise LaunchError(f"There is no '{default}' here. Name a TARGET, or create the file with 'callyard import' or 'callyard add'.")
+        hint = "Name a TARGET, or create the file with 'callyard import' or 'callyard add'."
+        raise LaunchError(f"There is no '{default}' here. {hint}")
     if "://" in target:
         return target
-    file = _FILE_TARGET.fullmatch(target or default)
+    file = re.fullmatch(r"(.+\.(?:py|toml|jsonc?))(:[\w.]+)?", target or default)
     if file is None:
         terminal.inform(f"'{target}' is a module: the client must be able to import it from the folder it starts in.")
         return target
@@ -241,22 +265,27 @@ def _show_entry(client: Client, path: Path, entry: Mapping[str, Any], *, options
     pasted = yaml_snippet(content, ".".join(client.section), text)
     for line in pasted.lines:
         terminal.write(line)
-    terminal.say(f"'{path}' is YAML, which Callyard does not change. Put this {pasted.position}, and restart {client.title}.")
+    what = f"Put this {pasted.position}, and restart {client.title}."
+    terminal.say(f"'{path}' is YAML, which Callyard does not change. {what}")
     return DEFECT
 
 
-def _write_change(change: Change, terminal: Terminal) -> None:
+def _write_change(change: Change, terminal: Terminal, *, secrets: Sequence[str]) -> None:
+    """Print a change without the credentials of the command line."""
     if change.before == change.after:
         return
     before, after = ((content or b"").decode() for content in (change.before, change.after))
     number, lines = excerpt(before, after)
     terminal.write(Painted(f"{change.path}, line {number}", "bold"))
     for line in lines:
-        style = _SIGNS.get(line[:1])
-        terminal.write(line if style is None else Painted(line, style))
+        for secret in secrets:
+            line = line.replace(secret.removeprefix("Bearer "), "…")  # noqa: PLW2901 - the same line, without a secret
+        terminal.write(painted_change(line))
 
 
-def _report_connection(client: Client, change: Change, backup: Path | None, *, options: Options, terminal: Terminal) -> None:
+def _report_connection(
+    client: Client, change: Change, backup: Path | None, *, options: Options, terminal: Terminal
+) -> None:
     if change.before == change.after:
         terminal.inform(f"'{change.path}' needs no change.")
         return
@@ -268,4 +297,5 @@ def _report_connection(client: Client, change: Change, backup: Path | None, *, o
     if options.undo:
         terminal.inform(f"'{change.path}' is restored. Restart {client.title}.")
     else:
-        terminal.inform(f"'{change.path}' is written. Restart {client.title}; 'callyard connect {client.name} --undo' undoes it.")
+        undo = f"callyard connect {client.name} --undo"
+        terminal.inform(f"'{change.path}' is written. Restart {client.title}; '{undo}' undoes it.")

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from textwrap import wrap
 from typing import Any, Final, cast
@@ -24,58 +24,40 @@ from callyard.yard import Yard
 
 __all__ = ["outline", "run_demo"]
 
-_SECRET_BYTES: Final = 32
 _WIDEST: Final = 96
 _NARROWEST: Final = 72
 _ANSWER_LINES: Final = 19
 _MARGIN: Final = "   "
 _INNER: Final = "     "
 _SHORT: Final = 36
-_NARROWEST_TEXT: Final = 12
 _GAP: Final = "   "
-_HERE_AND_WITHOUT: Final = (
-    "'Here' is the short list with the search and the description, and the three answers about the large result. "
-    "'Without' is the list of all {tools} tools, and the whole result."
-)
-_WITH_PROGRAM: Final = (
-    "'Here' is the short list with the search and the description, the three answers about the large result, and the program with its "
-    "answer. 'Without' is the list of all {tools} tools, the whole result, and the answers to a hundred calls, one by one."
-)
 
 
 def run_demo(options: Options, terminal: Terminal) -> int:
     """Print the scenes of the tour as they happen."""
-    with _default_search(), _silent(verbose=options.verbose):
+    with _quiet_defaults(verbose=options.verbose):
         return run(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST), logged=options.verbose > 0))
 
 
 @contextmanager
-def _default_search() -> Generator[None]:
-    """Hide the search settings of the environment, because the texts describe the default results."""
+def _quiet_defaults(*, verbose: int) -> Generator[None]:
+    """Keep warnings of the yard out of the story, and search settings of the environment: it tells default results."""
+    logger = logging.getLogger("callyard")
+    before = logger.level
+    if not verbose:
+        logger.setLevel(logging.ERROR)
     hidden = {name: os.environ.pop(name) for name in tuple(os.environ) if name.startswith(PREFIX)}
     try:
         yield
     finally:
         os.environ.update(hidden)
-
-
-@contextmanager
-def _silent(*, verbose: int) -> Generator[None]:
-    """Keep warnings of the yard, such as that of each program, out of the story."""
-    logger = logging.getLogger("callyard")
-    before = logger.level
-    if not verbose:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
         logger.setLevel(before)
 
 
 async def _show(terminal: Terminal, width: int, *, logged: bool) -> int:
     began = time.perf_counter()
     yard = make_yard(programs=True)
-    yard.signer = Signer(lambda: os.urandom(_SECRET_BYTES))  # the default signer writes a file
+    yard.signer = Signer(lambda: os.urandom(32))  # the default signer writes a file
     async with open_yard(yard, logged=logged):
         lists = list_costs(yard)
         _write(terminal, _opening(lists, yard, width))
@@ -96,9 +78,9 @@ def _write(terminal: Terminal, lines: Iterator[Line]) -> None:
 def _opening(lists: ListCosts, yard: Yard, width: int) -> Iterator[Line]:
     yield from _title("Callyard", "every tool an agent uses, behind one dispatcher")
     yield from _text(
-        f"Ada Moreau was charged twice; the second payment is 'ch_1042'. An agent that has {lists.tools} tools is to help her. "
-        "There is no network here and no model: what the agent asks was written down before, and a real yard answers it now. "
-        "Its tools are invented. Calls and answers are JSON, laid out to be read.",
+        f"Ada Moreau was charged twice; the second payment is 'ch_1042'. An agent that has {lists.tools} tools "
+        "is to help her. There is no network here and no model: what the agent asks was written down before, and a "
+        "real yard answers it now. Its tools are invented. Calls and answers are JSON, laid out to be read.",
         width,
     )
     yield from _title("1", "What the agent is shown")
@@ -160,10 +142,15 @@ def _closing(lists: ListCosts, bill: CallCosts, seconds: float, *, width: int) -
     for what, here, without in rows:
         yield (_INNER, f"{what:<30}{here:>8,}{without:>10,}", Painted(f"{without / here:>6.0f} times less", "good"))
     yield ("",)
-    yield from _text(
-        f"{_HERE_AND_WITHOUT if not bill.inner else _WITH_PROGRAM} Four characters count as a token.".format(tools=lists.tools),
-        width,
-    )
+    here = "'Here' is the short list with the search and the description"
+    without = f"'Without' is the list of all {lists.tools} tools"
+    if bill.inner:
+        here += ", the three answers about the large result, and the program with its answer."
+        without += ", the whole result, and the answers to a hundred calls, one by one."
+    else:
+        here += ", and the three answers about the large result."
+        without += ", and the whole result."
+    yield from _text(f"{here} {without} Four characters count as a token.", width)
     yield ("",)
     yield (_MARGIN, f"Told in {seconds:.1f} seconds. The same yard is yours to try:")
     yield ("",)
@@ -208,23 +195,26 @@ def _pairs(pairs: dict[str, Any], width: int) -> Iterator[Line]:
 
 def _pair(key: str, value: Any, width: int) -> Iterator[Line]:
     """Yield the lines of one field: wrapped if it is flat, indented below its name if it is nested and too long."""
-    name, flat = Painted(f"{key}: ", "faint"), _flat(value)
+    flat = _flat(value)
+    below: Iterable[Line] = ()
     if isinstance(value, str) and "\n" in value:
+        below = [(line,) for line in value.splitlines()]
+    elif len(key) + 2 + len(flat) > width and _is_nested(value):
+        below = outline(value, width - 2)
+    if below:
         yield (Painted(f"{key}:", "faint"),)
-        yield from ((f"  {line}",) for line in value.splitlines())
-        return
-    if len(key) + 2 + len(flat) > width and _is_nested(value):
-        yield (Painted(f"{key}:", "faint"),)
-        yield from (("  ", *line) for line in outline(value, width - 2))
+        yield from (("  ", *line) for line in below)
         return
     first, *rest = _wrapped(flat, width - len(key) - 2)
-    yield (name, first)
+    yield (Painted(f"{key}: ", "faint"), first)
     yield from ((" " * (len(key) + 2), text) for text in rest)
 
 
 def _is_nested(value: Any) -> bool:
     """Return whether a value is an object, or a list of objects or lists."""
-    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in cast("list[Any]", value)))
+    return isinstance(value, dict) or (
+        isinstance(value, list) and any(isinstance(item, dict | list) for item in cast("list[Any]", value))
+    )
 
 
 def _flat(value: Any) -> str:
@@ -232,4 +222,4 @@ def _flat(value: Any) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return wrap(text, max(width, _NARROWEST_TEXT), break_on_hyphens=False)
+    return wrap(text, max(width, 12), break_on_hyphens=False)

@@ -18,8 +18,7 @@ from callyard.launch.signals import run
 from callyard.model.names import did_you_mean
 from callyard.providers.upstream.catalogue import folder_of
 from callyard.providers.upstream.oauth.credentials import load_signin, sign_in_and_store
-from callyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
-from callyard.providers.upstream.oauth.vault import Vault, is_known, stored_url
+from callyard.providers.upstream.oauth.vault import LoginError, StoredLogin, Vault, is_known, stored_url
 from callyard.providers.upstream.settings import Login, UpstreamSettings
 
 __all__ = ["run_login", "run_logout"]
@@ -36,28 +35,27 @@ class _Upstream(NamedTuple):
 def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
     if "://" in options.name:
         options.target, options.name = options.name, ""
-    config = config_from(options, terminal)
+    config = config_from(options, terminal, signs_in=True)
     name = options.name or next(iter(config.upstreams), "")
     state = project_dir_of(config)
     folder = folder_of(state, name)
-    settings = _settings_after_refusal(folder) if is_upstream_name(name) and name not in config.upstreams else None
+    settings = None
+    if is_upstream_name(name) and name not in config.upstreams:
+        with as_launch_error(LoginError, status=DEFECT):  # of a yard with another configuration that was refused there
+            address = stored_url(folder)
+        settings = None if address is None else UpstreamSettings(url=address)
     settings = settings or _settings(config, name, terminal, state=state)
     if settings.url is None:
         raise LaunchError(f"'{name}' is a program, which has no login.")
     return _Upstream(name, settings, folder)
 
 
-def _settings_after_refusal(folder: Path) -> UpstreamSettings | None:
-    """Return the upstream of a yard with another configuration, such as a client's file, if it was refused there."""
-    with as_launch_error(LoginError, status=DEFECT):
-        address = stored_url(folder)
-    return None if address is None else UpstreamSettings(url=address)
-
-
 def _settings(config: Config, name: str, terminal: Terminal, *, state: Path) -> UpstreamSettings:
     entry = config.upstreams.get(name)
     if entry is None:
-        meant = did_you_mean(name, list(config.upstreams)) if config.upstreams else " Name one of the configuration, or a URL."
+        meant = " Name one of the configuration, or a URL."
+        if config.upstreams:
+            meant = did_you_mean(name, list(config.upstreams))
         if is_upstream_name(name) and any(is_known(folder_of(project, name)) for project in state.parent.glob("*")):
             meant = " Another project has one: run this in its folder, or name its file with '--config'."
         raise LaunchError(f"There is no upstream '{name}'.{meant}")
@@ -69,7 +67,8 @@ def run_login(options: Options, terminal: Terminal) -> int:
     """Sign in, store the login, and print who signed in and what was granted."""
     upstream = _find_upstream(options, terminal)
     if upstream.settings.authorizes:
-        raise LaunchError(f"'{upstream.name}' gets the 'Authorization' of its 'headers' instead of a login. Remove that header first.")
+        why = "gets the 'Authorization' of its 'headers' instead of a login. Remove that header first."
+        raise LaunchError(f"'{upstream.name}' {why}")
     with as_launch_error(LoginError, status=DEFECT):
         login = run(_sign_in(upstream, options, terminal))
     for line in _describe(upstream, login):
@@ -84,7 +83,8 @@ async def _sign_in(upstream: _Upstream, options: Options, terminal: Terminal) ->
             # in a daemon thread, because some browsers block until they are closed
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    return await sign_in_and_store(upstream.name, upstream.settings, upstream.folder, show=show, seconds=options.timeout)
+    name, settings, folder = upstream
+    return await sign_in_and_store(name, settings, folder, show=show, seconds=options.timeout)
 
 
 def _describe(upstream: _Upstream, login: StoredLogin) -> list[str]:
@@ -100,28 +100,23 @@ def _describe(upstream: _Upstream, login: StoredLogin) -> list[str]:
     if token.refresh_token is not None or (settings is not None and settings.grant != "authorization_code"):
         lines.append("It is renewed when it expires.")
     elif token.expires is not None:
-        lines.append(f"It expires in {_duration(token.expires - time.time())}.")
+        minutes = max(round((token.expires - time.time()) / 60), 1)
+        duration = f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"  # noqa: PLR2004 - hours from two hours on
+        lines.append(f"It expires in {duration}.")
     return lines
-
-
-def _duration(seconds: float) -> str:
-    minutes = max(round(seconds / 60), 1)
-    return f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"  # noqa: PLR2004 - hours from two hours on
 
 
 def run_logout(options: Options, terminal: Terminal) -> int:
     """Revoke and delete a login; it is deleted even if it cannot be revoked."""
     upstream = _find_upstream(options, terminal)
     with as_launch_error(LoginError, status=DEFECT):
-        message = run(_sign_out(upstream))
-    terminal.write(message)
+        terminal.write(run(_sign_out(upstream)))
     return 0
 
 
 async def _sign_out(upstream: _Upstream) -> str:
     vault = Vault(upstream.folder, upstream.settings.url or "")
-    login, problem = None, ""
-    revoked = False
+    login, problem, revoked = None, "", False
     async with vault.locked():
         try:
             login = await asyncio.to_thread(vault.read)

@@ -1,140 +1,33 @@
-"""The parsers of the command line: commands, arguments and options.
+"""The command line: a table of commands with their arguments and options, and the parser that reads it.
 
 No command is imported here, so that `--help` and `version` start fast.
 """
 
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, HelpFormatter, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentParser,
+    ArgumentTypeError,
+    BooleanOptionalAction,
+    HelpFormatter,
+    Namespace,
+)
+from collections.abc import Mapping, Sequence
 from math import inf
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn, cast
 
 from callyard._version import VERSION
 from callyard.cli.terminal import columns_of
 from callyard.launch.errors import LaunchError
+from callyard.launch.hangup import Hangup
 from callyard.model.names import did_you_mean
 
-__all__ = ["Options", "Parser", "Parsers", "make_parsers", "read_options"]
+__all__ = ["COMMANDS", "TAKE_PROGRAM", "Command", "Options", "Parser", "help_of", "make_parsers", "read_options"]
 
 
-class _SetText(Action):
-    """Stores the text of a setting in `Options.settings`, by key."""
-
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's signature
-        """Store the text."""
-        namespace.settings = {**namespace.settings, self.dest: values}
-
-
-class _SetSwitch(BooleanOptionalAction):
-    """Stores whether a setting is on or off in `Options.settings`, by key."""
-
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's signature
-        """Store the switch."""
-        namespace.settings = {**namespace.settings, self.dest: not str(option_string).startswith("--no-")}
-
-
-class _Page(HelpFormatter):
-    """Help as wide as the terminal; argparse would import `shutil` to measure it, once per command."""
-
-    def __init__(self, prog: str, **settings: Any) -> None:
-        super().__init__(prog, **{"width": columns_of(sys.__stdout__) - 2, **settings})
-
-
-class Parser(ArgumentParser):
-    """A parser without abbreviations that remembers its actions and raises `LaunchError`."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.actions: list[Action] = []
-        self.takes_program = False
-        """Whether a program and its arguments may follow '--'."""
-        super().__init__(allow_abbrev=False, add_help=False, formatter_class=_Page, **settings)
-        self.add_argument("-h", "--help", action="help", help="show this help and exit")
-
-    def add_argument(self, *names: str, **settings: Any) -> Action:
-        """Add an argument or an option."""
-        action = super().add_argument(*names, **settings)
-        self.actions.append(action)
-        return action
-
-    def split_program(self, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the arguments of this parser and the program after '--', if it takes one."""
-        if not self.takes_program or "--" not in arguments:
-            return arguments, ()
-        place = list(arguments).index("--")
-        return arguments[:place], arguments[place + 1 :]
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line.
-
-        Raises:
-            LaunchError: Always.
-        """
-        ending = "" if message.endswith((".", "?")) else "."
-        sentence = f"{message[:1].upper()}{message[1:]}{ending}"
-        raise LaunchError(f"{sentence} See '{self.prog} --help'.")
-
-    def refuse_unknown(self, extras: Sequence[str]) -> None:
-        """Refuse arguments that the parser did not consume, options first.
-
-        Raises:
-            LaunchError: There are any.
-        """
-        for extra in sorted(extras, key=lambda extra: not extra.startswith("-")):
-            option = extra.partition("=")[0]
-            if not option.startswith("-"):
-                self.error(f"'{extra}' is one argument too many")
-            known = [name for action in self.actions for name in action.option_strings]
-            self.error(f"There is no option '{option}'.{did_you_mean(option, known)}")
-
-
-_TARGET: Final = "the yard: 'module:attr', 'file.py', 'file.py:attr', a 'callyard.toml', a client's 'file.json', or a URL"
-_CONFIG: Final = "the file to read settings from (default: 'callyard.toml', if it exists)"
-_PROJECT: Final = "the project of the upstream: a 'callyard.toml' (default: the one here), a client's 'file.json' or a URL"
-_PROFILE: Final = "show the yard as callers of this profile see it (default: the yard's own)"
-_CLIENTS: Final = "'claude-code', 'claude-desktop', 'cursor', 'vscode', 'codex', 'gemini' and so on"
-_CHANGED_FILE: Final = "the file to change (default: 'callyard.toml', which is created if it does not exist)"
-_SECRETS: Final = (
-    "where secrets go: 'file' (default) is a private file for each, 'env' a variable that you set, 'keep' leaves them as they are"
-)
 _NOTHING: Final[Mapping[str, str | bool]] = MappingProxyType({})
-_SETTINGS: Final = (
-    ("serve.transport", "NAME", "the transport: 'stdio' (default), 'http' (also 'streamable') or 'sse'"),
-    ("serve.host", "ADDRESS", "the address to listen on (default: 127.0.0.1); any but a loopback address needs authentication"),
-    ("serve.port", "PORT", "the port to listen on (default: 8321); 0 is any free port"),
-    ("serve.socket", "PATH", "listen on this Unix socket instead"),
-    ("serve.stateless", "", "give clients of the handshake era no HTTP session"),
-    ("serve.json_response", "", "answer every request with one JSON document, without progress notifications"),
-    ("serve.session_timeout", "SECONDS", "end an idle HTTP session after this time (default: 1800); 0 is never"),
-    ("serve.tls", "", "serve HTTPS, with '--tls-cert' and '--tls-key'"),
-    ("serve.tls_cert", "FILE", "the certificate, which switches HTTPS on"),
-    ("serve.tls_key", "FILE", "the private key of the certificate"),
-    ("serve.workers", "NUMBER", "the number of processes (default: 1); more than one needs '--stateless'"),
-    ("serve.reload", "", "restart when a '.py' or '.toml' file in the folder of the yard changes"),
-    ("serve.console", "", "show the yard in a browser at '/console' (default: over 'http' with one worker)"),
-    ("store", "STORE", "where state is kept: 'memory', 'sqlite' or 'sqlite:PATH' (default: 'sqlite', in a file for each project)"),
-    ("monitor.metrics", "", "show counters for Prometheus at '/metrics' (default: over 'http' with one worker)"),
-    ("monitor.audit_log", "FILE", "write a line for each call to this file"),
-    ("monitor.access_log", "FILE", "write a line for each HTTP request to this file"),
-    ("agents.enabled", "", "run agents with the yard's tools, at '/api/sessions'"),
-    ("agents.runtime", "NAME", "the SDK of agents: 'claude' (default) or 'openai'"),
-    ("agents.model", "NAME", "the model of messages that name none (default: that of the SDK)"),
-    ("agents.permission_mode", "MODE", "when a person is asked about a tool call (default: 'default', which is always)"),
-    ("agents.roots", "FOLDERS", "the folders that agents may work in, separated by commas (default: this one)"),
-    ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
-    ("allow_eval", "", "publish the tools that run code"),
-    ("runtime.enabled", "", "let agents run programs with 'execute_code'"),
-    ("runtime.profile", "NAME", "where programs run: 'standard' (default), a sandbox, or 'dev', a plain process"),
-    ("runtime.backend", "NAME", "the sandbox, if only this one may be used: 'container', 'bubblewrap' or 'wasm'"),
-    ("runtime.order", "NAMES", "the sandboxes in the order in which they are tried (default: container,bubblewrap,wasm)"),
-    ("runtime.wasm_enabled", "", "use the backend 'wasm' (default: if it is there)"),
-    ("runtime.wasm_path", "FILE", "the CPython build for WASI that the backend 'wasm' runs"),
-    ("runtime.wasm_sha256", "DIGEST", "the SHA-256 of that file, if it is not a known one"),
-    ("runtime.monty", "", "run small programs in Monty, which starts faster"),
-    ("runtime.allow_unsafe", "", "allow 'dev' as root, or on an address that others can reach"),
-    ("runtime.concurrency", "NUMBER", "the number of programs that run at one time (default: 4)"),
-)
-_OPERATIONS: Final = ("query", "command", "destroy", "eval")
 _MAX_LIMIT: Final = 100
 
 
@@ -146,10 +39,9 @@ class Options(Namespace):
     name: str = ""
     arguments: Sequence[str] = ()
     session: str | None = None
+    hangup: Hangup
     background: bool = False
     action: str = "list"
-    job_id: str = ""
-    approval_id: str = ""
     reason: str = ""
     watch: bool = False
     grant: float = 0.0
@@ -166,10 +58,10 @@ class Options(Namespace):
     namespace: str | None = None
     operation: str | None = None
     limit: int = 5
+    jobs: int = 50
     tools: str = ""
     queries: str = ""
     settings: Mapping[str, str | bool] = _NOTHING
-    """Settings of flags, by key."""
     config: str | None = None
     check: bool = False
     follow: bool = False
@@ -185,6 +77,7 @@ class Options(Namespace):
     url: str | None = None
     env: Sequence[str] | None = None
     header: Sequence[str] | None = None
+    key: str | None = None
     program: Sequence[str] = ()
     secrets: Literal["file", "env", "keep"] = "file"
     no_browser: bool = False
@@ -193,325 +86,47 @@ class Options(Namespace):
     quiet: bool = False
 
 
-class Parsers(NamedTuple):
-    """The parser of the program, and those of its commands by name."""
+class Argument(NamedTuple):
+    """An argument or an option of a command, as argparse takes it."""
 
-    program: Parser
-    commands: Mapping[str, Parser]
+    names: Sequence[str]
+    settings: Mapping[str, Any]
 
 
-def make_parsers(command: str = "") -> Parsers:
-    """Return the parser of the program and those of all commands, or of one."""
-    program = Parser(prog="callyard", description="Every tool an agent uses, behind one dispatcher.")
-    program.add_argument("--version", action="version", version=f"callyard {VERSION}", help="show the version and exit")
-    _add_volume(program)
-    commands = program.add_subparsers(title="commands", metavar="COMMAND", prog=program.prog)
-    added: dict[str, Parser] = {}
-    for name in [command] if command else _COMMANDS:
-        text, add_arguments = _COMMANDS[name]
-        parser = added[name] = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
-        add_arguments(parser)
-        _add_volume(parser)
-    return Parsers(program, added)
+class Command(NamedTuple):
+    """The module that runs a command, and what it does."""
 
+    module: str
+    text: str
 
-def read_options(arguments: Sequence[str]) -> Options:
-    """Parse a command line; the command is empty if there is none.
 
-    Raises:
-        LaunchError: The command line is wrong.
-        SystemExit: Help or the version was printed.
-    """
-    program, commands = make_parsers(arguments[0] if arguments and arguments[0] in _COMMANDS else "")
-    position = next((number for number, text in enumerate(arguments) if not text.startswith("-")), len(arguments))
-    options, extras = program.parse_known_args(arguments[:position], Options())
-    program.refuse_unknown(extras)
-    if position == len(arguments):
-        return options
-    options.command = arguments[position]
-    parser = commands.get(options.command)
-    if parser is None:
-        program.error(f"There is no command '{options.command}'.{did_you_mean(options.command, list(commands))}")
-    own, options.program = parser.split_program(arguments[position + 1 :])
-    options, extras = parser.parse_known_intermixed_args(own, options)
-    parser.refuse_unknown(extras)
-    _refuse_contradictions(parser, options)
-    return options
+def _value(name: str, metavar: str, text: str, **settings: Any) -> Argument:
+    return Argument((name,), {"metavar": metavar, "help": text, **settings})
 
 
-def _refuse_contradictions(parser: Parser, options: Options) -> None:
-    if options.quiet and options.verbose:
-        parser.error("'--quiet' and '--verbose' contradict each other")
-    if options.json and options.markdown:
-        parser.error("'--json' and '--markdown' contradict each other")
+def _optional(name: str, metavar: str, text: str, default: str = "", **settings: Any) -> Argument:
+    return _value(name, metavar, text, nargs="?", default=default, **settings)
 
 
-def _add_nothing(_: Parser) -> None:
-    """Leave a command without arguments of its own."""
+def _switch(*names: str, text: str) -> Argument:
+    return Argument(names, {"action": "store_true", "help": text})
 
 
-def _add_config_file(parser: Parser) -> None:
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+def _repeated(name: str, metavar: str, text: str, **settings: Any) -> Argument:
+    return _value(name, metavar, f"{text}; can be repeated", action="append", **settings)
 
 
-def _add_json(parser: Parser, text: str = "print an object") -> None:
-    parser.add_argument("--json", action="store_true", help=text)
+def _json(text: str = "print an object") -> Argument:
+    return _switch("--json", text=text)
 
 
-def _add_json_array(parser: Parser) -> None:
-    _add_json(parser, "print an array of objects")
-
-
-def _add_volume(parser: Parser) -> None:
-    parser.add_argument("-v", "--verbose", action="count", help="log more to stderr: once information, twice everything")
-    parser.add_argument("-q", "--quiet", action="store_true", help="write nothing to stderr but errors")
-
-
-def _add_view(parser: Parser) -> None:
-    _add_config_file(parser)
-    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
-    parser.add_argument("--allow-eval", action="store_true", help="publish the tools that run code")
-
-
-def _add_target(parser: Parser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", default="", help=f"{_TARGET} (default: the 'target' of 'callyard.toml')")
-
-
-def _add_repeated(parser: Parser, *names: str, metavar: str, text: str, **options: Any) -> None:
-    parser.add_argument(*names, metavar=metavar, action="append", help=f"{text}; can be repeated", **options)
-
-
-def _add_settings(parser: Parser) -> None:
-    _add_target(parser)
-    _add_config_file(parser)
-    for key, value, text in _SETTINGS:
-        name = "agents" if key == "agents.enabled" else key.removeprefix("serve.").removeprefix("monitor.")
-        option = f"--{name.replace('.', '-').replace('_', '-')}"
-        if value:
-            parser.add_argument(option, dest=key, action=_SetText, default=SUPPRESS, metavar=value, help=text)
-        else:
-            parser.add_argument(option, dest=key, action=_SetSwitch, default=SUPPRESS, help=text)
-
-
-def _add_config(parser: Parser) -> None:
-    _add_settings(parser)
-    _add_json(parser)
-
-
-def _add_key(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the owner of the key, as one word")
-    parser.add_argument("--profile", metavar="NAME", help="the profile of its owner (default: that of the yard)")
-    _add_json(parser)
-
-
-def _add_upstreams(parser: Parser) -> None:
-    _add_target(parser)
-    parser.add_argument("--check", action="store_true", help="start or call each of them now, for at most 5 seconds")
-    _add_wait(parser)
-    _add_json_array(parser)
-
-
-def _add_upstream(parser: Parser, text: str = "the upstream") -> None:
-    parser.add_argument("name", metavar="NAME", help=text)
-    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
-
-
-def _add_logs(parser: Parser) -> None:
-    _add_upstream(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="print further lines as they come, until interrupted")
-    parser.add_argument("-n", "--lines", metavar="NUMBER", type=_number, help="the number of last lines to print (default: 100)")
-
-
-def _add_login(parser: Parser) -> None:
-    _add_logout(parser)
-    parser.add_argument("--no-browser", action="store_true", help="print the URL and do not open a browser")
-    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=300.0, help="how long to wait (default: 300)")
-
-
-def _add_logout(parser: Parser) -> None:
-    _add_upstream(parser, "the upstream, or its URL")
-
-
-def _add_wait(parser: Parser) -> None:
-    parser.add_argument("--wait", action="store_true", help="wait until every upstream has answered or failed")
-
-
-def _add_list(parser: Parser) -> None:
-    _add_target(parser)
-    _add_wait(parser)
-    _add_view(parser)
-    _add_json_array(parser)
-
-
-def _add_call(parser: Parser) -> None:
-    parser.add_argument("target", metavar="TARGET", help=_TARGET)
-    parser.add_argument("name", metavar="NAME", help="the tool to call")
-    text = "'key=value' for each, or one JSON object, or '-' for JSON from stdin"
-    parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", default=[], help=text)
-    parser.add_argument("--session", metavar="ID", help="the session of the call")
-    parser.add_argument("--background", action="store_true", help="start a job at the server of a URL, and print its id")
-    _add_wait(parser)
-    _add_view(parser)
-    parser.add_argument("--output", metavar="DIR", help="write images and other content blocks to files in this folder")
-    _add_json(parser, "print the envelope as one line of JSON")
-
-
-def _add_code(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the program, or '-' for stdin")
-    _add_target(parser)
-    _add_view(parser)
-    for key, value, text in _SETTINGS:
-        if key in ("runtime.profile", "runtime.backend"):
-            parser.add_argument(f"--{key.replace('.', '-')}", dest=key, action=_SetText, default=SUPPRESS, metavar=value, help=text)
-    parser.add_argument(
-        "--runtime-allow-unsafe", dest="runtime.allow_unsafe", action=_SetSwitch, default=SUPPRESS, help="allow 'dev' as root"
-    )
-    _add_json(parser, "print the envelope as one line of JSON")
-
-
-def _add_runtime(parser: Parser) -> None:
-    actions = "'list' shows what can run programs here, 'probe' attacks each backend, 'build' makes the image of the containers"
-    parser.add_argument("name", metavar="ACTION", choices=("list", "probe", "build"), help=actions)
-    _add_config_file(parser)
-    _add_json_array(parser)
-
-
-def _add_jobs(parser: Parser) -> None:
-    actions = ("list", "show", "wait", "cancel")
-    text = "'list' (default), 'show', 'wait' or 'cancel'"
-    parser.add_argument("action", metavar="ACTION", nargs="?", choices=actions, default="list", help=text)
-    parser.add_argument("job_id", metavar="JOB", nargs="?", default="", help="the id of the job")
-    parser.add_argument("--limit", metavar="NUMBER", type=_limit, default=50, help="the most jobs to list (default: 50)")
-    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=300.0, help="how long to wait (default: 300)")
-    _add_config_file(parser)
-    _add_json(parser, "print JSON")
-
-
-def _add_approvals(parser: Parser) -> None:
-    actions = ("list", "show", "approve", "deny", "grants", "revoke")
-    text = "'list' (default), 'show', 'approve' or 'deny' for approvals; 'grants' or 'revoke' for grants"
-    parser.add_argument("action", metavar="ACTION", nargs="?", choices=actions, default="list", help=text)
-    parser.add_argument("approval_id", metavar="ID", nargs="?", default="", help="the id of the approval, or of the grant to revoke")
-    parser.add_argument("--reason", metavar="TEXT", default="", help="why; the agent gets the reason of a denial")
-    text = "approve the same call of the same caller for so long, without asking again"
-    parser.add_argument("--grant", metavar="SECONDS", type=_seconds, default=0.0, help=text)
-    parser.add_argument("--any-arguments", action="store_true", help="with '--grant': whatever the arguments are")
-    parser.add_argument("--watch", action="store_true", help="print further approvals as they come, until interrupted")
-    _add_config_file(parser)
-    _add_json(parser, "print JSON, with '--watch' one line for each")
-
-
-def _add_policy(parser: Parser) -> None:
-    parser.add_argument("action", metavar="ACTION", choices=("explain",), help="'explain' shows which rule decides about a call, and why")
-    parser.add_argument("name", metavar="TOOL", help="the tool")
-    text = "'key=value' for each, or one JSON object, or '-' for JSON from stdin"
-    parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", default=[], help=text)
-    parser.add_argument("--target", metavar="TARGET", default="", help=f"{_TARGET} (default: the 'target' of 'callyard.toml')")
-    parser.add_argument("--caller", metavar="NAME", default="local", help="the identity of the caller (default: 'local')")
-    _add_view(parser)
-    _add_json(parser)
-
-
-def _add_describe(parser: Parser) -> None:
-    parser.add_argument("target", metavar="TARGET", help=_TARGET)
-    parser.add_argument("name", metavar="NAME", help="the tool to describe")
-    _add_wait(parser)
-    _add_view(parser)
-    _add_json(parser, "print the whole spec as one line of JSON")
-
-
-def _add_manifest(parser: Parser) -> None:
-    _add_target(parser)
-    _add_wait(parser)
-    _add_view(parser)
-    _add_json(parser, "print JSON (default)")
-    parser.add_argument("--markdown", action="store_true", help="print a tool reference in Markdown")
-
-
-def _add_search(parser: Parser) -> None:
-    parser.add_argument("words", metavar="WORDS", help="what the tool should do, in quotes if there are several words")
-    _add_target(parser)
-    _add_wait(parser)
-    parser.add_argument("--namespace", metavar="NAME", help="only tools of this namespace")
-    parser.add_argument("--operation", choices=_OPERATIONS, metavar="NAME", help=f"only tools of this operation: {', '.join(_OPERATIONS)}")
-    parser.add_argument("--limit", type=_limit, metavar="NUMBER", default=5, help="the number of tools, from 1 to 100 (default: 5)")
-    _add_view(parser)
-    _add_json(parser)
-
-
-def _add_eval(parser: Parser) -> None:
-    parser.add_argument("name", metavar="WHAT", choices=("search",), help="what to measure: 'search'")
-    parser.add_argument("--tools", metavar="FILE", required=True, help="the tools, one JSON object a line")
-    parser.add_argument("--queries", metavar="FILE", required=True, help="the queries and their relevant tools, one JSON object a line")
-    strategies = "how to rank: 'lexical' (default), 'bm25', 'hybrid' or an installed one"
-    parser.add_argument("--strategy", dest="search.strategy", action=_SetText, default=SUPPRESS, metavar="NAME", help=strategies)
-    _add_config_file(parser)
-    _add_json(parser)
-
-
-def _add_definitions(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="the upstream (default: all)")
-    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
-    _add_json_array(parser)
-
-
-def _add_accept(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the upstream")
-    text = "what to accept: a tool, a prompt, a URI or 'instructions'"
-    parser.add_argument("arguments", metavar="TOOL", nargs="*", default=[], help=text)
-    parser.add_argument("--all", action="store_true", help="accept everything that differs, including what is no longer offered")
-    text = "accept only if the differences are still those that 'callyard diff' showed with this digest"
-    parser.add_argument("--seen", metavar="DIGEST", help=text)
-    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
-    _add_json_array(parser)
-
-
-def _add_import(parser: Parser) -> None:
-    parser.add_argument("arguments", metavar="NAME", nargs="*", default=[], help="only servers with these names (default: all)")
-    _add_repeated(parser, "--from", dest="clients", metavar="CLIENT", text=f"only servers of this client: {_CLIENTS}")
-    parser.add_argument("--file", metavar="PATH", help="read this file instead of the clients' usual ones")
-    parser.add_argument("--to", dest="config", metavar="FILE", help=_CHANGED_FILE)
-    _add_secrets(parser)
-    _add_dry_run(parser)
-    _add_json(parser)
-
-
-def _add_connect(parser: Parser) -> None:
-    parser.add_argument("client", metavar="CLIENT", help=f"the client: {_CLIENTS}")
-    text = "the TARGET of 'callyard serve' (default: 'callyard.toml')"
-    parser.add_argument("target", metavar="TARGET", nargs="?", default="", help=text)
-    parser.add_argument("--url", metavar="URL", help="let the client call a running server at this URL instead of starting one")
-    parser.add_argument("--name", dest="server_name", metavar="NAME", help="the name of the server in the client (default: 'callyard')")
-    parser.add_argument("--project", action="store_true", help="change the client's file of this folder instead of the user's")
-    parser.add_argument("--undo", action="store_true", help="undo the last change of 'connect'")
-    _add_dry_run(parser)
-
-
-def _add_add(parser: Parser) -> None:
-    parser.takes_program = True
-    parser.add_argument("name", metavar="NAME", help="the name of the upstream: lower-case letters, digits, '-' and '_'")
-    parser.add_argument("--url", metavar="URL", help="the URL of a running server; without it, the command to run follows '--'")
-    _add_repeated(parser, "--env", metavar="NAME=VALUE", text="an environment variable for the command")
-    _add_repeated(parser, "--header", metavar="NAME:VALUE", text="a header for the URL")
-    _add_secrets(parser)
-    parser.add_argument("--config", metavar="FILE", help=_CHANGED_FILE)
-
-
-def _add_remove(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the upstream")
-    parser.add_argument("--config", metavar="FILE", help="the file to change (default: 'callyard.toml')")
-
-
-def _add_secrets(parser: Parser) -> None:
-    parser.add_argument("--secrets", metavar="WHERE", choices=("file", "env", "keep"), default="file", help=_SECRETS)
-
-
-def _add_dry_run(parser: Parser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="show what would be written, and write nothing")
-
-
-def _add_version(parser: Parser) -> None:
-    _add_json(parser, "print an object that has the version of Python as well")
+def _setting(key: str, metavar: str, *, flag: str = "") -> Argument:
+    """Return the flag of a setting; without a name for its value it is a switch."""
+    name = "agents" if key == "agents.enabled" else key.removeprefix("serve.").removeprefix("monitor.")
+    kind: dict[str, Any] = {"metavar": metavar} if metavar else {"action": BooleanOptionalAction}
+    name = flag or f"--{name.replace('.', '-').replace('_', '-')}"
+    # argparse shows no option without a help; the description is read when it is shown, which takes long
+    return Argument((name,), {"dest": f"{_SETTING}{key}", "default": SUPPRESS, "help": key, **kind})
 
 
 def _number(text: str) -> int:
@@ -536,34 +151,415 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-_COMMANDS: Final[Mapping[str, tuple[str, Callable[[Parser], None]]]] = {
-    "demo": ("show what an agent sees of a yard with hundreds of tools", _add_nothing),
-    "serve": ("serve a yard to MCP clients, over stdio or HTTP", _add_settings),
-    "config": ("print every setting with its value and origin", _add_config),
-    "key": ("create an API key and print its line for 'callyard.toml'", _add_key),
-    "upstreams": ("list the upstreams: state, number of tools and last error", _add_upstreams),
-    "restart": ("restart an upstream of a running yard", _add_upstream),
-    "logs": ("print what a program that is an upstream wrote to stderr", _add_logs),
-    "login": ("sign in at an upstream, in a browser", _add_login),
-    "logout": ("revoke and delete a login at an upstream", _add_logout),
-    "list": ("list the tools of a yard", _add_list),
-    "call": ("call a tool and print its answer", _add_call),
-    "code": ("run a program that calls the tools of a yard", _add_code),
-    "runtime": ("show, probe or build what runs programs", _add_runtime),
-    "jobs": ("list, show, wait for or cancel calls in the background", _add_jobs),
-    "approvals": ("list, show, approve or deny calls that wait for a person", _add_approvals),
-    "policy": ("explain which rule decides about a call", _add_policy),
-    "describe": ("describe a tool: arguments, behaviour and answer", _add_describe),
-    "manifest": ("print every tool of a yard, as JSON or Markdown", _add_manifest),
-    "search": ("find tools of a yard by what they do", _add_search),
-    "eval": ("measure how well search finds the right tools", _add_eval),
-    "diff": ("show how the definitions of upstreams differ from the accepted ones", _add_definitions),
-    "accept": ("accept the current definitions of an upstream", _add_accept),
-    "scan": ("look for hidden characters and instructions to a model in definitions of upstreams", _add_definitions),
-    "import": ("add the servers of MCP clients to 'callyard.toml', without starting any", _add_import),
-    "connect": ("write Callyard into the configuration of an MCP client", _add_connect),
-    "add": ("add an upstream to 'callyard.toml', without starting it", _add_add),
-    "remove": ("remove an upstream from 'callyard.toml'", _add_remove),
-    "version": ("print the version of Callyard", _add_version),
+_SETTING: Final = "setting "
+"""What the names of settings begin with in the namespace of argparse."""
+_FLAGS: Final[Mapping[str, str]] = {
+    "serve.transport": "NAME",
+    "serve.host": "ADDRESS",
+    "serve.port": "PORT",
+    "serve.socket": "PATH",
+    "serve.stateless": "",
+    "serve.json_response": "",
+    "serve.session_timeout": "SECONDS",
+    "serve.tls": "",
+    "serve.tls_cert": "FILE",
+    "serve.tls_key": "FILE",
+    "serve.workers": "NUMBER",
+    "serve.reload": "",
+    "serve.console": "",
+    "store": "STORE",
+    "monitor.metrics": "",
+    "monitor.audit_log": "FILE",
+    "monitor.access_log": "FILE",
+    "agents.enabled": "",
+    "agents.runtime": "NAME",
+    "agents.model": "NAME",
+    "agents.permission_mode": "MODE",
+    "agents.roots": "FOLDERS",
+    "profile": "NAME",
+    "allow_eval": "",
+    "runtime.enabled": "",
+    "runtime.profile": "NAME",
+    "runtime.backend": "NAME",
+    "runtime.order": "NAMES",
+    "runtime.wasm_enabled": "",
+    "runtime.wasm_path": "FILE",
+    "runtime.wasm_sha256": "DIGEST",
+    "runtime.allow_unsafe": "",
+    "runtime.concurrency": "NUMBER",
 }
-"""What each command does, and the function that adds its arguments."""
+"""The settings with a flag of `callyard serve`: what its value is called, empty for a switch."""
+
+_YARD: Final = "the yard: 'module:attr', 'file.py', 'file.py:attr', a 'callyard.toml', a client's 'file.json', or a URL"
+_YARD_BY_DEFAULT: Final = f"{_YARD} (default: the 'target' of 'callyard.toml')"
+_CLIENTS: Final = "'claude-code', 'claude-desktop', 'cursor', 'vscode', 'codex', 'gemini' and so on"
+_CHANGED_FILE: Final = "the file to change (default: 'callyard.toml', which is created if it does not exist)"
+_OPERATIONS: Final = ("query", "command", "destroy", "eval")
+_JOB_ACTIONS: Final = ("list", "show", "wait", "cancel")
+_APPROVAL_ACTIONS: Final = ("list", "show", "approve", "deny", "grants", "revoke")
+
+_LEVELS: Final = "log more to stderr: once information, twice everything"
+_VOLUME: Final = (
+    Argument(("-v", "--verbose"), {"action": "count", "help": _LEVELS}),
+    _switch("-q", "--quiet", text="write nothing to stderr but errors"),
+)
+_CONFIG: Final = _value("--config", "FILE", "the file to read settings from (default: 'callyard.toml', if it exists)")
+_PROJECT: Final = _value(
+    "--config",
+    "FILE",
+    "the project of the upstream: a 'callyard.toml' (default: the one here), a client's 'file.json' or a URL",
+)
+_JSON_ARRAY: Final = _json("print an array of objects")
+_JSON_ENVELOPE: Final = _json("print the envelope as one line of JSON")
+_VIEW: Final = (
+    _CONFIG,
+    _value("--profile", "NAME", "show the yard as callers of this profile see it (default: the yard's own)"),
+    _switch("--allow-eval", text="publish the tools that run code"),
+)
+_CREDENTIALS: Final = (
+    _value(
+        "--key",
+        "KEY",
+        "the API key for the server at a URL (default: CALLYARD_KEY, or what 'callyard login' stored for it)",
+    ),
+    _repeated("--header", "NAME:VALUE", "a header for the server at a URL"),
+)
+_TARGET: Final = (_optional("target", "TARGET", _YARD_BY_DEFAULT), *_CREDENTIALS)
+_SETTINGS: Final = (*_TARGET, _CONFIG, *(_setting(key, metavar) for key, metavar in _FLAGS.items()))
+_WAIT: Final = _switch("--wait", text="wait until every upstream has answered or failed")
+_UPSTREAM: Final = _value("name", "NAME", "the upstream")
+_LOGIN: Final = (_value("name", "NAME", "the upstream, or its URL"), _PROJECT)
+_DEFINITIONS: Final = (_optional("name", "NAME", "the upstream (default: all)"), _PROJECT, _JSON_ARRAY)
+_TIMEOUT: Final = _value("--timeout", "SECONDS", "how long to wait (default: 300)", type=_seconds)
+_PAIRS: Final = _value(
+    "arguments", "ARGUMENT", "'key=value' for each, or one JSON object, or '-' for JSON from stdin", nargs="*"
+)
+_SECRETS: Final = _value(
+    "--secrets",
+    "WHERE",
+    "where secrets go: 'file' (default) is a private file for each, 'env' a variable that you set, 'keep' leaves "
+    "them as they are",
+    choices=("file", "env", "keep"),
+)
+_DRY_RUN: Final = _switch("--dry-run", text="show what would be written, and write nothing")
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "demo": Command("demo", "show what an agent sees of a yard with hundreds of tools"),
+    "serve": Command("serve", "serve a yard to MCP clients, over stdio or HTTP"),
+    "config": Command("config", "print every setting with its value and origin"),
+    "key": Command("config", "create an API key and print its line for 'callyard.toml'"),
+    "upstreams": Command("upstreams", "list the upstreams: state, number of tools and last error"),
+    "restart": Command("upstreams", "restart an upstream of a running yard"),
+    "logs": Command("upstreams", "print what a program that is an upstream wrote to stderr"),
+    "login": Command("login", "sign in at an upstream, in a browser"),
+    "logout": Command("login", "revoke and delete a login at an upstream"),
+    "list": Command("inspect", "list the tools of a yard"),
+    "call": Command("call", "call a tool and print its answer"),
+    "code": Command("call", "run a program that calls the tools of a yard"),
+    "runtime": Command("call", "show, probe or build what runs programs"),
+    "jobs": Command("store", "list, show, wait for or cancel calls in the background"),
+    "approvals": Command("store", "list, show, approve or deny calls that wait for a person"),
+    "policy": Command("inspect", "explain which rule decides about a call"),
+    "describe": Command("inspect", "describe a tool: arguments, behaviour and answer"),
+    "manifest": Command("inspect", "print every tool of a yard, as JSON or Markdown"),
+    "search": Command("search", "find tools of a yard by what they do"),
+    "eval": Command("search", "measure how well search finds the right tools"),
+    "diff": Command("upstreams", "show how the definitions of upstreams differ from the accepted ones"),
+    "accept": Command("upstreams", "accept the current definitions of an upstream"),
+    "scan": Command("upstreams", "look for hidden characters and instructions to a model in definitions of upstreams"),
+    "import": Command("clients", "add the servers of MCP clients to 'callyard.toml', without starting any"),
+    "connect": Command("clients", "write Callyard into the configuration of an MCP client"),
+    "add": Command("config", "add an upstream to 'callyard.toml', without starting it"),
+    "remove": Command("config", "remove an upstream from 'callyard.toml'"),
+    "version": Command("program", "print the version of Callyard"),
+}
+TAKE_PROGRAM: Final = frozenset({"add"})
+"""The commands after which a program and its arguments may follow '--'."""
+_ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
+    "serve": _SETTINGS,
+    "config": (*_SETTINGS, _json()),
+    "key": (
+        _value("name", "NAME", "the owner of the key, as one word"),
+        _value("--profile", "NAME", "the profile of its owner (default: that of the yard)"),
+        _json(),
+    ),
+    "upstreams": (
+        *_TARGET,
+        _switch("--check", text="start or call each of them now, for at most 5 seconds"),
+        _WAIT,
+        _JSON_ARRAY,
+    ),
+    "restart": (_UPSTREAM, _PROJECT),
+    "logs": (
+        _UPSTREAM,
+        _PROJECT,
+        _switch("-f", "--follow", text="print further lines as they come, until interrupted"),
+        Argument(
+            ("-n", "--lines"),
+            {"metavar": "NUMBER", "type": _number, "help": "the number of last lines to print (default: 100)"},
+        ),
+    ),
+    "login": (*_LOGIN, _switch("--no-browser", text="print the URL and do not open a browser"), _TIMEOUT),
+    "logout": _LOGIN,
+    "list": (*_TARGET, _WAIT, *_VIEW, _JSON_ARRAY),
+    "call": (
+        _value("target", "TARGET", _YARD),
+        _value("name", "NAME", "the tool to call"),
+        _PAIRS,
+        *_CREDENTIALS,
+        _value("--session", "ID", "the session of the call"),
+        _switch("--background", text="start a job at the server of a URL, and print its id"),
+        _WAIT,
+        *_VIEW,
+        _value("--output", "DIR", "write images and other content blocks to files in this folder"),
+        _JSON_ENVELOPE,
+    ),
+    "code": (
+        _value("file", "FILE", "the program, or '-' for stdin"),
+        *_TARGET,
+        *_VIEW,
+        *(_setting(key, _FLAGS[key]) for key in ("runtime.profile", "runtime.backend", "runtime.allow_unsafe")),
+        _JSON_ENVELOPE,
+    ),
+    "runtime": (
+        _value(
+            "name",
+            "ACTION",
+            "'list' shows what can run programs here, 'probe' attacks each backend, 'build' makes the image of "
+            "containers",
+            choices=("list", "probe", "build"),
+        ),
+        _CONFIG,
+        _JSON_ARRAY,
+    ),
+    "jobs": (
+        _optional("action", "ACTION", "'list' (default), 'show', 'wait' or 'cancel'", "list", choices=_JOB_ACTIONS),
+        _optional("name", "JOB", "the id of the job"),
+        _value("--limit", "NUMBER", "the most jobs to list (default: 50)", type=_limit, dest="jobs"),
+        _TIMEOUT,
+        _CONFIG,
+        _json("print JSON"),
+    ),
+    "approvals": (
+        _optional(
+            "action",
+            "ACTION",
+            "'list' (default), 'show', 'approve' or 'deny' for approvals; 'grants' or 'revoke' for grants",
+            "list",
+            choices=_APPROVAL_ACTIONS,
+        ),
+        _optional("name", "ID", "the id of the approval, or of the grant to revoke"),
+        _value("--reason", "TEXT", "why; the agent gets the reason of a denial"),
+        _value(
+            "--grant",
+            "SECONDS",
+            "approve the same call of the same caller for so long, without asking again",
+            type=_seconds,
+        ),
+        _switch("--any-arguments", text="with '--grant': whatever the arguments are"),
+        _switch("--watch", text="print further approvals as they come, until interrupted"),
+        _CONFIG,
+        _json("print JSON, with '--watch' one line for each"),
+    ),
+    "policy": (
+        _value("action", "ACTION", "'explain' shows which rule decides about a call, and why", choices=["explain"]),
+        _value("name", "TOOL", "the tool"),
+        _PAIRS,
+        _value("--target", "TARGET", _YARD_BY_DEFAULT),
+        _value("--caller", "NAME", "the identity of the caller (default: 'local')"),
+        *_VIEW,
+        _json(),
+    ),
+    "describe": (
+        _value("target", "TARGET", _YARD),
+        _value("name", "NAME", "the tool to describe"),
+        *_CREDENTIALS,
+        _WAIT,
+        *_VIEW,
+        _json("print the whole spec as one line of JSON"),
+    ),
+    "manifest": (
+        *_TARGET,
+        _WAIT,
+        *_VIEW,
+        _json("print JSON (default)"),
+        _switch("--markdown", text="print a tool reference in Markdown"),
+    ),
+    "search": (
+        _value("words", "WORDS", "what the tool should do, in quotes if there are several words"),
+        *_TARGET,
+        _WAIT,
+        _value("--namespace", "NAME", "only tools of this namespace"),
+        _value("--operation", "NAME", f"only tools of this operation: {', '.join(_OPERATIONS)}", choices=_OPERATIONS),
+        _value("--limit", "NUMBER", "the number of tools, from 1 to 100 (default: 5)", type=_limit),
+        *_VIEW,
+        _json(),
+    ),
+    "eval": (
+        _value("name", "WHAT", "what to measure: 'search'", choices=["search"]),
+        _value("--tools", "FILE", "the tools, one JSON object a line", required=True),
+        _value("--queries", "FILE", "the queries and their relevant tools, one JSON object a line", required=True),
+        _setting("search.strategy", "NAME", flag="--strategy"),
+        _CONFIG,
+        _json(),
+    ),
+    "diff": _DEFINITIONS,
+    "accept": (
+        _UPSTREAM,
+        _value("arguments", "TOOL", "what to accept: a tool, a prompt, a URI or 'instructions'", nargs="*"),
+        _switch("--all", text="accept everything that differs, including what is no longer offered"),
+        _value(
+            "--seen",
+            "DIGEST",
+            "accept only if the differences are still those that 'callyard diff' showed with this digest",
+        ),
+        _PROJECT,
+        _JSON_ARRAY,
+    ),
+    "scan": _DEFINITIONS,
+    "import": (
+        _value("arguments", "NAME", "only servers with these names (default: all)", nargs="*"),
+        _repeated("--from", "CLIENT", f"only servers of this client: {_CLIENTS}", dest="clients"),
+        _value("--file", "PATH", "read this file instead of the clients' usual ones"),
+        _value("--to", "FILE", _CHANGED_FILE, dest="config"),
+        _SECRETS,
+        _DRY_RUN,
+        _json(),
+    ),
+    "connect": (
+        _value("client", "CLIENT", f"the client: {_CLIENTS}"),
+        _optional("target", "TARGET", "the TARGET of 'callyard serve' (default: 'callyard.toml')"),
+        _value("--url", "URL", "let the client call a running server at this URL instead of starting one"),
+        _value("--name", "NAME", "the name of the server in the client (default: 'callyard')", dest="server_name"),
+        *_CREDENTIALS,
+        _switch("--project", text="change the client's file of this folder instead of the user's"),
+        _switch("--undo", text="undo the last change of 'connect'"),
+        _DRY_RUN,
+    ),
+    "add": (
+        _value("name", "NAME", "the name of the upstream: lower-case letters, digits, '-' and '_'"),
+        _value("--url", "URL", "the URL of a running server; without it, the command to run follows '--'"),
+        _repeated("--env", "NAME=VALUE", "an environment variable for the command"),
+        _repeated("--header", "NAME:VALUE", "a header for the URL"),
+        _SECRETS,
+        _value("--config", "FILE", _CHANGED_FILE),
+    ),
+    "remove": (_UPSTREAM, _value("--config", "FILE", "the file to change (default: 'callyard.toml')")),
+    "version": (_json("print an object that has the version of Python as well"),),
+}
+
+
+class _Page(HelpFormatter):
+    """Help as wide as the terminal; argparse would import `shutil` to measure it, once per command."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **{"width": columns_of(sys.__stdout__) - 2, **settings})
+
+    def _get_help_string(self, action: Action) -> str:
+        return help_of(action)
+
+
+class Parser(ArgumentParser):
+    """A parser without abbreviations that raises `LaunchError`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, add_help=False, formatter_class=_Page, **settings)
+        self.add_argument("-h", "--help", action="help", help="show this help and exit")
+
+    @property
+    def actions(self) -> list[Action]:
+        """Return its arguments and options, without the choice of a command."""
+        return [action for action in self._actions if action.metavar != "COMMAND"]
+
+    def add_all(self, arguments: Sequence[Argument]) -> None:
+        """Add arguments and options."""
+        for argument in arguments:
+            self.add_argument(*argument.names, **argument.settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line.
+
+        Raises:
+            LaunchError: Always.
+        """
+        ending = "" if message.endswith((".", "?")) else "."
+        raise LaunchError(f"{message[:1].upper()}{message[1:]}{ending} See '{self.prog} --help'.")
+
+    def refuse_unknown(self, extras: Sequence[str]) -> None:
+        """Refuse arguments that the parser did not consume, options first.
+
+        Raises:
+            LaunchError: There are any.
+        """
+        for extra in sorted(extras, key=lambda extra: not extra.startswith("-")):
+            option = extra.partition("=")[0]
+            if not option.startswith("-"):
+                self.error(f"'{extra}' is one argument too many")
+            known = [name for action in self.actions for name in action.option_strings]
+            self.error(f"There is no option '{option}'.{did_you_mean(option, known)}")
+
+
+def make_parsers(command: str = "") -> tuple[Parser, Mapping[str, Parser]]:
+    """Return the parser of the program and those of all commands, or of one, by name."""
+    program = Parser(prog="callyard", description="Every tool an agent uses, behind one dispatcher.")
+    program.add_argument("--version", action="version", version=f"callyard {VERSION}", help="show the version and exit")
+    program.add_all(_VOLUME)
+    subparsers = program.add_subparsers(title="commands", metavar="COMMAND", prog=program.prog)
+    commands: dict[str, Parser] = {}
+    for name in [command] if command else COMMANDS:
+        text = COMMANDS[name].text
+        commands[name] = subparsers.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
+        commands[name].add_all((*_ARGUMENTS.get(name, ()), *_VOLUME))
+    return program, commands
+
+
+def read_options(arguments: Sequence[str]) -> Options:
+    """Parse a command line; the command is empty if there is none.
+
+    Raises:
+        LaunchError: The command line is wrong.
+        SystemExit: Help or the version was printed.
+    """
+    program, commands = make_parsers(arguments[0] if arguments and arguments[0] in COMMANDS else "")
+    position = next((number for number, text in enumerate(arguments) if not text.startswith("-")), len(arguments))
+    options, extras = program.parse_known_args(arguments[:position], Options())
+    program.refuse_unknown(extras)
+    if position == len(arguments):
+        return options
+    options.command = arguments[position]
+    parser = commands.get(options.command)
+    if parser is None:
+        program.error(f"There is no command '{options.command}'.{did_you_mean(options.command, list(commands))}")
+    own = list(arguments[position + 1 :])
+    if options.command in TAKE_PROGRAM and "--" in own:
+        end = own.index("--")
+        own, options.program = own[:end], own[end + 1 :]
+    options, extras = parser.parse_known_intermixed_args(own, options)
+    parser.refuse_unknown(extras)
+    if options.quiet and options.verbose:
+        parser.error("'--quiet' and '--verbose' contradict each other")
+    if options.json and options.markdown:
+        parser.error("'--json' and '--markdown' contradict each other")
+    given = vars(options).items()
+    options.settings = {key.removeprefix(_SETTING): value for key, value in given if key.startswith(_SETTING)}
+    return options
+
+
+def help_of(action: Action) -> str:
+    """Return what an argument or option does; that of a setting is its description."""
+    if not action.dest.startswith(_SETTING):
+        return str(action.help)
+    from callyard.config.settings import known_settings  # noqa: PLC0415 - 'version' and '--help' start without msgspec
+
+    setting = known_settings()[action.dest.removeprefix(_SETTING)]
+    meaning = setting.meaning.removesuffix(".")
+    if not meaning[:2].isupper():
+        meaning = f"{meaning[:1].lower()}{meaning[1:]}"
+    if not setting.default or "default" in meaning:
+        return meaning
+    default = setting.default
+    if isinstance(default, tuple):
+        default = ",".join(cast("tuple[str, ...]", default))
+    elif isinstance(default, float):
+        default = f"{default:g}"
+    return f"{meaning} (default: {'on' if default is True else default})"

@@ -3,38 +3,21 @@
 A command is imported only when it runs, because most import the whole yard.
 """
 
+import json
+import platform
 import sys
 from collections.abc import Sequence
-from typing import Final
+from contextlib import nullcontext
 
 from callyard._internal.lazy import load
 from callyard._version import VERSION
-from callyard.cli.parser import Options, make_parsers, read_options
+from callyard.cli.parser import COMMANDS, Options, make_parsers, read_options
 from callyard.cli.terminal import OutputError, Terminal
 from callyard.launch.errors import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE, LaunchError
+from callyard.launch.hangup import Hangup
 from callyard.launch.notices import logging_to
 
 __all__ = ["main", "run_version"]
-
-_MODULES: Final = {
-    "accept": "pins",
-    "code": "runtime",
-    "connect": "clients",
-    "describe": "inspect",
-    "diff": "pins",
-    "eval": "search",
-    "import": "clients",
-    "key": "config",
-    "list": "inspect",
-    "logout": "login",
-    "logs": "upstreams",
-    "manifest": "inspect",
-    "remove": "add",
-    "restart": "upstreams",
-    "scan": "pins",
-    "version": "program",
-}
-"""The module of each command whose module has another name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,22 +53,23 @@ def _run_guarded(arguments: Sequence[str], terminal: Terminal) -> int:
 def _run(arguments: Sequence[str], terminal: Terminal) -> int:
     options = read_options(arguments)
     if not options.command:
-        terminal.say(make_parsers().program.format_help().rstrip())
+        terminal.say(make_parsers()[0].format_help().rstrip())
         return USAGE
     terminal.quiet = options.quiet
-    with logging_to(terminal, verbose=options.verbose, quiet=options.quiet):
-        module = load(f"callyard.cli.{_MODULES.get(options.command, options.command)}")
-        status: int = getattr(module, f"run_{options.command}")(options, terminal)
-        return status
+    options.hangup = Hangup()
+    with (
+        options.hangup if options.command == "serve" else nullcontext(),
+        logging_to(terminal, verbose=options.verbose, quiet=options.quiet),
+    ):
+        module = load(f"callyard.cli.{COMMANDS[options.command].module}")
+        return getattr(module, f"run_{options.command}")(options, terminal)
 
 
 def run_version(options: Options, terminal: Terminal) -> int:
     """Print the version."""
     if options.json:
-        import json  # noqa: PLC0415 - most commands need neither
-        import platform  # noqa: PLC0415 - most commands need neither
-
-        terminal.write_json(json.dumps({"callyard": VERSION, "python": platform.python_version()}, separators=(",", ":")).encode())
+        versions = {"callyard": VERSION, "python": platform.python_version()}
+        terminal.write_json(json.dumps(versions, separators=(",", ":")).encode())
     else:
         terminal.write(f"callyard {VERSION}")
     return 0

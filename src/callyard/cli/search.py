@@ -1,16 +1,14 @@
 """`callyard search` and `callyard eval search`: find tools as an agent does, and measure how well that works."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from textwrap import wrap
 from typing import Final, TypeVar
 
 import msgspec
 
 from callyard.cli.parser import Options
-from callyard.cli.targets import config_from, run_in_yard
+from callyard.cli.targets import config_from, os_errors, run_in_yard
 from callyard.cli.terminal import Painted, Terminal, cut
-from callyard.config import Config
 from callyard.launch.errors import LaunchError, as_launch_error, explain_refusal, search_failure
 from callyard.metatools.catalogue import Catalogue
 from callyard.metatools.search import check_query
@@ -19,8 +17,8 @@ from callyard.model.errors import ToolError, shortened
 from callyard.model.profile import METATOOLS, Profile
 from callyard.model.signature import signature
 from callyard.model.spec import Operation
-from callyard.search import Found, Hit, StrategyError
-from callyard.search.evaluate import EvaluationError, LabelledQuery, LabelledTool, evaluate, read_queries, read_tools
+from callyard.search import Found, StrategyError
+from callyard.search.evaluate import EvaluationError, evaluate, read_queries, read_tools
 from callyard.yard import Yard
 
 __all__ = ["run_eval", "run_search"]
@@ -46,48 +44,37 @@ def run_eval(options: Options, terminal: Terminal) -> int:
     config = config_from(options, terminal)
     tools = _read(options.tools, read_tools)
     queries = _read(options.queries, read_queries)
-    measured = _measure(tools, queries, config)
+    settings, origin = config.settings.search, config.origin("search.strategy")
+    try:
+        measured: dict[str, float] = msgspec.to_builtins(evaluate(tools, queries, settings))
+    except StrategyError as error:
+        source = f" It comes from '{origin.name}'." if origin.kind in {"environment", "file"} else ""
+        raise LaunchError(f"{error}{source}") from error
+    except Exception as error:
+        raise search_failure(error, settings.strategy) from error
     if options.json:
         terminal.write_json(encode(measured))
+    elif terminal.interactive:
+        for name, value in measured.items():
+            terminal.write(Painted(f"{name:<10}", "bold"), f"{value:>9}  ", Painted(_MEANINGS[name], "faint"))
     else:
-        _write(terminal, measured)
+        for name, value in measured.items():
+            terminal.write(f"{name}\t{value}")
     unknown = {tool for query in queries for tool in query.relevant} - {tool.id for tool in tools}
     if unknown:
         terminal.inform(f"Relevant tools of queries that are not in '{options.tools}': {len(unknown)}.")
     return 0
 
 
-def _measure(tools: list[LabelledTool], queries: list[LabelledQuery], config: Config) -> dict[str, float]:
-    settings, origin = config.settings.search, config.origin("search.strategy")
-    try:
-        return msgspec.to_builtins(evaluate(tools, queries, settings))
-    except StrategyError as error:
-        source = f" It comes from '{origin.name}'." if origin.kind in {"environment", "file"} else ""
-        raise LaunchError(f"{error}{source}") from error
-    except Exception as error:
-        raise search_failure(error, settings.strategy) from error
-
-
 def _read(path: str, read: Callable[[Iterable[bytes]], list[_Line]]) -> list[_Line]:
-    """Return the lines of a file, decoded."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - the path may be a pipe, as of '<(…)'
+        with os_errors(f"The file '{path}' cannot be read"), open(path, "rb") as file:  # noqa: PTH123 - may be a pipe
             lines = read(file)
-    except OSError as error:
-        raise LaunchError(f"The file '{path}' cannot be read: {error.strerror}.") from error
     except EvaluationError as error:
         raise LaunchError(f"The file '{path}' cannot be used. {error}") from error
     if not lines:
         raise LaunchError(f"The file '{path}' is empty.")
     return lines
-
-
-def _write(terminal: Terminal, measured: dict[str, float]) -> None:
-    for name, value in measured.items():
-        if terminal.interactive:
-            terminal.write(Painted(f"{name:<10}", "bold"), f"{value:>9}  ", Painted(_MEANINGS[name], "faint"))
-        else:
-            terminal.write(f"{name}\t{value}")
 
 
 _INDENT: Final = "  "
@@ -98,13 +85,24 @@ def run_search(options: Options, terminal: Terminal) -> int:
     """Print the best tools: name, signature and reason of each."""
     with as_launch_error(ToolError):
         check_query(options.words)
-    return run_in_yard(options, terminal, partial(_search, options=options, terminal=terminal), lists=True)
+    return run_in_yard(options, terminal, _search, lists=True)
 
 
-async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
+async def _search(yard: Yard, profile: Profile, options: Options, terminal: Terminal) -> int:
     found = await _find(yard, profile, options)
     if options.json:
-        terminal.write_json(encode({"hits": [_entry(hit) for hit in found.hits], "more": found.more, "closest": found.closest}))
+        hits = [
+            {
+                "name": hit.spec.name,
+                "signature": signature(hit.spec),
+                "description": hit.spec.summary,
+                "operation": hit.spec.operation,
+                "source": hit.spec.source,
+                "why": hit.why,
+            }
+            for hit in found.hits
+        ]
+        terminal.write_json(encode({"hits": hits, "more": found.more, "closest": found.closest}))
     elif terminal.interactive:
         _write_hits(terminal, found)
     else:
@@ -123,10 +121,9 @@ async def _find(yard: Yard, profile: Profile, options: Options) -> Found:
     catalogue = Catalogue(yard.registry, yard.search)
     operation = None if options.operation is None else Operation(options.operation)
     try:
-        catalogue.open()
-        catalogue.check_namespace(options.namespace, profile)
-    except ToolError as error:
-        raise LaunchError(error.message) from error
+        with as_launch_error(ToolError):
+            catalogue.open()
+            catalogue.check_namespace(options.namespace, profile)
     except ValueError as error:  # the environment names an unknown strategy
         raise LaunchError(explain_refusal(error, yard)) from error
     try:
@@ -138,18 +135,6 @@ async def _find(yard: Yard, profile: Profile, options: Options) -> Found:
         raise search_failure(error, catalogue.settings.strategy) from error
     finally:
         catalogue.close()
-
-
-def _entry(hit: Hit) -> dict[str, object]:
-    spec = hit.spec
-    return {
-        "name": spec.name,
-        "signature": signature(spec),
-        "description": spec.summary,
-        "operation": spec.operation,
-        "source": spec.source,
-        "why": hit.why,
-    }
 
 
 def _write_hits(terminal: Terminal, found: Found) -> None:

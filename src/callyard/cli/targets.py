@@ -1,25 +1,31 @@
 """The yard of a command: read its settings, load its target, open it, and run the command in it."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, redirect_stdout
 from functools import partial, reduce
-from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from callyard._internal.files import find_state_dir
+from callyard._internal.lazy import load
+from callyard._internal.mask import mask_url
 from callyard._internal.project import project_dir
 from callyard.cli.terminal import Terminal
 from callyard.config import CLIENT_FILES, Config
+from callyard.config.settings import PREFIX
 from callyard.launch.build import apply_settings, find_profile, read_settings
-from callyard.launch.errors import DEFECT, LaunchError, explain_cause, explain_refusal
+from callyard.launch.errors import DEFECT, USAGE, LaunchError, exit_status, explain_cause, explain_refusal
 from callyard.launch.signals import run
 from callyard.metatools import METATOOL_NAMES
+from callyard.model.errors import ToolError
 from callyard.model.names import did_you_mean
 from callyard.model.profile import EVERYTHING, METATOOLS, Profile
 from callyard.monitor import log_sink
@@ -27,13 +33,36 @@ from callyard.yard import Yard
 
 if TYPE_CHECKING:
     from callyard.cli.parser import Options  # imports argparse
+    from callyard.providers.upstream.provider import Upstream
 
-__all__ = ["Work", "config_from", "load_target", "load_yard", "open_yard", "project_dir_of", "run_in_yard"]
+__all__ = [
+    "KEY_VARIABLE",
+    "UnreachableError",
+    "Work",
+    "config_from",
+    "credentials_of",
+    "load_target",
+    "load_yard",
+    "open_yard",
+    "os_errors",
+    "project_dir_of",
+    "run_in_yard",
+    "state_dir_of",
+]
 
 
 _FORMS: Final = "Write 'module:attr', 'file.py', 'file.py:attr', 'callyard.toml', a client's 'file.json' or a URL."
-_FALLBACK_NAME: Final = "_callyard_target"
+KEY_VARIABLE: Final = f"{PREFIX}KEY"
+"""The environment variable with the API key for the server at a URL."""
 _log = logging.getLogger(__name__)
+
+
+class UnreachableError(LaunchError):
+    """The server at the URL of a command cannot be used; the exit status is that of the failure's code."""
+
+    def __init__(self, failure: ToolError) -> None:
+        super().__init__(f"{failure.message} {failure.hint or ''}".rstrip(), status=exit_status(failure.code))
+        self.failure = failure
 
 
 class _Target(NamedTuple):
@@ -44,20 +73,81 @@ class _Target(NamedTuple):
     is_file: bool
 
 
-def config_from(options: "Options", terminal: Terminal) -> Config:
-    """Return the settings of a command line, and write warnings.
+def config_from(options: "Options", terminal: Terminal, *, signs_in: bool = False) -> Config:
+    """Return the settings of a command line, and write warnings; one that `signs_in` itself needs no other credentials.
 
     Raises:
         LaunchError: A setting is wrong.
     """
     target, path = options.target, options.config
-    if not target and path is not None and (path.endswith(CLIENT_FILES) or "://" in path):  # commands about an upstream have no TARGET
+    is_target = path is not None and (path.endswith(CLIENT_FILES) or "://" in path)
+    if is_target and path is not None and not target:  # commands about an upstream have no TARGET
         target, path = path, None
     if target.endswith(".toml"):
         if path is not None:
             raise LaunchError(f"'{target}' and '{path}' are both files with settings. Name one of them.")
         target, path = "", target
-    return read_settings({**options.settings, **({"target": target} if target else {})}, terminal, path=path)
+    config = read_settings({**options.settings, **({"target": target} if target else {})}, terminal, path=path)
+    return config if signs_in else _with_credentials(config, options)
+
+
+def credentials_of(options: "Options") -> dict[str, str]:
+    """Return the headers for the server at a URL: those of '--header', and the key of '--key' or CALLYARD_KEY.
+
+    Raises:
+        LaunchError: One has no name or no value.
+    """
+    headers: dict[str, str] = {}
+    for text in options.header or ():
+        name, colon, value = text.partition(":")
+        if not name.strip() or not colon or not value.strip():
+            raise LaunchError("A header is written as 'NAME:VALUE'.")
+        headers[name.strip()] = value.strip()
+    key = options.key or os.environ.get(KEY_VARIABLE, "").strip()
+    if options.key or (key and not any(name.lower() in {"authorization", "x-api-key"} for name in headers)):
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _with_credentials(config: Config, options: "Options") -> Config:
+    """Return the settings with the credentials of the command line for the URL that is the target.
+
+    Raises:
+        LaunchError: There are some, and the target is no URL.
+    """
+    headers = credentials_of(options)
+    if not _is_url(config):
+        if options.key or options.header:
+            raise LaunchError("'--key' and '--header' are for a TARGET that is a URL.")
+        return config
+    upstreams = {
+        name: entry._replace(settings=replace(entry.settings, headers={**entry.settings.headers, **headers}))
+        for name, entry in config.upstreams.items()
+    }
+    return replace(config, upstreams=upstreams) if headers else config
+
+
+def _is_url(config: Config) -> bool:
+    return (config.settings.target or "").startswith(("http://", "https://"))
+
+
+@contextmanager
+def os_errors(problem: str, *, hint: str = "", status: int = USAGE) -> Generator[None]:
+    """Turn an error of the system into `LaunchError`: the problem, the reason of the system, and a hint."""
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(f"{problem}: {error.strerror}. {hint}".rstrip(), status=status) from error
+
+
+def state_dir_of(config: Config) -> Path:
+    """Return the state directory of the settings.
+
+    Raises:
+        LaunchError: There is none.
+    """
+    with os_errors("The state directory cannot be used", hint="Set another with 'state_dir'."):
+        return find_state_dir(config.settings.state_dir)
 
 
 def project_dir_of(config: Config) -> Path:
@@ -66,10 +156,7 @@ def project_dir_of(config: Config) -> Path:
     Raises:
         LaunchError: There is none.
     """
-    try:
-        return project_dir(find_state_dir(config.settings.state_dir), config.project)
-    except OSError as error:
-        raise LaunchError(f"The state directory cannot be used: {error.strerror}. Set another with 'state_dir'.") from error
+    return project_dir(state_dir_of(config), config.project)
 
 
 @contextmanager
@@ -82,7 +169,9 @@ def load_yard(config: Config) -> Generator[Yard]:
     if config.is_yard:
         yield Yard()
     elif config.settings.target is None:
-        raise LaunchError("There is no TARGET. Name a yard, or write 'target', 'upstreams' or 'packs' into 'callyard.toml'.")
+        raise LaunchError(
+            "There is no TARGET. Name a yard, or write 'target', 'upstreams' or 'packs' into 'callyard.toml'."
+        )
     else:
         with load_target(config.settings.target) as yard:
             yield yard
@@ -120,22 +209,20 @@ def _load_module(target: _Target) -> ModuleType:
     if target.is_file and not Path(target.module).is_file():
         raise LaunchError(f"There is no file '{target.module}'.")
     try:
-        return _load_file(target.module) if target.is_file else import_module(target.module)
-    except ModuleNotFoundError as error:
-        if not target.is_file and error.name is not None and f"{target.module}.".startswith(f"{error.name}."):
-            raise LaunchError(f"There is no module '{error.name}'. {_FORMS}") from error
-        raise _refusal(target.module, error) from error
+        return _load_file(target.module) if target.is_file else load(target.module)
     except (Exception, SystemExit) as error:
-        raise _refusal(target.module, error) from error
-
-
-def _refusal(place: str, error: BaseException) -> LaunchError:
-    _log.debug("load_failed target=%s", place, exc_info=error)
-    return LaunchError(f"'{place}' cannot be loaded: {explain_cause(error)}")
+        missing = error.name if isinstance(error, ModuleNotFoundError) and not target.is_file else None
+        if missing is not None and f"{target.module}.".startswith(f"{missing}."):
+            raise LaunchError(f"There is no module '{missing}'. {_FORMS}") from error
+        _log.debug("load_failed target=%s", target.module, exc_info=error)
+        raise LaunchError(f"'{target.module}' cannot be loaded: {explain_cause(error)}") from error
 
 
 def _load_file(place: str) -> ModuleType:
-    name = _name_of(place)
+    # the name by which it would be imported, unless another module has it
+    name = Path(place).stem
+    if name in sys.modules or name in sys.stdlib_module_names or not name.isidentifier():
+        name = "_callyard_target"
     spec = spec_from_file_location(name, Path(place).resolve())
     if spec is None or spec.loader is None:
         raise LaunchError(f"'{place}' is not a Python file.")
@@ -147,13 +234,6 @@ def _load_file(place: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _name_of(place: str) -> str:
-    """Return the name by which the file would be imported, unless another module has it."""
-    stem = Path(place).stem
-    taken = stem in sys.modules or stem in sys.stdlib_module_names
-    return _FALLBACK_NAME if taken or not stem.isidentifier() else stem
 
 
 def _attribute(module: ModuleType, target: _Target) -> Yard:
@@ -168,20 +248,20 @@ def _attribute(module: ModuleType, target: _Target) -> Yard:
 
 
 def _only_yard(module: ModuleType, place: str) -> Yard:
-    yards: dict[int, tuple[str, Yard]] = {}
+    yards: dict[Yard, str] = {}
     for name, value in vars(module).items():
         if isinstance(value, Yard):
-            yards.setdefault(id(value), (name, value))
+            yards.setdefault(value, name)
     if not yards:
         raise LaunchError(f"There is no 'Yard' at the top level of '{place}'. Make one with 'yard = Yard(tools=[…])'.")
     if len(yards) > 1:
-        names = [name for name, _ in yards.values()]
+        names = list(yards.values())
         listed = ", ".join(f"'{name}'" for name in names)
         raise LaunchError(f"There are {len(names)} yards in '{place}': {listed}. Name one, as in '{place}:{names[0]}'.")
-    return next(iter(yards.values()))[1]
+    return next(iter(yards))
 
 
-Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
+Work = Callable[[Yard, Profile, "Options", Terminal], Coroutine[Any, Any, int]]
 """Runs a command in an open yard for a profile, and returns the exit status."""
 _TIMEOUT_S: Final = 120.0
 _LISTING_S: Final = 2.0
@@ -191,13 +271,19 @@ _SILENT_S: Final = 1.0
 
 
 def run_in_yard(
-    options: "Options", terminal: Terminal, work: Work, *, tool: str | None = None, runs: bool = False, lists: bool = False
+    options: "Options",
+    terminal: Terminal,
+    work: Work,
+    *,
+    tool: str | None = None,
+    runs: bool = False,
+    lists: bool = False,
 ) -> int:
     """Load the target, open its yard as it would be served, run a command in it and return the exit status.
 
-    What a module or a tool prints goes to stderr, so that stdout has only data. With `tool`, only the upstream that publishes it is
-    waited for; a metatool that `runs` needs all of them. A command that `lists` tools waits at most two seconds, unless '--wait' is given.
-    So does one for a tool that has not the name of an upstream in front.
+    What a module or a tool prints goes to stderr, so that stdout has only data. With `tool`, only the upstream that
+    publishes it is waited for; a metatool that `runs` needs all of them. A command that `lists` tools waits at most two
+    seconds, unless '--wait' is given. So does one for a tool that has not the name of an upstream in front.
 
     Raises:
         LaunchError: The target cannot be loaded, or its yard cannot be opened or closed.
@@ -205,22 +291,34 @@ def run_in_yard(
     config = config_from(options, terminal)
     with redirect_stdout(sys.stderr), load_yard(config) as yard:
         apply_settings(yard, config, terminal)
-        is_short = not options.wait and (lists or (tool is not None and tool not in METATOOL_NAMES and not _publishers(yard, tool)))
-        deadline = time.monotonic() + (_LISTING_S if is_short else _TIMEOUT_S)
-        wait = partial(_wait_for_upstreams, yard, terminal, tool=tool, runs=runs, deadline=deadline)
-        return run(_run(yard, options, wait=wait, work=work))
+        url = config.settings.target if _is_url(config) else None
+        is_unknown = tool is not None and tool not in METATOOL_NAMES and not _publishers(yard, tool)
+        seconds = _LISTING_S if not options.wait and url is None and (lists or is_unknown) else _TIMEOUT_S
+        deadline = time.monotonic() + seconds
+        wait = partial(_wait_for_upstreams, yard, terminal, tool=tool, runs=runs, deadline=deadline, url=url)
+        return run(_run(yard, options, terminal, wait=wait, work=work))
 
 
-def _publishers(yard: Yard, tool: str) -> list[object]:
+def _upstreams(yard: Yard) -> "list[Upstream]":
+    from callyard.providers.upstream.provider import Upstream  # noqa: PLC0415 - most yards that are served have none
+
+    return [provider for provider in yard.providers if isinstance(provider, Upstream)]
+
+
+def _publishers(yard: Yard, tool: str | None) -> "list[Upstream]":
     """Return the upstreams whose prefix a tool has."""
-    return [provider for provider in yard.providers if (prefix := getattr(provider, "prefix", "")) and tool.startswith(f"{prefix}__")]
+    name = tool or ""
+    return [upstream for upstream in _upstreams(yard) if upstream.prefix and name.startswith(f"{upstream.prefix}__")]
 
 
-async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool, deadline: float) -> None:
+async def _wait_for_upstreams(
+    yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool, deadline: float, url: str | None
+) -> None:
     """Wait until upstreams have published their tools, and show which ones are waited for.
 
     Raises:
         LaunchError: Upstreams failed and the yard has no tools at all.
+        UnreachableError: The server at `url`, which is the target, cannot be used.
     """
 
     def is_published() -> bool:
@@ -228,8 +326,8 @@ async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | Non
         return found is not None and not (runs and found.spec.source == METATOOLS)
 
     def is_decided() -> bool:
-        owners = [] if tool is None else _publishers(yard, tool)
-        return is_published() or (bool(owners) and all(getattr(owner, "is_settled", True) for owner in owners))
+        owners = _publishers(yard, tool)
+        return is_published() or (bool(owners) and all(owner.is_settled for owner in owners))
 
     def show(names: Sequence[str]) -> None:
         terminal.show_progress(f"Waiting for {', '.join(repr(name) for name in names)} …")
@@ -239,35 +337,47 @@ async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | Non
     terminal.clear()
     if is_published():
         return
-    problems = [
-        f"'{provider.name}' offers nothing for now. {problem}"
-        + ("" if getattr(provider, "is_settled", True) else " '--wait' waits until it answers.")
-        for provider in yard.providers
-        if (problem := getattr(provider, "unavailable_reason", lambda: None)()) is not None
-    ]
-    if problems and tool is None and not _has_tools(yard):
+    problems: list[str] = []
+    late = {upstream.name for upstream in _upstreams(yard) if not upstream.is_settled}
+    for provider in yard.providers:
+        reason = getattr(provider, "unavailable_reason", lambda: None)()  # which any provider may have
+        if reason is None:
+            continue
+        problem = f"'{provider.name}' offers nothing for now. {reason}"
+        if url is not None:
+            raise _unreachable(problem, url, _upstreams(yard))
+        problems.append(f"{problem} '--wait' waits until it answers." if provider.name in late else problem)
+    sources = {spec.source for spec in yard.registry.visible(EVERYTHING)}
+    if problems and tool is None and not yard.registry.unavailable(EVERYTHING) and not sources - {METATOOLS}:
         raise LaunchError(" ".join(problems))
     for problem in problems:
         terminal.inform(problem)
 
 
-def _has_tools(yard: Yard) -> bool:
-    """Return whether a yard has tools besides the metatools, withheld ones included."""
-    return bool(yard.registry.unavailable(EVERYTHING)) or any(spec.source != METATOOLS for spec in yard.registry.visible(EVERYTHING))
+def _unreachable(problem: str, url: str, upstreams: "Sequence[Upstream]") -> UnreachableError:
+    """Return the error for a server at a URL that does not answer or refuses the credentials."""
+    if any(upstream.status().state == "auth_needed" for upstream in upstreams):
+        hint = f"Give a key with '--key' or {KEY_VARIABLE}, or sign in with 'callyard login URL'."
+        return UnreachableError(ToolError("unauthenticated", problem, hint=hint, blame="caller", may_have_run=False))
+    hint = f"Check that a server runs at '{mask_url(url)}', and try again."
+    return UnreachableError(ToolError("upstream_unavailable", problem, hint=hint, may_have_run=False))
 
 
-async def _run(yard: Yard, options: "Options", *, wait: Callable[[], Awaitable[None]], work: Work) -> int:
+async def _run(
+    yard: Yard, options: "Options", terminal: Terminal, *, wait: Callable[[], Awaitable[None]], work: Work
+) -> int:
     status: int | None = None
     yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:
         async with open_yard(yard, logged=options.verbose > 0):
             await wait()
-            status = await work(yard, find_profile(yard, options.profile))
+            status = await work(yard, find_profile(yard, options.profile), options, terminal)
     except Exception as error:
         if status is None:
             raise
         _log.debug("close_failed yard=%s", yard.name, exc_info=error)
-        raise LaunchError(f"The yard '{yard.name}' did not close cleanly: {explain_cause(error)}", status=DEFECT) from error
+        message = f"The yard '{yard.name}' did not close cleanly: {explain_cause(error)}"
+        raise LaunchError(message, status=DEFECT) from error
     return status
 
 

@@ -1,5 +1,6 @@
 """The terminal of a command: data on stdout, notices and progress on stderr, colours only where a person reads."""
 
+import json
 import os
 import re
 import sys
@@ -8,12 +9,35 @@ from contextlib import contextmanager
 from typing import Final, TextIO
 from unicodedata import combining, east_asian_width
 
-from callyard.launch.notices import CONTROL, Line, Notices, Painted, Part, Style, clean, discard, encodable, is_terminal, painted
+from callyard.launch.notices import (
+    CONTROL,
+    Line,
+    Notices,
+    Painted,
+    Part,
+    Style,
+    clean,
+    discard,
+    encodable,
+    is_terminal,
+    painted,
+)
 
-__all__ = ["Line", "OutputError", "Painted", "Part", "Style", "Terminal", "columns_of", "cut", "pad", "width_of"]
+__all__ = [
+    "Line",
+    "OutputError",
+    "Painted",
+    "Part",
+    "Style",
+    "Terminal",
+    "columns_of",
+    "cut",
+    "pad",
+    "painted_change",
+    "width_of",
+]
 
 
-_BEYOND_ASCII: Final = r"[^\x00-\x7e]"
 _WIDTH: Final = 80
 
 
@@ -41,11 +65,8 @@ class Terminal(Notices):
     def write(self, *parts: Part) -> None:
         """Write a line of data, on a line of its own."""
         self.clear()
-        if self._out is not None:
-            text = painted(parts, colours=self._colours)
-            with _explained():
-                self._out.write("\n" * self._line_is_open + encodable(text, self._out) + "\n")
-            self._line_is_open = False
+        self._put("\n" * self._line_is_open + painted(parts, colours=self._colours) + "\n")
+        self._line_is_open = False
 
     def say(self, *parts: Part) -> None:
         """Write a line to stderr; where a terminal shows both streams, below an open line of data."""
@@ -56,22 +77,22 @@ class Terminal(Notices):
     def write_text(self, text: str) -> None:
         """Write text as it is, without a line break after it."""
         self.clear()
-        if self._out is not None:
-            with _explained():
-                self._out.write(encodable(clean(text), self._out))
-                self._out.flush()
-            self._line_is_open = not text.endswith("\n")
+        self._put(clean(text))
+        self.flush()
+        self._line_is_open = not text.endswith("\n")
 
     def write_json(self, text: bytes) -> None:
         """Write JSON; control characters, and those that the encoding does not have, become JSON escapes."""
         self.clear()
-        if self._out is None:
-            return
         shown = _escape_json(text.decode(), CONTROL)
-        if encodable(shown, self._out) != shown:
-            shown = _escape_json(shown, _BEYOND_ASCII)
-        with _explained():
-            self._out.write(shown + "\n")
+        if self._out is not None and encodable(shown, self._out) != shown:
+            shown = _escape_json(shown, r"[^\x00-\x7e]")
+        self._put(shown + "\n")
+
+    def _put(self, text: str) -> None:
+        if self._out is not None:
+            with _explained():
+                self._out.write(encodable(text, self._out))
 
     def show_progress(self, text: str) -> None:
         """Write progress to stderr; on a terminal it overwrites the previous progress."""
@@ -104,7 +125,8 @@ class Terminal(Notices):
 
 def width_of(text: str) -> int:
     """Return the number of columns of a text; East Asian characters are two columns wide."""
-    return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
+    shown = [character for character in text if not combining(character)]
+    return len(shown) + sum(east_asian_width(character) in "WF" for character in shown)
 
 
 def cut(text: str, width: int) -> str:
@@ -118,6 +140,12 @@ def cut(text: str, width: int) -> str:
             break
         start += character
     return f"{start.rstrip()}…" if width > 0 else ""
+
+
+def painted_change(line: str) -> Part:
+    """Return a line of a diff in the colour of its sign."""
+    signs: dict[str, Style] = {"+": "good", "-": "bad"}
+    return Painted(line, signs[line[:1]]) if line[:1] in signs else line
 
 
 def pad(text: str, width: int) -> str:
@@ -148,6 +176,4 @@ def columns_of(stream: TextIO | None) -> int:
 
 
 def _escape_json(text: str, pattern: str) -> str:
-    import json  # noqa: PLC0415 - a server writes no data
-
     return re.sub(pattern, lambda match: json.dumps(match[0])[1:-1], text)

@@ -1,4 +1,4 @@
-"""`callyard upstreams`, `callyard restart` and `callyard logs`: the state of upstreams, and what is stored about them."""
+"""Commands about upstreams: their state and logs, and their definitions against the accepted ones."""
 
 import asyncio
 import os
@@ -7,27 +7,41 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from callyard._internal.logfmt import is_identifier
 from callyard.cli.parser import Options
-from callyard.cli.targets import config_from, project_dir_of
-from callyard.cli.terminal import Painted, Style, Terminal, cut, pad, width_of
+from callyard.cli.targets import config_from, os_errors, project_dir_of
+from callyard.cli.terminal import Painted, Style, Terminal, cut, pad, painted_change, width_of
 from callyard.client_configs.connect import missing_variables
 from callyard.config.upstreams import UpstreamEntry
 from callyard.launch.build import resolve_upstreams
-from callyard.launch.errors import DEFECT, DIFFERENT, LaunchError
+from callyard.launch.errors import DEFECT, DIFFERENT, LaunchError, as_launch_error
 from callyard.launch.signals import run
 from callyard.model.envelope import encode
 from callyard.model.names import did_you_mean
 from callyard.providers.upstream.catalogue import folder_of, load
+from callyard.providers.upstream.diff import Comparison, Difference, compare
 from callyard.providers.upstream.health import Status, more_command, read_last_status, read_status, request_restart
 from callyard.providers.upstream.link import LinkError
-from callyard.providers.upstream.pins import Definitions, LockError, Pins, PinsByUpstream, definitions_of, find_lock, parse_lock
+from callyard.providers.upstream.pins import (
+    Definitions,
+    Key,
+    LockError,
+    Pins,
+    PinsByUpstream,
+    accept,
+    definitions_of,
+    find_lock,
+    parse_lock,
+)
 from callyard.providers.upstream.process_log import LogReader, log_path, logged_upstreams
 from callyard.providers.upstream.provider import Upstream, make_upstream
+from callyard.providers.upstream.scan import Finding, scan, visible
 from callyard.providers.upstream.settings import Carrier
 from callyard.yard import Yard
 
-__all__ = ["StoredDefinitions", "read_definitions", "run_logs", "run_restart", "run_upstreams"]
+__all__ = ["run_accept", "run_diff", "run_logs", "run_restart", "run_scan", "run_upstreams"]
 
 
 _POLL_S: Final = 0.2
@@ -38,45 +52,38 @@ _CHECK_S: Final = 5.0
 def run_logs(options: Options, terminal: Terminal) -> int:
     """Print the last lines of an upstream's log, and with `--follow` further lines as they come."""
     state = project_dir_of(config_from(options, terminal))
-    try:
+    with os_errors("The state directory cannot be read"):
         names = logged_upstreams(state)
-    except OSError as error:
-        raise LaunchError(f"The state directory cannot be read: {error.strerror}.") from error
     if options.name not in names:
-        raise LaunchError(f"There is no log of '{options.name}'.{_available_logs(options.name, names)}")
+        known = " A program that is an upstream has a log once it was started."
+        if names:
+            listed = ", ".join(f"'{name}'" for name in names)
+            known = did_you_mean(options.name, names) or f" There are logs of {listed}."
+        raise LaunchError(f"There is no log of '{options.name}'.{known}")
     with LogReader(log_path(state, options.name)) as reader:
-        _write_lines(reader.read_last(options.lines), terminal)
-        while options.follow:
+        lines = reader.read_last(options.lines)
+        while True:
+            for line in lines:
+                terminal.write(line)
+            terminal.flush()
+            if not options.follow:
+                return 0
             time.sleep(_POLL_S)  # another process writes the file, and nothing notifies this one
-            _write_lines(reader.read_new(), terminal)
-    return 0
-
-
-def _write_lines(lines: Sequence[str], terminal: Terminal) -> None:
-    for line in lines:
-        terminal.write(line)
-    terminal.flush()
-
-
-def _available_logs(name: str, names: Sequence[str]) -> str:
-    if names:
-        return did_you_mean(name, names) or " There are logs of " + ", ".join(f"'{known}'" for known in names) + "."
-    return " A program that is an upstream has a log once it was started."
+            lines = reader.read_new()
 
 
 def run_restart(options: Options, terminal: Terminal) -> int:
     """Ask the running yard that uses the upstream to restart it."""
     config = config_from(options, terminal)
     if options.name not in config.upstreams:
-        raise LaunchError(f"There is no upstream '{options.name}'.{did_you_mean(options.name, sorted(config.upstreams))}")
+        meant = did_you_mean(options.name, sorted(config.upstreams))
+        raise LaunchError(f"There is no upstream '{options.name}'.{meant}")
     folder = folder_of(project_dir_of(config), options.name)
-    try:
+    with os_errors("The state directory cannot be used"):
         status = read_status(folder)
         if status is None:
             raise LaunchError(f"No running yard uses '{options.name}', so there is nothing to restart.")
         request_restart(folder)
-    except OSError as error:
-        raise LaunchError(f"The state directory cannot be used: {error.strerror}.") from error
     terminal.inform(f"The yard with the process id {status.yard_pid} restarts '{options.name}' within a second.")
     return 0
 
@@ -84,7 +91,7 @@ def run_restart(options: Options, terminal: Terminal) -> int:
 _UNKNOWN: Final = "The definitions of '{}' are unknown on this machine. Serve it once, so that they are read."
 
 
-class StoredDefinitions(NamedTuple):
+class _StoredDefinitions(NamedTuple):
     """The definitions of upstreams when they were last read, and the accepted ones of the lock file."""
 
     lock: Path
@@ -109,7 +116,8 @@ class StoredDefinitions(NamedTuple):
         Raises:
             LaunchError: They are unknown.
         """
-        catalogue = load(folder_of(self.state, name)) if _is_folder_name(name) else None
+        is_folder_name = is_identifier(name) and not name.startswith(".")  # it cannot lead out of the folder
+        catalogue = load(folder_of(self.state, name)) if is_folder_name else None
         if catalogue is not None:
             return definitions_of(catalogue)
         if name in self.names:
@@ -117,8 +125,12 @@ class StoredDefinitions(NamedTuple):
         known = sorted({*self.names, *_with_catalogue(self.state)})
         raise LaunchError(f"There is no upstream '{name}'.{did_you_mean(name, known)}")
 
+    def compare(self, name: str, definitions: Definitions) -> Comparison:
+        """Return how definitions of an upstream differ from the accepted ones."""
+        return compare(name, definitions, self.locked.get(name, {}), folder=folder_of(self.state, name))
 
-def read_definitions(options: Options, terminal: Terminal) -> StoredDefinitions:
+
+def _read_definitions(options: Options, terminal: Terminal) -> _StoredDefinitions:
     """Find the stored definitions of the configured upstreams.
 
     Raises:
@@ -127,20 +139,14 @@ def read_definitions(options: Options, terminal: Terminal) -> StoredDefinitions:
     config = config_from(options, terminal)
     state = project_dir_of(config)
     try:
-        lock = find_lock(config.path, state)
-        locked = parse_lock(lock, lock.read_bytes() if lock.exists() else b"")
-    except LockError as error:
-        raise LaunchError(str(error)) from error
+        with as_launch_error(LockError):
+            lock = find_lock(config.path, state)
+            locked = parse_lock(lock, lock.read_bytes() if lock.exists() else b"")
     except OSError as error:
         raise LaunchError(f"'{error.filename}' cannot be read: {error.strerror}.", status=DEFECT) from error
     used = {name: entry.settings for name, entry in config.upstreams.items() if entry.settings.enabled}
     unpinned = frozenset(name for name, settings in used.items() if settings.pin == "off")
-    return StoredDefinitions(lock, state, locked, sorted(used) or sorted(locked) or _with_catalogue(state), unpinned)
-
-
-def _is_folder_name(name: str) -> bool:
-    """Return whether a name cannot lead out of the folder of the upstreams."""
-    return is_identifier(name) and not name.startswith(".")
+    return _StoredDefinitions(lock, state, locked, sorted(used) or sorted(locked) or _with_catalogue(state), unpinned)
 
 
 def _with_catalogue(state: Path) -> list[str]:
@@ -149,9 +155,16 @@ def _with_catalogue(state: Path) -> list[str]:
 
 
 _TITLES: Final = ("NAME", "STATE", "TOOLS", "LATENCY", "SEEN", "WHY")
-_STYLES: Final[Mapping[str, Style]] = {"ready": "good", "degraded": "bad", "backing_off": "bad", "auth_needed": "bad", "stopped": "faint"}
-_HEALTHY: Final = frozenset({"ready", "stopped"})
-_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+_STYLES: Final[Mapping[str, Style]] = {
+    "ready": "good",
+    "degraded": "bad",
+    "backing_off": "bad",
+    "auth_needed": "bad",
+    "stopped": "faint",
+    "high": "bad",
+    "medium": "bold",
+    "low": "faint",
+}
 
 
 def run_upstreams(options: Options, terminal: Terminal) -> int:
@@ -173,7 +186,7 @@ def run_upstreams(options: Options, terminal: Terminal) -> int:
         _write_table(statuses, terminal, {name: entry.settings.carrier for name, entry in config.upstreams.items()})
     else:
         terminal.say("There are no upstreams. 'callyard import' finds those of MCP clients; 'callyard add' adds one.")
-    return DIFFERENT if any(status.state not in _HEALTHY for status in checked.values()) else 0
+    return DIFFERENT if any(status.state not in {"ready", "stopped"} for status in checked.values()) else 0
 
 
 async def _check(upstreams: Sequence[Upstream], terminal: Terminal, *, seconds: float | None) -> Mapping[str, Status]:
@@ -184,9 +197,9 @@ async def _check(upstreams: Sequence[Upstream], terminal: Terminal, *, seconds: 
         late = (await asyncio.wait(refreshes, timeout=seconds))[1] if refreshes else ()
         for refresh in late:
             refresh.cancel()
-            name = refreshes[refresh].name
-            error = LinkError("unavailable", f"'{name}' did not answer within {seconds:g} seconds. '--wait' waits longer.")
-            refreshes[refresh].supervisor.health.fail(time.monotonic(), error, own_request=True)
+            upstream = refreshes[refresh]
+            message = f"'{upstream.name}' did not answer within {seconds:g} seconds. '--wait' waits longer."
+            upstream.supervisor.health.fail(time.monotonic(), LinkError("unavailable", message), own_request=True)
         return {upstream.name: upstream.status() for upstream in upstreams}
 
 
@@ -205,14 +218,11 @@ def _status(name: str, entry: UpstreamEntry, state: Path) -> Status:
         reason = f"Not set here: {', '.join(missing)}."
     elif failed is not None:
         reason = f"It failed {_ago(time.time() - failed)} ago: {last_error}"
+    status = Status(name=name, state="cold", reason=reason, failed=failed, last_error=last_error)
     if catalogue is None:
-        return Status(name=name, state="cold", reason=reason, failed=failed, last_error=last_error)
-    return Status(
-        name=name,
-        state="cold",
-        reason=reason,
-        failed=failed,
-        last_error=last_error,
+        return status
+    return msgspec.structs.replace(
+        status,
         server=str(catalogue.server.get("name", "")),
         version=catalogue.version,
         tools=len(catalogue.tools),
@@ -234,8 +244,9 @@ def _write_table(statuses: list[Status], terminal: Terminal, carriers: Mapping[s
             state = Painted(row[1].ljust(widths[1]), _STYLES.get(status.state, "bold"))
             command = _command(status, carriers[status.name])
             kept = f" {command}" if command and width_of(command) < room // 2 else ""
-            line = after if width_of(after) <= room else cut(after.removesuffix(command).rstrip(), room - width_of(kept)) + kept
-            terminal.write(before.ljust(widths[0]), "  ", state, "  ", line)
+            if width_of(after) > room:
+                after = cut(after.removesuffix(command).rstrip(), room - width_of(kept)) + kept
+            terminal.write(before.ljust(widths[0]), "  ", state, "  ", after)
         else:
             terminal.write("\t".join(row))
 
@@ -263,7 +274,143 @@ def _row(status: Status, carrier: Carrier) -> tuple[str, ...]:
 
 
 def _ago(seconds: float) -> str:
-    for length, unit in _UNITS:
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
+
+
+def run_accept(options: Options, terminal: Terminal) -> int:
+    """Accept definitions by name, or all, and print them."""
+    stored = _read_definitions(options, terminal)
+    name = options.name
+    definitions = stored.of(name)
+    compared = stored.compare(name, definitions)
+    found = compared.differences
+    if options.seen is not None and options.seen != compared.seen:
+        raise LaunchError(f"'{name}' has changed since that digest. Look again with 'callyard diff {name}'.")
+    accepted = found if options.all else _select(options.arguments, found, definitions, upstream=name)
+    keys = [difference.key for difference in accepted]
+    try:
+        accept(stored.lock, name, definitions=definitions, keys=keys, folder=folder_of(stored.state, name))
+    except (LockError, OSError) as error:
+        raise LaunchError(f"'{stored.lock}' cannot be written: {error}", status=DEFECT) from error
+    if options.json:
+        rows = [{"kind": one.kind, "name": one.name, "what": one.what, "findings": one.findings} for one in accepted]
+        terminal.write_json(encode(rows))
+        return 0
+    for difference in accepted:
+        terminal.write(f"{difference.what}\t{difference.kind}\t{visible(difference.name)}")
+        for finding in difference.findings:
+            terminal.inform(_described(finding))
+    same = f"Nothing of '{name}' differs from what was accepted."
+    terminal.inform(f"{len(accepted)} accepted in '{stored.lock}'." if accepted else same)
+    return 0
+
+
+def _select(
+    names: Sequence[str], found: Sequence[Difference], definitions: Definitions, *, upstream: str
+) -> list[Difference]:
+    """Return the differences with these names; refuse unknown names, and no names at all."""
+    if not names:
+        listed = ", ".join(f"'{visible(_name(difference.key))}'" for difference in found)
+        differ = f"These differ: {listed}." if found else "Nothing differs."
+        raise LaunchError(f"Name what to accept of '{upstream}', or '--all'. {differ}")
+    known = {_name(difference.key) for difference in found}.union(map(_name, definitions))
+    for name in names:
+        if name not in known:
+            raise LaunchError(f"There is no '{name}' in '{upstream}'.{did_you_mean(name, sorted(known))}")
+    return [difference for difference in found if _name(difference.key) in names]
+
+
+def _name(key: Key) -> str:
+    return key.name or key.kind
+
+
+def run_diff(options: Options, terminal: Terminal) -> int:
+    """Print the differences, and exit with 1 if there are any."""
+    stored = _read_definitions(options, terminal)
+    offered = {options.name: stored.of(options.name)} if options.name else stored.of_all(terminal)
+    comparisons = [
+        stored.compare(name, definitions)
+        for name, definitions in offered.items()
+        if name not in stored.unpinned or options.name
+    ]
+    if options.json:
+        terminal.write_json(encode(comparisons))
+    else:
+        for comparison in comparisons:
+            if comparison.differences and not options.name and comparison.upstream not in stored.locked:
+                _write_names(terminal, comparison)
+            else:
+                _write_differences(terminal, comparison)
+    return DIFFERENT if any(comparison.differences for comparison in comparisons) else 0
+
+
+def _write_names(terminal: Terminal, comparison: Comparison) -> None:
+    """Print only the names of an upstream without accepted definitions, because everything differs."""
+    name = comparison.upstream
+    for difference in comparison.differences:
+        terminal.write(_title(name, difference), " (new)")
+    terminal.inform(f"Nothing of '{name}' was accepted yet. 'callyard diff {name}' shows all of it.")
+
+
+def _write_differences(terminal: Terminal, comparison: Comparison) -> None:
+    name = comparison.upstream
+    if not comparison.differences:
+        terminal.inform(f"Nothing of '{name}' differs from what was accepted.")
+        return
+    for number, difference in enumerate(comparison.differences):
+        if number:
+            terminal.write("")
+        _write_difference(terminal, name, difference)
+    terminal.inform(f"To accept all of '{name}' as shown: callyard accept {name} --all --seen {comparison.seen}")
+
+
+def _write_difference(terminal: Terminal, upstream: str, difference: Difference) -> None:
+    what = "no longer offered" if difference.what == "vanished" else difference.what
+    terminal.write(_title(upstream, difference), f" ({what})")
+    for finding in difference.findings:
+        terminal.write(Painted(_described(finding), _STYLES[finding.severity]))
+    for change in difference.changes:
+        unknown = "" if change.lines else " changed; the accepted text is not on this machine"
+        terminal.write(f"  {change.field}", Painted(unknown, "faint"))
+        for line in change.lines:
+            terminal.write("    ", painted_change(line))
+
+
+def _described(finding: Finding) -> str:
+    return f"  The scan finds {finding.rule} ({finding.severity}) in {finding.field}: {finding.excerpt}"
+
+
+def _title(upstream: str, difference: Difference) -> Painted:
+    return Painted(f"{upstream}: {visible(str(difference.key))}", "bold")
+
+
+def run_scan(options: Options, terminal: Terminal) -> int:
+    """Print suspicious definitions, and exit with 1 if a finding is severe."""
+    stored = _read_definitions(options, terminal)
+    named = {options.name: stored.of(options.name)} if options.name else {}
+    everything = {**stored.of_all(terminal), **named}
+    scanned = named or everything
+    findings: list[Finding] = []
+    for name, definitions in scanned.items():
+        rest = [keys for other, keys in everything.items() if other != name]
+        others = [key.name for keys in rest for key in keys if key.kind == "tool"]
+        findings += scan(name, definitions.values(), others=others)
+    if options.json:
+        terminal.write_json(encode(findings))
+    else:
+        _write_findings(terminal, findings, number=sum(map(len, scanned.values())))
+    return DIFFERENT if any(finding.severity == "high" for finding in findings) else 0
+
+
+def _write_findings(terminal: Terminal, findings: Sequence[Finding], *, number: int) -> None:
+    for finding in findings:
+        place = f"{finding.upstream}: {visible(str(Key(finding.kind, finding.name)))}, {finding.field}"
+        if terminal.interactive:
+            terminal.write(Painted(f"{finding.severity:<8}", _STYLES[finding.severity]), f"{finding.rule}  {place}")
+            terminal.write(f"        {finding.excerpt}")
+        else:
+            terminal.write(f"{finding.severity}\t{finding.rule}\t{place}\t{finding.excerpt}")
+    terminal.inform(f"{'1 finding' if len(findings) == 1 else f'{len(findings)} findings'} in {number} definitions.")

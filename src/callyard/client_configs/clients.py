@@ -4,14 +4,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["CLIENTS", "Client", "ClientFile", "Environment", "Scope", "command_entry", "find_files", "path_to_write", "url_entry"]
+__all__ = [
+    "CLIENTS",
+    "Client",
+    "ClientFile",
+    "Environment",
+    "Scope",
+    "command_entry",
+    "find_files",
+    "path_to_write",
+    "url_entry",
+]
 
 Scope = Literal["user", "project"]
-_JSON_SECTION: Final = ("mcpServers",)
+_NOTHING: Final[Mapping[str, str]] = {}
 _STORAGE: Final = "{apps}/Code/User/globalStorage"
-_ROO: Final = "rooveterinaryinc.roo-cline/settings/mcp_settings.json"
-_OPENCODE: Final = ("opencode.json", "opencode.jsonc")
-_VSCODE: Final[Mapping[str, Any]] = {"section": ("servers",), "url_type": "http", "command_type": "stdio"}
+_TYPED: Final[Mapping[str, Any]] = {"url_type": "http", "command_type": "stdio"}
+_VSCODE: Final[Mapping[str, Any]] = {"section": ("servers",), **_TYPED}
 
 
 class Client(NamedTuple):
@@ -22,9 +31,7 @@ class Client(NamedTuple):
     user: tuple[str, ...]
     """Patterns of the user's files; the first is the one to create."""
     project: tuple[str, ...] = ()
-    """Patterns of a project's files."""
-    section: tuple[str, ...] = _JSON_SECTION
-    """The keys that lead to the servers."""
+    section: tuple[str, ...] = ("mcpServers",)
     url_key: str | None = "url"
     """The key of a server's URL; None if the client can only start commands."""
     url_type: str | None = None
@@ -81,17 +88,39 @@ CLIENTS: Final[Mapping[str, Client]] = {
         Client("vscode-insiders", "VS Code Insiders", ("{apps}/Code - Insiders/User/mcp.json",), **_VSCODE),
         Client("windsurf", "Windsurf", ("{home}/.codeium/windsurf/mcp_config.json",), url_key="serverUrl"),
         Client("codex", "Codex", ("{codex}/config.toml",), (".codex/config.toml",), ("mcp_servers",)),
-        Client("gemini", "Gemini CLI", ("{home}/.gemini/settings.json",), (".gemini/settings.json",), url_key="httpUrl"),
+        Client(
+            "gemini", "Gemini CLI", ("{home}/.gemini/settings.json",), (".gemini/settings.json",), url_key="httpUrl"
+        ),
         Client("antigravity", "Antigravity", ("{home}/.gemini/antigravity/mcp_config.json",), url_key="serverUrl"),
-        Client("opencode", "OpenCode", ("{opencode}", "{config}/opencode/opencode.jsonc"), _OPENCODE, ("mcp",), url_type="remote"),
+        Client(
+            "opencode",
+            "OpenCode",
+            ("{opencode}", "{config}/opencode/opencode.jsonc"),
+            ("opencode.json", "opencode.jsonc"),
+            ("mcp",),
+            url_type="remote",
+        ),
         Client("zed", "Zed", ("{zed}/settings.json",), (".zed/settings.json",), ("context_servers",)),
-        Client("goose", "Goose", ("{goose}/config.yaml",), (), ("extensions",), url_key="uri", url_type="streamable_http"),
+        Client(
+            "goose", "Goose", ("{goose}/config.yaml",), (), ("extensions",), url_key="uri", url_type="streamable_http"
+        ),
         Client("lmstudio", "LM Studio", ("{home}/.lmstudio/mcp.json", "{home}/.cache/lm-studio/mcp.json")),
         Client("copilot", "Copilot CLI", ("{home}/.copilot/mcp-config.json",), url_type="http", command_type="local"),
-        Client("cline", "Cline", (f"{_STORAGE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",), url_type="streamableHttp"),
-        Client("roo", "Roo Code", (f"{_STORAGE}/{_ROO}",), (".roo/mcp.json",), url_type="streamable-http"),
+        Client(
+            "cline",
+            "Cline",
+            (f"{_STORAGE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",),
+            url_type="streamableHttp",
+        ),
+        Client(
+            "roo",
+            "Roo Code",
+            (f"{_STORAGE}/rooveterinaryinc.roo-cline/settings/mcp_settings.json",),
+            (".roo/mcp.json",),
+            url_type="streamable-http",
+        ),
         Client("kiro", "Kiro", ("{home}/.kiro/settings/mcp.json",), (".kiro/settings/mcp.json",)),
-        Client("factory", "Factory", ("{home}/.factory/mcp.json",), (".factory/mcp.json",), url_type="http", command_type="stdio"),
+        Client("factory", "Factory", ("{home}/.factory/mcp.json",), (".factory/mcp.json",), **_TYPED),
         Client("kimi", "Kimi", ("{home}/.kimi/mcp.json",)),
         Client("amazonq", "Amazon Q", ("{home}/.aws/amazonq/mcp.json",), (".amazonq/mcp.json",), url_type="http"),
         Client("amp", "Amp", ("{config}/amp/settings.json",), (".amp/settings.json",), ("amp.mcpServers",)),
@@ -99,7 +128,6 @@ CLIENTS: Final[Mapping[str, Client]] = {
         Client("continue", "Continue", ("{home}/.continue/config.yaml",), url_type="streamable-http"),
     )
 }
-"""Every supported client, by name."""
 
 
 def find_files(client: Client, environment: Environment) -> list[ClientFile]:
@@ -115,29 +143,40 @@ def find_files(client: Client, environment: Environment) -> list[ClientFile]:
 
 def path_to_write(client: Client, environment: Environment, scope: Scope) -> Path | None:
     """Return the first existing file of a client, or the one to create; None if it has no files of that scope."""
-    patterns = client.user if scope == "user" else client.project
-    paths = [environment.path(pattern) for pattern in patterns]
+    paths = list(map(environment.path, client.user if scope == "user" else client.project))
     return next((path for path in paths if path.is_file()), paths[0] if paths else None)
 
 
-def command_entry(client: Client, command: Sequence[str], *, name: str) -> dict[str, Any]:
-    """Return the entry that lets a client start a command."""
+_VARIABLES_KEYS: Final = {"opencode": "environment", "goose": "envs"}
+"""The key of environment variables in clients that do not call it 'env'."""
+
+
+def command_entry(
+    client: Client, command: Sequence[str], *, name: str, variables: Mapping[str, str] = _NOTHING
+) -> dict[str, Any]:
+    """Return the entry that lets a client start a command with environment variables."""
+    env: dict[str, Any] = {_VARIABLES_KEYS.get(client.name, "env"): dict(variables)} if variables else {}
     if client.name == "opencode":
-        return {"type": "local", "command": list(command), "enabled": True}
+        return {"type": "local", "command": list(command), **env, "enabled": True}
     program, *arguments = command
     if client.name == "goose":
-        return {"name": name, "enabled": True, "type": "stdio", "cmd": program, "args": arguments, "timeout": 300}
+        entry = {"name": name, "enabled": True, "type": "stdio", "cmd": program, "args": arguments}
+        return {**entry, **env, "timeout": 300}
     entry: dict[str, Any] = {"type": client.command_type} if client.command_type else {}
     if client.name == "zed":
         entry = {"source": "custom"}
-    return {**entry, "command": program, "args": arguments, **_extras(client)}
+    return {**entry, "command": program, "args": arguments, **env, **_extras(client)}
 
 
-def url_entry(client: Client, url: str, *, name: str) -> dict[str, Any] | None:
-    """Return the entry that lets a client call a URL; None if the client can only start commands."""
+def url_entry(client: Client, url: str, *, name: str, headers: Mapping[str, str] = _NOTHING) -> dict[str, Any] | None:
+    """Return the entry that lets a client call a URL with headers; None if the client can only start commands."""
     if client.url_key is None:
         return None
     entry: dict[str, Any] = {**({"type": client.url_type} if client.url_type else {}), client.url_key: url}
+    if headers and client.name == "continue":
+        entry["requestOptions"] = {"headers": dict(headers)}
+    elif headers:
+        entry["http_headers" if client.name == "codex" else "headers"] = dict(headers)
     if client.name == "opencode":
         return {**entry, "enabled": True}
     if client.name == "goose":

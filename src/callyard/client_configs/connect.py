@@ -7,13 +7,13 @@ import glob
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from callyard._internal.files import rewrite
 from callyard.client_configs.clients import Client
-from callyard.client_configs.edit import put_member, remove_member
-from callyard.client_configs.edit_toml import EditError, add_table, remove_table
+from callyard.client_configs.edit import EditError, add_table, put_member, remove_member, remove_table
 from callyard.client_configs.read import OURS, Server, decode, parse, read_bytes, runs_callyard
 from callyard.client_configs.secrets import MASK, REFERENCE, SecretStorage, extract_secrets, mask_table
 from callyard.config.convert import ConfigError, Table
@@ -35,8 +35,6 @@ __all__ = [
 ]
 
 Status = Literal["added", "renamed", "there already", "left out"]
-_ORDER: Final = UpstreamSettings.__struct_fields__
-_VARIABLE: Final = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_]\w*)\}")
 
 
 class ImportedServer(NamedTuple):
@@ -66,7 +64,9 @@ def plan_import(
             imported.append(ImportedServer(server, name, "there already"))
             continue
         targets[name] = _comparable(server.table)
-        table = {key: server.table[key] for key in _ORDER if key in server.table and (key, server.table[key]) != ("cwd", str(folder))}
+        table = {key: server.table[key] for key in UpstreamSettings.__struct_fields__ if key in server.table}
+        if table.get("cwd") == str(folder):
+            del table["cwd"]
         extracted = extract_secrets(name, table, storage=storage, folder=secrets, variables=variables)
         status: Status = "added" if name == server.name else "renamed"
         reason = "" if status == "added" else f"There is another '{server.name}', so it is '{name}' here."
@@ -88,12 +88,15 @@ def add_upstreams(text: str, upstreams: Mapping[str, Table]) -> str:
 def display_target(table: Table) -> str:
     """Return the command or the URL of an upstream, with secrets masked."""
     shown = mask_table(table)
-    return str(shown["url"]) if "url" in shown else " ".join([str(shown.get("command", "")), *map(str, shown.get("args", ()))])
+    if "url" in shown:
+        return str(shown["url"])
+    return " ".join(map(str, (shown.get("command", ""), *shown.get("args", ()))))
 
 
 def missing_variables(table: Table, variables: Mapping[str, str]) -> list[str]:
     """Return the variables that a table refers to and that are not set."""
-    return sorted({name for text in _strings(table) for name in _VARIABLE.findall(text)} - set(variables))
+    pattern = r"(?<!\$)\$\{(?:env:)?([A-Za-z_]\w*)\}"
+    return sorted({name for text in _strings(table) for name in re.findall(pattern, text)} - set(variables))
 
 
 def _free_name(server: Server, targets: Mapping[str, object]) -> tuple[str, bool]:
@@ -127,7 +130,6 @@ def _strings(value: Any) -> list[str]:
 
 
 _BACKUP: Final = ".callyard-backup-"
-_BOM: Final = "\ufeff"
 
 
 class Change(NamedTuple):
@@ -164,10 +166,13 @@ def plan_disconnect(client: Client, path: Path, *, name: str) -> Change:
     before = read_bytes(path)
     text = decode(before or b"", path)
     present = _entry(client, parse(text, path), name)
-    backup = max(_backups(path), default=None)
+    target = path.resolve()
+    backup = max(target.parent.glob(f"{glob.escape(target.name)}{_BACKUP}*"), default=None)
     original = None if backup is None else read_bytes(backup)
-    if present is not None and _is_unchanged(client, path, text, name=name, entry=present, original=original):
-        return Change(path, before, original, backup)
+    if present is not None:
+        with suppress(ConfigError):  # the file is the backup with our entry and nothing else
+            if _with_entry(client, path, decode(original or b"", path), name=name, entry=present) == text:
+                return Change(path, before, original, backup)
     if present is None or not _is_ours(present, name):
         raise ConfigError(f"There is nothing to undo: '{name}' is not in '{path}', or is not Callyard.")
     remove = remove_table if path.suffix == ".toml" else remove_member
@@ -203,26 +208,19 @@ def _with_entry(client: Client, path: Path, text: str, *, name: str, entry: Mapp
     def put(bare: str) -> str:
         if path.suffix != ".toml":
             return put_member(bare, keys, dict(entry))
-        return add_table(bare if _entry(client, parse(bare, path), name) is None else remove_table(bare, keys), keys, entry)
+        is_new = _entry(client, parse(bare, path), name) is None
+        return add_table(bare if is_new else remove_table(bare, keys), keys, entry)
 
     return _edited(path, text, put)
 
 
 def _edited(path: Path, text: str, edit: Callable[[str], str]) -> str:
     """Return a text after an edit, which does not see the byte order mark."""
-    bare = text.removeprefix(_BOM)
+    bare = text.removeprefix("\ufeff")
     try:
         return text[: len(text) - len(bare)] + edit(bare)
     except EditError as error:
         raise ConfigError(f"The file '{path}' cannot be changed: {error}.") from None
-
-
-def _is_unchanged(client: Client, path: Path, text: str, *, name: str, entry: Mapping[str, Any], original: bytes | None) -> bool:
-    """Return whether a text is the original with our entry and nothing else."""
-    try:
-        return _with_entry(client, path, decode(original or b"", path), name=name, entry=entry) == text
-    except ConfigError:
-        return False
 
 
 def _entry(client: Client, document: object, name: str) -> dict[str, Any] | None:
@@ -233,11 +231,6 @@ def _entry(client: Client, document: object, name: str) -> dict[str, Any] | None
 
 def _is_ours(entry: dict[str, Any], name: str) -> bool:
     return name == OURS or runs_callyard(entry)
-
-
-def _backups(path: Path) -> list[Path]:
-    target = path.resolve()
-    return sorted(target.parent.glob(f"{glob.escape(target.name)}{_BACKUP}*"))
 
 
 def _free_backup(target: Path) -> Path:

@@ -1,20 +1,162 @@
-"""Edits of JSON as text, with comments and trailing commas; excerpts of an edit, and snippets to paste into YAML.
+"""Edits of TOML and JSON as text: what is not edited stays as it is, comments and trailing commas included.
 
-The text was parsed before, so an edit only looks for positions. The result is parsed again and compared.
+A result is parsed and compared with what it should mean. Excerpts of an edit, and snippets to paste into YAML.
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, cast
 
-from callyard.client_configs.edit_toml import EditError, set_member
 from callyard.client_configs.secrets import mask_excerpt
 from callyard.config.upstreams import parse_json
 
-__all__ = ["Snippet", "excerpt", "put_member", "remove_member", "yaml_snippet"]
+__all__ = [
+    "EditError",
+    "Snippet",
+    "add_table",
+    "excerpt",
+    "format_table",
+    "put_member",
+    "remove_member",
+    "remove_table",
+    "yaml_snippet",
+]
+
+_TOML_TOKEN: Final = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|\#[^\n]*|[\[\]{}\n]|[^\[\]{}\n"\'\#]+|["\']',
+    re.DOTALL,
+)
+
+
+class EditError(ValueError):
+    """A text cannot be edited without a change to something else; the message is half a sentence with the reason."""
+
+
+def format_table(path: Sequence[str], table: Mapping[str, Any]) -> str:
+    """Return a table with its heading; inner tables of strings get headings of their own."""
+    inner = {name: value for name, value in table.items() if value and _is_table_of_strings(value)}
+    lines = [f"[{'.'.join(map(_key, path))}]"]
+    lines += [f"{_key(name)} = {_value(value)}" for name, value in table.items() if name not in inner]
+    return "\n\n".join(["\n".join(lines), *(format_table([*path, name], value) for name, value in inner.items())])
+
+
+def add_table(text: str, path: Sequence[str], table: Mapping[str, Any]) -> str:
+    """Return the text with a table at its end.
+
+    Raises:
+        EditError: The result would not mean what it should.
+    """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    gap = newline if text.endswith("\n") else newline * 2
+    if not text.strip():
+        gap = ""
+    added = text + gap + f"{format_table(path, table)}\n".replace("\n", newline)
+    return _checked_toml(
+        text, added, path, dict(table), f"'{'.'.join(path[:-1])}' is not written as tables with headings"
+    )
+
+
+def remove_table(text: str, path: Sequence[str]) -> str:
+    """Return the text without a table and those inside it.
+
+    Raises:
+        EditError: It is not written as a table with a heading.
+    """
+    pieces: list[str] = []
+    begin, removing = 0, False
+    for start, heading in _headings(text):
+        pieces.append(_comments_above(text[begin:start]) if removing else text[begin:start])
+        begin, removing = start, heading[: len(path)] == list(path)
+    rest = "".join(pieces)
+    rest = re.sub(r"(\r?\n)(?:\r?\n)+\Z", r"\1", rest) if removing else rest + text[begin:]
+    return _checked_toml(text, rest, path, None, f"'{'.'.join(path)}' is not written as a table with a heading")
+
+
+def _checked_toml(text: str, edited: str, path: Sequence[str], value: dict[str, Any] | None, problem: str) -> str:
+    """Return the edited text if it says what the text says with this value at the path."""
+    expected = tomllib.loads(text)
+    _set_member(expected, path, value)
+    with suppress(tomllib.TOMLDecodeError):
+        if _without_empty(tomllib.loads(edited)) == _without_empty(expected):
+            return edited
+    raise EditError(problem)
+
+
+def _without_empty(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document without empty top-level tables, which a heading alone can make."""
+    return {name: value for name, value in document.items() if value != {}}
+
+
+def _set_member(document: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a member of a document by its path, or remove it if the value is None."""
+    for name in path[:-1]:
+        document = document.setdefault(name, {})
+    if value is None:
+        document.pop(path[-1], None)
+    else:
+        document[path[-1]] = value
+
+
+def _headings(text: str) -> Iterator[tuple[int, list[str]]]:
+    depth, begins_line = 0, True
+    for token in _TOML_TOKEN.finditer(text):
+        word = token[0]
+        if word == "[" and begins_line and depth == 0:
+            yield text.rfind("\n", 0, token.start()) + 1, _path_of(text[token.start() :].partition("\n")[0].rstrip())
+        depth += (word in "[{") - (word in "]}") if len(word) == 1 else 0
+        begins_line = word == "\n" or (begins_line and not word.strip())
+
+
+def _path_of(line: str) -> list[str]:
+    path: list[str] = []
+    document: Any = tomllib.loads(line)
+    while document:
+        inner: Any = cast("list[Any]", document)[0] if isinstance(document, list) else document
+        if not inner:
+            break
+        (name,) = cast("dict[str, Any]", inner)
+        path.append(name)
+        document = inner[name]
+    return path
+
+
+def _comments_above(piece: str) -> str:
+    """Return the comments at the end of a removed table that belong to the next heading."""
+    lines = piece.splitlines(keepends=True)
+    number = len(lines)
+    while number > 1 and lines[number - 1].lstrip().startswith("#"):
+        number -= 1
+    return "".join(lines[number:])
+
+
+def _is_table_of_strings(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in cast("dict[str, Any]", value).values())
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        pairs = [f"{_key(str(name))} = {_value(inner)}" for name, inner in cast("dict[Any, Any]", value).items()]
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(inner) for inner in cast("list[Any]", value)) + "]"
+    return repr(value)
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
 
 _LOOK_BACK: Final = 20
 """Lines before an excerpt that are masked with it, because a line can tell that the next is secret."""
@@ -48,9 +190,7 @@ def _signed(sign: str, lines: Sequence[str]) -> list[str]:
     return [f"{sign}{line}".rstrip() for line in lines]
 
 
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL)
-_SPACES: Final = re.compile(r"[ \t]*")
-_INDENT: Final = "  "
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL)
 
 
 class _Member(NamedTuple):
@@ -61,8 +201,6 @@ class _Member(NamedTuple):
 
 
 class _Object(NamedTuple):
-    """An object in a text: where it opens and closes, its members, and the trailing comma if there is one."""
-
     start: int
     close: int
     members: list[_Member]
@@ -84,15 +222,15 @@ def put_member(text: str, path: Sequence[str], value: Any) -> str:
     for number, key in enumerate(path[:-1]):
         member = where.last(key)
         if member is None:
-            return _checked(text, _inserted(text, where, key, _nested(path[number + 1 :], value)), path, value)
+            return _checked_json(text, _inserted(text, where, key, _nested(path[number + 1 :], value)), path, value)
         if text[member.value] != "{":
             raise EditError(f"'{key}' is not an object")
         where = _object_at(text, member.value)
     member = where.last(path[-1])
     if member is None:
-        return _checked(text, _inserted(text, where, path[-1], value), path, value)
+        return _checked_json(text, _inserted(text, where, path[-1], value), path, value)
     written = _written(text, value, indent=_indent_of(text, member.start), inline=_is_inline(text, where))
-    return _checked(text, text[: member.value] + written + text[member.end :], path, value)
+    return _checked_json(text, text[: member.value] + written + text[member.end :], path, value)
 
 
 def remove_member(text: str, path: Sequence[str]) -> str:
@@ -108,8 +246,7 @@ def remove_member(text: str, path: Sequence[str]) -> str:
     number = where.members.index(member)
     begin = len(text[: member.start].rstrip())
     if member is not where.members[-1]:
-        after = text.index(",", member.end) + 1
-        edited = text[:begin] + text[after:]
+        edited = text[:begin] + text[text.index(",", member.end) + 1 :]
     elif where.comma is not None:
         edited = text[:begin] + text[where.comma + 1 :]
     elif number:
@@ -117,7 +254,7 @@ def remove_member(text: str, path: Sequence[str]) -> str:
         edited = text[:comma] + text[comma + 1 : begin] + text[member.end :]
     else:
         edited = text[:begin] + text[member.end :]
-    return _checked(text, edited, path, None)
+    return _checked_json(text, edited, path, None)
 
 
 def _inserted(text: str, where: _Object, key: str, value: Any) -> str:
@@ -145,7 +282,6 @@ def _written(text: str, value: Any, *, indent: str, inline: bool) -> str:
 
 
 def _object_at(text: str, start: int) -> _Object:
-    """Return the object that opens at a position."""
     members: list[_Member] = []
     parts: list[re.Match[str]] = []
     depth, comma = 0, None
@@ -173,7 +309,7 @@ def _start(text: str) -> int:
 
 
 def _tokens(text: str, start: int) -> Iterator[re.Match[str]]:
-    return (token for token in _TOKEN.finditer(text, start) if not token[0].startswith(("//", "/*")))
+    return (token for token in _JSON_TOKEN.finditer(text, start) if not token[0].startswith(("//", "/*")))
 
 
 def _is_inline(text: str, where: _Object) -> bool:
@@ -181,13 +317,14 @@ def _is_inline(text: str, where: _Object) -> bool:
 
 
 def _indent_of(text: str, position: int) -> str:
-    begin = text.rfind("\n", 0, position) + 1
-    return cast("re.Match[str]", _SPACES.match(text, begin, position))[0]
+    line = text[text.rfind("\n", 0, position) + 1 : position]
+    return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _unit(text: str) -> str:
     """Return one step of the text's indentation."""
-    return next((indent for indent in re.findall(r"\n([ \t]+)\S", text)), _INDENT)
+    found = re.search(r"\n([ \t]+)\S", text)
+    return "  " if found is None else found[1]
 
 
 def _nested(path: Sequence[str], value: Any) -> Any:
@@ -196,10 +333,10 @@ def _nested(path: Sequence[str], value: Any) -> Any:
     return value
 
 
-def _checked(text: str, edited: str, path: Sequence[str], value: Any) -> str:
+def _checked_json(text: str, edited: str, path: Sequence[str], value: Any) -> str:
     """Return the edited text if it says what the text says with this value at the path."""
     expected: Any = parse_json(text, "")
-    set_member(expected, path, value)
+    _set_member(expected, path, value)
     with suppress(ValueError):
         if parse_json(edited, "") == expected:
             return edited
@@ -216,13 +353,13 @@ class Snippet(NamedTuple):
 def yaml_snippet(text: str, section: str, entry: str) -> Snippet:
     """Return a one-line entry to paste into YAML, indented as its neighbours below the name of its section."""
     lines = text.removeprefix("\ufeff").splitlines()
-    for number, line in enumerate(lines, start=1):
+    for row, line in enumerate(lines, start=1):
         match = re.fullmatch(rf"([\"']?){re.escape(section)}\1\s*:(.*)", line)
         if match is None:
             continue
         if match[2].partition("#")[0].strip():
-            return Snippet((f"{section}:", f"  {entry}"), f"in place of line {number}, together with its present content")
-        return Snippet((f"{_indent(lines[number:], entry)}{entry}",), f"below line {number}, which says '{section}:'")
+            return Snippet((f"{section}:", f"  {entry}"), f"in place of line {row}, together with its present content")
+        return Snippet((f"{_indent(lines[row:], entry)}{entry}",), f"below line {row}, which says '{section}:'")
     return Snippet((f"{section}:", f"  {entry}"), "at the end" if lines else "there")
 
 

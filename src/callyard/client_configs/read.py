@@ -16,7 +16,6 @@ from callyard.providers.upstream.settings import UpstreamSettings
 __all__ = ["OURS", "YAML", "Server", "decode", "parse", "read_bytes", "read_servers", "runs_callyard"]
 
 YAML: Final = (".yaml", ".yml")
-"""Suffixes of YAML files."""
 
 
 def read_bytes(path: Path) -> bytes | None:
@@ -52,30 +51,25 @@ def parse(text: str, path: Path) -> object:
         ConfigError: It is not in that format.
     """
     text = text.removeprefix("\ufeff")
-    if path.suffix == ".toml":
-        return _parse_toml(text, path)
     if path.suffix in YAML:
         return _parse_yaml(text, path)
-    if not text.strip():
-        return {}
     try:
-        return parse_json(text, str(path))
-    except RecursionError:
-        raise ConfigError(f"The file '{path}' is nested too deeply.") from None
-
-
-def _parse_toml(text: str, path: Path) -> object:
-    try:
-        return tomllib.loads(text)
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        return parse_json(text, str(path)) if text.strip() else {}
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"The file '{path}' is not valid TOML: {str(error).removesuffix('.')}.") from None
+        if path.suffix == ".toml":
+            raise ConfigError(f"The file '{path}' is not valid TOML: {str(error).removesuffix('.')}.") from None
+        raise ConfigError(f"The file '{path}' is nested too deeply.") from None
 
 
 def _parse_yaml(text: str, path: Path) -> object:
     try:
         yaml: Any = import_module("yaml")  # few clients need it, so it is optional
     except ImportError:
-        raise ConfigError(f"The file '{path}' is YAML, for which no parser is installed. Run 'pip install pyyaml'.") from None
+        raise ConfigError(
+            f"The file '{path}' is YAML, for which no parser is installed. Run 'pip install pyyaml'."
+        ) from None
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -95,10 +89,6 @@ _FILTERS: Final = {
     "disabledTools": "without",
 }
 _SECONDS: Final = {"startup_timeout_sec": "connect_seconds", "tool_timeout_sec": "call_seconds"}
-_INPUT: Final = re.compile(r"\$\{input:([^{}]+)\}")
-_ENVIRONMENT: Final = re.compile(r"(?<!\$)\{env:(\w+)\}")
-_FILE: Final = re.compile(r"(?<!\$)\{file:([^{}]+)\}")
-_BARE: Final = re.compile(r"(?<!\$)\$([A-Za-z_]\w*)")
 
 
 def _section(document: object, section: tuple[str, ...]) -> dict[str, Any]:
@@ -116,7 +106,7 @@ def _by_name(servers: object) -> dict[str, Any]:
     """Return servers by name; in a list, each has its name inside."""
     if isinstance(servers, list):
         entries = [_table(entry) for entry in cast("list[object]", servers)]
-        return {str(entry["name"]): {key: value for key, value in entry.items() if key != "name"} for entry in entries if "name" in entry}
+        return {str(entry.pop("name")): entry for entry in entries if "name" in entry}
     return _table(servers)
 
 
@@ -158,11 +148,12 @@ def _rewritten(value: Any, client: str, folders: Mapping[str, str]) -> Any:
         return [_rewritten(inner, client, folders) for inner in cast("list[Any]", value)]
     if not isinstance(value, str):
         return value
-    text = _INPUT.sub(lambda match: "${" + re.sub(r"\W", "_", match[1]).upper() + "}", value)
-    text = _FILE.sub(r"${secretref:file:\1}", _ENVIRONMENT.sub(r"${\1}", text))
+    text = re.sub(r"\$\{input:([^{}]+)\}", lambda match: "${" + re.sub(r"\W", "_", match[1]).upper() + "}", value)
+    text = re.sub(r"(?<!\$)\{env:(\w+)\}", r"${\1}", text)
+    text = re.sub(r"(?<!\$)\{file:([^{}]+)\}", r"${secretref:file:\1}", text)
     for name, folder in folders.items():
         text = text.replace(f"${{{name}}}", folder)
-    return _BARE.sub(r"${\1}", text) if client in {"gemini", "antigravity"} else text
+    return re.sub(r"(?<!\$)\$([A-Za-z_]\w*)", r"${\1}", text) if client in {"gemini", "antigravity"} else text
 
 
 def _texts(value: object) -> list[str]:
@@ -174,7 +165,7 @@ def _is_list(value: object) -> bool:
 
 
 def _table(value: object) -> dict[str, Any]:
-    return {str(name): inner for name, inner in cast("dict[Any, Any]", value).items()} if isinstance(value, dict) else {}
+    return {str(key): inner for key, inner in cast("dict[Any, Any]", value).items()} if isinstance(value, dict) else {}
 
 
 OURS: Final = "callyard"
@@ -206,8 +197,8 @@ def read_servers(file: ClientFile, environment: Environment) -> list[Server]:
         raise ConfigError(f"The file '{file.path}' has no servers in it.")
     client, folder, document = file.client, environment.folder, cast("dict[str, object]", parsed)
     servers = _section(document, client.section)
-    if client.name == "claude-code":
-        servers |= _section(_of_project(document, folder), client.section)
+    if client.name == "claude-code":  # which has servers of each folder, too
+        servers |= _section(_table(document.get("projects")).get(str(folder)), client.section)
     folders = {"workspaceFolder": str(folder), "userHome": str(environment.home)}
     entries = {name: _standard_entry(entry, client.name, folders=folders) for name, entry in servers.items()}
     return [_server(file, name, entry, folder=folder) for name, entry in entries.items()]
@@ -215,20 +206,10 @@ def read_servers(file: ClientFile, environment: Environment) -> list[Server]:
 
 def runs_callyard(entry: Entry) -> bool:
     """Return whether an entry runs Callyard, as 'callyard connect' writes it."""
-    fields = [entry.get("command"), entry.get("args")]
-    parts = [part for field in fields for part in (cast("list[object]", field) if isinstance(field, list) else [field])]
-    words = [part for part in parts if isinstance(part, str)]
-    for number, word in enumerate(words[:-1]):
-        is_ours = PurePath(word.replace("\\", "/")).stem == OURS
-        if is_ours and words[number + 1] == "serve":
-            return True
-    return False
-
-
-def _of_project(document: dict[str, object], folder: Path) -> object:
-    """Return the part of a Claude Code document for one folder."""
-    projects = document.get("projects")
-    return cast("dict[str, object]", projects).get(str(folder)) if isinstance(projects, dict) else None
+    command = entry.get("command")
+    words = [*_texts([command]), *_texts(command), *_texts(entry.get("args"))]
+    programs = [PurePath(word.replace("\\", "/")).stem for word in words]
+    return (OURS, "serve") in zip(programs, words[1:], strict=False)
 
 
 def _server(file: ClientFile, original: str, entry: Entry, *, folder: Path) -> Server:

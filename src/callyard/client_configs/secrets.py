@@ -2,7 +2,7 @@
 
 import errno
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -11,10 +11,19 @@ from callyard._internal.files import write_once
 from callyard._internal.mask import FORMS, is_secret_name
 from callyard.config.convert import Table
 
-__all__ = ["MASK", "REFERENCE", "Extracted", "SecretStorage", "extract_secrets", "is_secret", "mask_excerpt", "mask_table", "store_secrets"]
+__all__ = [
+    "MASK",
+    "REFERENCE",
+    "Extracted",
+    "SecretStorage",
+    "extract_secrets",
+    "is_secret",
+    "mask_excerpt",
+    "mask_table",
+    "store_secrets",
+]
 
 MASK: Final = "…"
-"""Shown in place of a secret."""
 
 REFERENCE: Final = re.compile(r"\$\{[^{}]*\}|secretref:\S+")
 """A reference to a variable or a secret elsewhere."""
@@ -25,7 +34,6 @@ SecretStorage = Literal["file", "env", "keep"]
 _LONG: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_+/=-]{32,}")
 _IN_ADDRESS: Final = re.compile(r"(?<=://)[^/?#@\s]+(?=@)")
 _IN_QUERY: Final = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
-_MAX_NUMBER: Final = 1000
 _FLAG: Final = re.compile(r"--?[\w-]+")
 _NAMED: Final = re.compile(r"""(?:^|(?<=[\s"',;=]))(?!secretref:)(?P<name>[\w.-]+)\\?["']?\s*[:=](?!//)\s*\\?["']?""")
 """A name before a value: `TOKEN=…`, `--env=TOKEN=…`, `Authorization: …`, or a member of an object."""
@@ -65,13 +73,18 @@ def mask_excerpt(text: str) -> str:
         nonlocal flag
         inner, name, before = match["text"], match["name"], flag
         flag = "" if name else _flag(inner)
-        shown = _value(name, inner, position="", replace=_mask) if name else _argument(before, inner, position="", replace=_mask)
+        if name:
+            shown = _value(name, inner, position="", replace=_mask)
+        else:
+            shown = _argument(before, inner, position="", replace=_mask)
         return f"{match['before']}{match['quote']}{shown}{match['quote']}"
 
     return _QUOTED.sub(mask, text)
 
 
-def extract_secrets(name: str, table: Table, *, storage: SecretStorage, folder: Path, variables: dict[str, str]) -> Extracted:
+def extract_secrets(
+    name: str, table: Table, *, storage: SecretStorage, folder: Path, variables: dict[str, str]
+) -> Extracted:
     """Move the secrets out of a table; `variables` holds the variables used so far, and gets the new ones."""
     secrets: dict[str, str] = {}
 
@@ -103,7 +116,7 @@ def store_secrets(secrets: dict[str, str]) -> None:
 
 def _free_file(file: Path, text: str, secrets: Mapping[str, str]) -> Path:
     """Return the file, or one with a number behind its name if it holds another secret."""
-    for path in (file, *(file.with_name(f"{file.name}-{number}") for number in range(2, _MAX_NUMBER))):
+    for path in (file, *(file.with_name(f"{file.name}-{number}") for number in range(2, 1000))):
         try:
             known = secrets.get(str(path)) or path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -116,7 +129,7 @@ def _free_file(file: Path, text: str, secrets: Mapping[str, str]) -> Path:
 
 
 def _from_home(file: Path) -> str:
-    """Return a path that begins with '~' if it is below the home directory, so that it says nothing about the machine."""
+    """Return a path below the home directory with '~', so that it says nothing about the machine."""
     with suppress(RuntimeError, ValueError):
         return str("~" / file.relative_to(Path.home()))
     return str(file)
@@ -133,17 +146,14 @@ def _replaced(table: Table, replace: Replace) -> Table:
             texts = cast("dict[str, Any]", replaced[field])
             replaced[field] = {key: _value(key, text, position=key, replace=replace) for key, text in texts.items()}
     if isinstance(replaced.get("args"), list):
-        replaced["args"] = list(_arguments(replaced["args"], replace))
+        flags = ["", *map(_flag, replaced["args"])]
+        replaced["args"] = [
+            _argument(flags[number], argument, position=f"args-{number}", replace=replace)
+            for number, argument in enumerate(replaced["args"])
+        ]
     if isinstance(replaced.get("url"), str):
         replaced["url"] = _without_credentials(replaced["url"], "url", replace)
     return replaced
-
-
-def _arguments(arguments: list[Any], replace: Replace) -> Iterator[Any]:
-    before = ""
-    for number, argument in enumerate(arguments):
-        yield _argument(before, argument, position=f"args-{number}", replace=replace)
-        before = _flag(argument)
 
 
 def _argument(before: str, argument: Any, *, position: str, replace: Replace) -> Any:
@@ -168,7 +178,8 @@ def _value(name: str, text: Any, *, position: str, replace: Replace) -> Any:
         secret = text[match.end() :].rstrip()
         if is_secret(match["name"], secret):
             start, rest = text[: match.end()], text[match.end() + len(secret) :]
-            return _without_credentials(start, position, replace) + replace(secret, f"{position}-{match['name'].lstrip('-')}") + rest
+            masked = replace(secret, f"{position}-{match['name'].lstrip('-')}")
+            return f"{_without_credentials(start, position, replace)}{masked}{rest}"
     return _without_credentials(text, position, replace)
 
 
@@ -176,11 +187,14 @@ def _without_credentials(text: str, position: str, replace: Replace) -> str:
     """Return a URL without the user information and the secrets in its query."""
 
     def in_query(match: re.Match[str]) -> str:
-        return f"{match[1]}={replace(match[2], f'{position}-{match[1]}')}" if is_secret(match[1], match[2]) else match[0]
+        name, secret = match[1], match[2]
+        return f"{name}={replace(secret, f'{position}-{name}')}" if is_secret(name, secret) else match[0]
 
     if "://" not in text:
         return text
-    without_user = _IN_ADDRESS.sub(lambda match: match[0] if REFERENCE.search(match[0]) else replace(match[0], f"{position}-user"), text)
+    without_user = _IN_ADDRESS.sub(
+        lambda match: match[0] if REFERENCE.search(match[0]) else replace(match[0], f"{position}-user"), text
+    )
     return _IN_QUERY.sub(in_query, without_user)
 
 

@@ -1,4 +1,12 @@
-"""Settings from 'callyard.toml', the environment and flags, as data; nothing is built from them here."""
+"""Settings from 'callyard.toml', the environment and flags, as data; nothing is built from them here.
+
+Its files:
+
+- `convert`: conversion of values that people write to the types of the settings, and of the references in them
+- `read`: flags override the environment, that overrides the file, and that overrides the defaults
+- `settings`: all settings of 'callyard.toml' as one struct whose sections are structs
+- `upstreams`: upstreams as they are configured: in 'callyard.toml', in an MCP client's file, or as a URL
+"""
 
 from callyard.config.convert import ConfigError
 from callyard.config.read import CLIENT_FILES, Config, Origin, Stamp, read_config, stamp_of

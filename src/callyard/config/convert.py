@@ -1,4 +1,4 @@
-"""Conversion of values that people write, as text or in a file, to the types of the settings, and of the references in them.
+"""Conversion of values that people write to the types of the settings, and of the references in them.
 
 Errors name the setting and its file. No setting is known here.
 """
@@ -11,11 +11,12 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Any, Final, Literal, Union, cast, get_args, get_origin
 
 import msgspec
 
+from callyard._internal.mask import remember_secret
 from callyard.model.names import closest_name
 
 __all__ = [
@@ -35,9 +36,10 @@ __all__ = [
 
 Table = dict[str, Any]
 """A TOML table or JSON object."""
-_NOWHERE: Final[Mapping[str, str]] = MappingProxyType({})
-_TRUE: Final = frozenset({"1", "true", "yes", "on"})
-_FALSE: Final = frozenset({"0", "false", "no", "off"})
+_SWITCHES: Final = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 _DESCRIPTIONS: Final[dict[Any, str]] = {
     str: "text",
     int: "a whole number",
@@ -60,7 +62,6 @@ class Location(msgspec.Struct, frozen=True):
     file: str | None = None
 
     def __str__(self) -> str:
-        """Return the key, and the file if there is one, in quotes."""
         return f"'{self.name}'" if self.file is None else f"'{self.name}' in '{self.file}'"
 
     def child(self, part: str) -> "Location":
@@ -78,7 +79,10 @@ def convert(value: object, kind: Any, location: Location) -> Any:
     if struct is not None and (value is not None or struct is kind):
         return build_struct(struct, convert_fields(value, struct, location), location)
     if get_origin(kind) is dict and _is_struct(get_args(kind)[1]):
-        return {name: convert(item, get_args(kind)[1], location.child(f".{name}")) for name, item in require_table(value, location).items()}
+        return {
+            name: convert(item, get_args(kind)[1], location.child(f".{name}"))
+            for name, item in require_table(value, location).items()
+        }
     if get_origin(kind) is tuple and isinstance(value, list) and get_args(kind)[0] is not str:
         items = enumerate(cast("list[object]", value))
         return tuple(convert(item, get_args(kind)[0], location.child(f"[{number}]")) for number, item in items)
@@ -95,20 +99,27 @@ def parse_text(text: str, kind: Any, location: Location) -> Any:
         ConfigError: The text does not fit the type.
     """
     kinds = _without_none(kind)
-    if bool in kinds and text.lower() in _TRUE | _FALSE:
-        return text.lower() in _TRUE
+    if bool in kinds and text.lower() in _SWITCHES:
+        return _SWITCHES[text.lower()]
     if kinds in {(int,), (float,)}:
         try:
             return kinds[0](text)
         except ValueError:
             raise ConfigError(f"{location} must be {_describe_type(kind)}, and not '{text}'.") from None
     if kinds == (bool,):
-        raise ConfigError(f"{location} must be one of '1', '0', 'true', 'false', 'yes', 'no', 'on' and 'off', and not '{text}'.")
+        known = "'1', '0', 'true', 'false', 'yes', 'no', 'on' and 'off'"
+        raise ConfigError(f"{location} must be one of {known}, and not '{text}'.")
     if tuple[str, ...] in kinds:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if any(get_origin(part) is Literal for part in kinds):
         return convert(text, kind, location)
-    return text if str in kinds else convert(_json(text, location), kind, location)
+    if str in kinds:
+        return text
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        raise ConfigError(f"{location} must be JSON.") from None
+    return convert(value, kind, location)
 
 
 def convert_fields(value: object, kind: type[msgspec.Struct], location: Location) -> Table:
@@ -120,7 +131,7 @@ def convert_fields(value: object, kind: type[msgspec.Struct], location: Location
     fields = _fields_of(kind)
     table = require_table(value, location)
     check_keys(table, list(fields), location)
-    return {fields[name].name: convert(item, fields[name].type, location.child(f".{name}")) for name, item in table.items()}
+    return {fields[key].name: convert(item, fields[key].type, location.child(f".{key}")) for key, item in table.items()}
 
 
 def build_struct(kind: type[msgspec.Struct], fields: Table, location: Location) -> Any:
@@ -160,28 +171,22 @@ def check_keys(table: Table, known: Sequence[str], location: Location) -> None:
             raise unknown_key(location.child(f".{name}"), known)
 
 
-def unknown_key(location: Location, known: Sequence[str], *, elsewhere: Mapping[str, str] = _NOWHERE) -> ConfigError:
+def unknown_key(location: Location, known: Sequence[str], *, elsewhere: Mapping[str, str] | None = None) -> ConfigError:
     """Return the error for an unknown key; `elsewhere` has the full keys of names that belong in another section."""
     name = location.name.rpartition(".")[2]
-    meant = elsewhere.get(name) or closest_name(name, known)
+    meant = (elsewhere or {}).get(name) or closest_name(name, known)
     hint = f" Did you mean '{meant}'?" if meant else f" Known: {', '.join(known)}."
     return ConfigError(f"{location} is not known.{hint}")
 
 
 @cache  # reading type hints is slow, and many tables may have one type
 def _fields_of(kind: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
-    return {field.encode_name: field for field in msgspec.structs.fields(kind)}  # a keyword of Python, such as 'in', has another name
+    # a keyword of Python, such as 'in', has another name
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
 def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _json(text: str, location: Location) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        raise ConfigError(f"{location} must be JSON.") from None
 
 
 def _without_none(kind: Any) -> tuple[Any, ...]:
@@ -197,21 +202,17 @@ def _choices(kind: Any) -> str:
     """Return the allowed values of a literal type, an enum or a list of them; empty for other types."""
     if get_origin(kind) is tuple and (several := _choices(get_args(kind)[0])):
         return f"a list of these: {several.removeprefix('one of ')}"
+    words = [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
     if isinstance(kind, type) and issubclass(kind, Enum):
         words = [str(word.value) for word in kind]
-    else:
-        words = [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
     return f"one of {', '.join(repr(word) for word in words)}" if words else ""
 
 
 _SECRET: Final = "secretref:"  # noqa: S105 - the prefix of a reference
-_REFERENCE: Final = r"\$(\$?)\{([^{}]*)\}"
-_VARIABLE: Final = r"(?s)(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?"
-_INPUT: Final = "input:"
 
 
 class References(msgspec.Struct, frozen=True, kw_only=True):
-    """Resolves references to environment variables and to secrets in variables, files or the keyring; `folder` is for relative paths."""
+    """Resolves references to environment variables, and to secrets in variables, files or the keyring."""
 
     variables: Mapping[str, str]
     folder: Path
@@ -225,20 +226,18 @@ class References(msgspec.Struct, frozen=True, kw_only=True):
         """
         if text.startswith(_SECRET):
             return self._secret(text.removeprefix(_SECRET), location)
-        return re.sub(_REFERENCE, lambda match: self._referred(match, location), text)
+        return re.sub(r"\$(\$?)\{([^{}]*)\}", lambda match: self._referred(match, location), text)
 
     def _referred(self, match: re.Match[str], location: Location) -> str:
         inner = match[2]
         if match[1]:
             return match[0][1:]
-        if inner.startswith(_INPUT):
-            raise ConfigError(
-                f"{location} refers to '{match[0]}', which only the client can ask for. Write a variable instead, as in '${{TOKEN}}', "
-                "or a secret, as in 'secretref:keyring:SERVICE/NAME'."
-            )
+        if inner.startswith("input:"):
+            instead = "a variable instead, as in '${TOKEN}', or a secret, as in 'secretref:keyring:SERVICE/NAME'."
+            raise ConfigError(f"{location} refers to '{match[0]}', which only the client can ask for. Write {instead}")
         if inner.startswith(_SECRET):
             return self._secret(inner.removeprefix(_SECRET), location)
-        variable = re.fullmatch(_VARIABLE, inner)
+        variable = re.fullmatch(r"(?s)(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", inner)
         if variable is None:
             return match[0]
         value, default = self.variables.get(variable[1]), variable[2]
@@ -260,6 +259,7 @@ class References(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{location} needs the secret '{_SECRET}{reference}': {error.args[0]}") from None
         if not secret:
             raise ConfigError(f"{location} needs the secret '{_SECRET}{reference}', which is empty.")
+        remember_secret(secret)
         return secret
 
     def _from_environment(self, name: str) -> str:

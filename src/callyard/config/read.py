@@ -5,6 +5,7 @@ The origin of each value is remembered, so that it can be shown.
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -16,12 +17,22 @@ import msgspec
 
 from callyard._internal.mask import mask_url
 from callyard._internal.project import find_project
-from callyard.config.convert import ConfigError, Location, Table, convert, parse_text, unknown_key
-from callyard.config.profiles import PROFILES, RULES, TOOLSETS, read_profiles, read_rules
-from callyard.config.settings import PACKS, PREFIX, Key, Setting, Settings, known_settings
+from callyard.config.convert import (
+    ConfigError,
+    Location,
+    Table,
+    build_struct,
+    check_keys,
+    convert,
+    convert_fields,
+    parse_text,
+    require_table,
+    unknown_key,
+)
+from callyard.config.settings import PACKS, PREFIX, Key, Setting, Settings, known_settings, values_of
 from callyard.model.names import closest_name
-from callyard.model.profile import METATOOLS, Profile
-from callyard.model.rule import Rule
+from callyard.model.profile import METATOOLS, Profile, Shape, Surface, Toolset
+from callyard.policy.settings import Rule
 from callyard.search.settings import read_environment
 
 if TYPE_CHECKING:
@@ -34,6 +45,7 @@ __all__ = [
     "VARIABLE",
     "Config",
     "Origin",
+    "ProfileTable",
     "Stamp",
     "colliding_name",
     "is_upstream_name",
@@ -45,21 +57,18 @@ __all__ = [
 
 RESERVED: Final = frozenset({METATOOLS, *PACKS})
 """Sources of tools that upstreams cannot be named after."""
-_NAME: Final = r"[a-z0-9]+(?:[-_][a-z0-9]+)*"
-_SEPARATORS: Final = r"[^a-z0-9]{2,}|[^a-z0-9_]"
-_DIGITS: Final = 6
 
 
 def is_upstream_name(text: str) -> bool:
-    """Return whether an upstream may have this name: lower-case letters and digits, with single '-' and '_' between them."""
-    return text not in RESERVED and re.fullmatch(_NAME, text) is not None
+    """Return whether an upstream may have this name: lower-case letters and digits, single '-' and '_' between."""
+    return text not in RESERVED and re.fullmatch(r"[a-z0-9]+(?:[-_][a-z0-9]+)*", text) is not None
 
 
 def to_upstream_name(text: str) -> str:
     """Return a valid name for an upstream, always the same one for the same text."""
     ascii_text = normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
-    words = re.sub(_SEPARATORS, "-", ascii_text).strip("-_")
-    name = words or sha256(text.encode()).hexdigest()[:_DIGITS]
+    words = re.sub(r"[^a-z0-9]{2,}|[^a-z0-9_]", "-", ascii_text).strip("-_")
+    name = words or sha256(text.encode()).hexdigest()[:6]
     return f"{name}-upstream" if name in RESERVED or not words else name
 
 
@@ -70,74 +79,107 @@ def colliding_name(name: str, known: list[str]) -> str | None:
 
 CLIENT_FILES: Final = (".json", ".jsonc")
 """The suffixes of MCP clients' configuration files."""
+PROFILES: Final = "profiles"
+TOOLSETS: Final = "toolsets"
+RULES: Final = "rules"
 _OF_UPSTREAMS: Final = ("upstreams", "upstream_defaults")
 _TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS, RULES)
 """The tables whose keys are names that people choose."""
 
 
-class _Tables(msgspec.Struct, frozen=True):
-    """Upstreams and profiles of a file or target."""
-
-    upstreams: "dict[str, UpstreamEntry]"
-    profiles: dict[str, Profile]
-    rules: tuple[Rule, ...]
-    shown: dict[str, Any]
-    """Every value by key, secrets masked."""
-    sources: dict[str, str]
-    """The file of each value by key."""
-    warnings: tuple[str, ...]
-
-
 def _names_upstreams(target: str | None) -> bool:
-    """Return whether a target is a client's file or a URL."""
     return target is not None and (target.endswith(CLIENT_FILES) or target.startswith(("http://", "https://")))
 
 
-def _client_files(target: str | None) -> list[Path]:
-    """Return the client's file that a target names, or an empty list."""
-    return [Path(target)] if target is not None and target.endswith(CLIENT_FILES) and "://" not in target else []
+class ProfileTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of `[profiles.NAME]`."""
+
+    toolsets: tuple[str, ...] = ()
+    """Names of toolsets: a tool exists if one of them has it; without toolsets every tool does."""
+    surface: Surface = Surface.AUTO
+    """How its tools are listed: 'direct', 'meta' or 'auto'."""
+    pins: tuple[str, ...] = ()
+    """Patterns of tool names that are listed on every surface."""
+    rules: tuple[Rule, ...] = ()
+    """Rules for its callers only, which come before the rules for all."""
+    description: str = ""
+    """What the profile is for."""
+    shape: Shape | None = None
+    """How successes are sent: 'envelope' or 'plain' (default: the yard's 'shape')."""
 
 
-def _read_tables(document: Table, path: Path | None, target: str | None) -> _Tables:
-    """Read the tables of a file; a target that names upstreams replaces those of the file.
+def _read_profiles(document: Table, path: Path) -> dict[str, Profile]:
+    toolsets = {name: _toolset(name, table, location) for name, table, location in _tables(document, TOOLSETS, path)}
+    return {name: _profile(name, table, place, toolsets) for name, table, place in _tables(document, PROFILES, path)}
+
+
+def _read_rules(document: Table, path: Path) -> tuple[Rule, ...]:
+    """Return the rules of a file: those of profiles, then those for all.
+
+    Raises:
+        ConfigError: A rule is wrong.
+    """
+    found: list[Rule] = []
+    for name, table, location in _tables(document, PROFILES, path):
+        rules: tuple[Rule, ...] = convert_fields(table, ProfileTable, location).get(RULES, ())
+        found += [msgspec.structs.replace(rule, profile=name) for rule in rules]
+    return (*found, *convert(document.get(RULES, []), tuple[Rule, ...], Location(RULES, str(path))))
+
+
+def _tables(document: Table, section: str, path: Path) -> list[tuple[str, Any, Location]]:
+    whole = Location(section, str(path))
+    tables = require_table(document.get(section, {}), whole)
+    return [(name, table, whole.child(f".{name}")) for name, table in tables.items()]
+
+
+def _toolset(name: str, table: object, location: Location) -> Toolset:
+    known = [field for field in Toolset.__struct_fields__ if field != "name"]
+    check_keys(require_table(table, location), known, location)
+    return build_struct(Toolset, {"name": name, **convert_fields(table, Toolset, location)}, location)
+
+
+def _profile(name: str, table: object, location: Location, toolsets: dict[str, Toolset]) -> Profile:
+    rules: ProfileTable = build_struct(ProfileTable, convert_fields(table, ProfileTable, location), location)
+    for number, toolset in enumerate(rules.toolsets):
+        item = location.child(f".toolsets[{number}]")
+        if toolset not in toolsets:
+            known = ", ".join(f"'{known}'" for known in toolsets) or "none"
+            raise ConfigError(f"{item} names the toolset '{toolset}', which does not exist. Known: {known}.")
+        if toolset in rules.toolsets[:number]:
+            raise ConfigError(f"{item} names the toolset '{toolset}' twice.")
+    return Profile(
+        name=name,
+        toolsets=tuple(toolsets[toolset] for toolset in rules.toolsets),
+        surface=rules.surface,
+        pins=rules.pins,
+        description=rules.description,
+        shape=rules.shape,
+    )
+
+
+def _read_upstreams(
+    document: Table, path: Path | None, target: str | None
+) -> tuple[dict[str, "UpstreamEntry"], tuple[str, ...]]:
+    """Return the upstreams of a target that names some, or else of the file, and warnings.
 
     Raises:
         ConfigError: A table is wrong.
     """
-    found = _Tables(upstreams={}, profiles={}, rules=(), shown={}, sources={}, warnings=())
-    if path is not None:
-        found.profiles.update(read_profiles(document, path))
-        found = msgspec.structs.replace(found, rules=read_rules(document, path))
-        shown = {RULES: document[RULES]} if RULES in document else {}
-        shown |= dict(_flat_tables({name: document[name] for name in (PROFILES, TOOLSETS) if name in document}))
-        found.shown.update(shown)
-        found.sources.update(dict.fromkeys(shown, str(path)))
-    if _names_upstreams(target) or any(name in document for name in _OF_UPSTREAMS):
-        return _with_upstreams(found, document, path, target)
-    return found
-
-
-def _with_upstreams(found: _Tables, document: Table, path: Path | None, target: str | None) -> _Tables:
-    from callyard.config.upstreams import from_file, from_target, mask  # noqa: PLC0415 - imports asyncio, and most yards have none
+    is_target = _names_upstreams(target)
+    if not is_target and not any(name in document for name in _OF_UPSTREAMS):
+        return {}, ()
+    from callyard.config.upstreams import from_file, from_target  # noqa: PLC0415 - imports asyncio, and most yards have none
 
     upstreams = {} if path is None else from_file(document, path)
-    warnings: tuple[str, ...] = ()
-    if target is not None and _names_upstreams(target):
-        upstreams, warnings = from_target(target)
-    for name, entry in upstreams.items():
-        found.upstreams[name] = entry
-        for field, value in entry.fields.items():
-            key = f"upstreams.{name}.{field}"
-            found.shown[key] = mask(field, value)
-            if entry.location.file is not None:
-                found.sources[key] = entry.location.file
-    return msgspec.structs.replace(found, warnings=warnings)
+    return from_target(target) if is_target and target is not None else (upstreams, ())
 
 
-def _flat_tables(document: Table) -> Iterator[tuple[str, Any]]:
-    for section, tables in document.items():
-        for name, table in cast("dict[str, Table]", tables).items():
-            yield from ((f"{section}.{name}.{field}", value) for field, value in table.items())
+def _flat_tables(document: Table) -> dict[str, Any]:
+    found: dict[str, Any] = {RULES: document[RULES]} if RULES in document else {}
+    for section in (PROFILES, TOOLSETS):
+        for name, table in document.get(section, {}).items():
+            found |= {f"{section}.{name}.{field}": value for field, value in table.items()}
+    return found
 
 
 FILE: Final = "callyard.toml"
@@ -147,22 +189,21 @@ VARIABLE: Final = f"{PREFIX}CONFIG"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _FORMER_PREFIX: Final = "METATOOLS_"
 """Prefix of the variables of metatools-mcp, whose users come here."""
-_OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because settings are shown and this must not be
-_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key", "monitor.audit_log", "monitor.access_log"}) | {
-    "agents.cli_path",
-    "agents.roots",
-}
-Kind = Literal["flag", "code", "environment", "file", "default"]
+_OTHERS: Final = ("KEY", "SECRET")
+"""Variables that are read where they are used, because settings are shown and these must not be."""
+_PATHS: Final = (
+    *("state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key", "monitor.audit_log", "monitor.access_log"),
+    *("agents.cli_path", "agents.roots"),
+)
 
 
 class Origin(msgspec.Struct, frozen=True):
     """Where a value came from, and the name of the flag, variable or file."""
 
-    kind: Kind = "default"
+    kind: Literal["flag", "code", "environment", "file", "default"] = "default"
     name: str = ""
 
     def __str__(self) -> str:
-        """Return it as text, such as 'environment CALLYARD_PORT'."""
         return f"{self.kind} {self.name}".rstrip()
 
 
@@ -175,6 +216,8 @@ class Config(msgspec.Struct, frozen=True):
     """The settings in effect and their origins."""
 
     settings: Settings
+    values: Mapping[str, Any]
+    """The value of every setting, by key."""
     origins: Mapping[str, Origin]
     """The origin of each value that is no default, by key."""
     path: Path | None
@@ -184,7 +227,6 @@ class Config(msgspec.Struct, frozen=True):
     upstreams: "Mapping[str, UpstreamEntry]"
     """Upstreams by name, with unresolved references."""
     profiles: Mapping[str, Profile]
-    """Profiles of the file, by name."""
     rules: tuple[Rule, ...]
     """Rules of the file, in the order in which they are tried."""
     tables: Mapping[str, Any]
@@ -195,11 +237,12 @@ class Config(msgspec.Struct, frozen=True):
     @property
     def is_yard(self) -> bool:
         """Return whether upstreams or packs make a yard, so that no module is needed."""
-        return _names_upstreams(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
+        target = self.settings.target
+        return _names_upstreams(target) or (target is None and bool(self.upstreams or self.settings.packs))
 
     @property
     def project(self) -> str:
-        """Return the project that these settings belong to; a URL that no file names is one of its own, wherever it is used."""
+        """Return the project that these settings belong to; a URL that no file names is a project of its own."""
         target = self.settings.target
         is_stray_url = target is not None and "://" in target and self.origin("target").kind != "file"
         return find_project(None if is_stray_url else self.path, target)
@@ -210,10 +253,7 @@ class Config(msgspec.Struct, frozen=True):
 
     def value(self, key: str) -> Any:
         """Return the value of a setting."""
-        if key in self.tables:
-            return self.tables[key]
-        section, _, name = key.rpartition(".")
-        return getattr(getattr(self.settings, section) if section else self.settings, name)
+        return self.tables[key] if key in self.tables else self.values[key]
 
     def shown(self, key: str) -> Any:
         """Return the value of a setting as people may read it: without secrets, also those in URLs."""
@@ -224,22 +264,20 @@ class Config(msgspec.Struct, frozen=True):
             return _HIDDEN
         if isinstance(value, str) and "://" in value:
             return mask_url(value, keeps_path=key not in _SECRET_PATHS)
-        return _without_digests(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+        return [_without_digest(item) for item in cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value
 
     def explicit(self, section: str) -> dict[str, Any]:
         """Return the values of a section that are no defaults, by name."""
-        known = known_settings().values()
-        return {setting.name: self.value(setting.key) for setting in known if setting.section == section and setting.key in self.origins}
+        start = f"{section}."
+        return {key.removeprefix(start): self.values[key] for key in self.origins if key.startswith(start)}
 
 
 _HIDDEN: Final = "…"
 _SECRET_PATHS: Final = frozenset({"approvals.webhook", "policy.url"})
-"""Settings whose URLs may have a secret as their path."""
 
 
-def _without_digests(values: tuple[Any, ...]) -> list[Any]:
-    replace, as_dict = msgspec.structs.replace, msgspec.structs.asdict
-    return [as_dict(replace(value, digest=_HIDDEN)) if isinstance(value, Key) else value for value in values]
+def _without_digest(item: Any) -> Any:
+    return {**msgspec.structs.asdict(item), "digest": _HIDDEN} if isinstance(item, Key) else item
 
 
 def read_config(
@@ -255,30 +293,45 @@ def read_config(
         ConfigError: A setting is wrong; the message names it and its origin.
     """
     variables = os.environ if environment is None else environment
-    file = _find(path, variables)
-    files = {} if file is None else {file: stamp_of(file)}  # before reading, so that a change meanwhile is noticed later
+    chosen = path or variables.get(VARIABLE) or (FILE if Path(FILE).is_file() else "")
+    file = Path(chosen) if chosen else None
+    # the stamp comes before reading, so that a change meanwhile is noticed later
+    files = {} if file is None else {file: stamp_of(file)}
     document = {} if file is None else _read_toml(file)
-    table_document = {name: document.pop(name) for name in _TABLES if name in document}
+    tables = {name: document.pop(name) for name in _TABLES if name in document}
     values: dict[str, Any] = {key: setting.default for key, setting in known_settings().items()}
     origins: dict[str, Origin] = {}
     for layer in (_from_file(document, file), _from_environment(variables), _from_caller(overrides, origin)):
         for key, value, source in layer:
             values[key], origins[key] = value, source
     settings = _build_settings(values, origins)
-    _check_search(variables)
-    files |= {path: stamp_of(path) for path in _client_files(settings.target)}
-    tables = _read_tables(table_document, file, settings.target)
-    for key in tables.shown:
-        origins[key] = Origin("file", tables.sources[key]) if key in tables.sources else origins["target"]
+    try:
+        read_environment(variables)  # refuses an unknown variable with the prefix of search, as every yard does
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    target = settings.target
+    if target is not None and target.endswith(CLIENT_FILES) and "://" not in target:
+        files[Path(target)] = stamp_of(Path(target))
+    profiles = {} if file is None else _read_profiles(tables, file)
+    rules = () if file is None else _read_rules(tables, file)
+    upstreams, warnings = _read_upstreams(tables, file, settings.target)
+    shown = _flat_tables(tables)
+    origins |= dict.fromkeys(shown, Origin("file", str(file)))
+    for name, entry in upstreams.items():
+        masked = {f"upstreams.{name}.{field}": value for field, value in entry.masked().items()}
+        shown |= masked
+        source = origins["target"] if entry.location.file is None else Origin("file", entry.location.file)
+        origins |= dict.fromkeys(masked, source)
     return Config(
         settings=settings,
+        values=values_of(settings),
         origins=origins,
         path=file,
-        warnings=(*_warnings(variables), *tables.warnings),
-        upstreams=tables.upstreams,
-        profiles=tables.profiles,
-        rules=tables.rules,
-        tables=tables.shown,
+        warnings=(*_warnings(variables), *warnings),
+        upstreams=upstreams,
+        profiles=profiles,
+        rules=rules,
+        tables=shown,
         files=files,
     )
 
@@ -292,13 +345,6 @@ def stamp_of(path: Path) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _find(path: str | None, variables: Mapping[str, str]) -> Path | None:
-    chosen = path or variables.get(VARIABLE)
-    if chosen:
-        return Path(chosen)
-    return Path(FILE) if Path(FILE).is_file() else None
-
-
 def _from_file(document: Table, path: Path | None) -> Layer:
     if path is None:
         return
@@ -308,8 +354,6 @@ def _from_file(document: Table, path: Path | None) -> Layer:
 
 
 def _read_toml(path: Path) -> Table:
-    import tomllib  # noqa: PLC0415 - most servers read no file
-
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -321,7 +365,6 @@ def _read_toml(path: Path) -> Table:
 
 
 def _flat(document: Table, path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield every value of a file with its full key."""
     known = known_settings()
     sections = {setting.section for setting in known.values() if setting.section}
     belongs = {setting.name: setting.key for setting in reversed(known.values())}
@@ -338,9 +381,8 @@ def _flat(document: Table, path: Path) -> Iterator[tuple[str, Any]]:
             if key not in known:
                 section = key.rpartition(".")[0]
                 siblings = [setting.name for setting in known.values() if setting.section == section]
-                raise unknown_key(
-                    Location(key, str(path)), siblings if section else [*siblings, *sorted({*sections, *_TABLES})], elsewhere=belongs
-                )
+                siblings += [] if section else sorted({*sections, *_TABLES})
+                raise unknown_key(Location(key, str(path)), siblings, elsewhere=belongs)
             yield key, item
 
 
@@ -360,19 +402,23 @@ def _from_environment(variables: Mapping[str, str]) -> Layer:
     for key, setting in known_settings().items():
         text = variables.get(setting.variable)
         if text:  # many programs unset a variable by emptying it
-            yield key, parse_text(text, setting.type, Location(setting.variable)), Origin("environment", setting.variable)
+            yield (
+                key,
+                parse_text(text, setting.type, Location(setting.variable)),
+                Origin("environment", setting.variable),
+            )
 
 
 def _from_caller(overrides: Mapping[str, Any], origin: Literal["flag", "code"]) -> Layer:
     for key, value in overrides.items():
         setting = known_settings()[key]
         name = setting.name if origin == "code" else _flag(setting, value)
-        parsed = parse_text(value, setting.type, Location(name)) if origin == "flag" and isinstance(value, str) else value
-        yield key, convert(parsed, setting.type, Location(name)), Origin(origin, name)
+        if origin == "flag" and isinstance(value, str):
+            value = parse_text(value, setting.type, Location(name))  # noqa: PLW2901 - the same value, parsed
+        yield key, convert(value, setting.type, Location(name)), Origin(origin, name)
 
 
 def _flag(setting: Setting, value: Any) -> str:
-    """Return the argument of the command line that sets this value."""
     if setting.key == "target":
         return "TARGET"
     return f"--no-{setting.flag.removeprefix('--')}" if value is False else setting.flag
@@ -390,30 +436,20 @@ def _build_settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) ->
         try:
             built[name] = types[name](**inner)
         except ValueError as error:
-            raise ConfigError(f"{error}{_source(str(error), name, origins)}") from None
+            named = [f"{name}.{field}" for field in re.findall(r"'(\w+)'", str(error))]
+            sources = [f" It comes from '{origins[key].name}'." for key in named if key in origins]
+            raise ConfigError(f"{error}{''.join(sources[:1])}") from None
     return Settings(**top, **built)
-
-
-def _check_search(variables: Mapping[str, str]) -> None:
-    """Refuse an unknown variable with the prefix of search settings, as every yard does when it opens."""
-    try:
-        read_environment(variables)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _source(sentence: str, section: str, origins: Mapping[str, Origin]) -> str:
-    """Return a sentence with the origin of the first setting that an error message names."""
-    found = [origins[key] for name in re.findall(r"'(\w+)'", sentence) if (key := f"{section}.{name}") in origins]
-    return f" It comes from '{found[0].name}'." if found else ""
 
 
 def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each variable that is probably misspelt; other programs may use the prefix, too."""
-    known = [name.removeprefix(PREFIX) for name in (VARIABLE, *(setting.variable for setting in known_settings().values()))]
+    variables_of_settings = [setting.variable for setting in known_settings().values()]
+    known = [name.removeprefix(PREFIX) for name in (VARIABLE, *variables_of_settings)]
     former = [name for name in sorted(variables) if name.startswith(_FORMER_PREFIX)]
     if former:
-        yield f"The variable '{former[0]}' sets nothing: variables of Callyard begin with '{PREFIX}', not with '{_FORMER_PREFIX}'."
+        begin = f"variables of Callyard begin with '{PREFIX}', not with '{_FORMER_PREFIX}'"
+        yield f"The variable '{former[0]}' sets nothing: {begin}."
     for name in sorted(variables):
         rest = name.removeprefix(PREFIX)
         if rest == name or rest in known or rest in _OTHERS:

@@ -1,18 +1,23 @@
 """All settings of 'callyard.toml' as one struct whose sections are structs.
 
-Keys, environment variables, checks and the reference pages are derived from the fields; their docstrings are the descriptions.
+Keys, environment variables, checks and the reference pages are derived from the fields; their docstrings are the
+descriptions.
 """
 
+import ast
+import inspect
 from collections.abc import Mapping
-from functools import cache
-from typing import Any, Final, Literal
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
+from callyard._internal.converted import Converted, Converters
 from callyard.model.limits import Limits
 from callyard.model.profile import Shape
 from callyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
-from callyard.runtimes.settings import RuntimeSettings
+from callyard.runtimes.runtime import RuntimeSettings
 from callyard.search.settings import SearchSettings
 
 __all__ = [
@@ -30,16 +35,21 @@ __all__ = [
     "Settings",
     "known_settings",
     "meanings",
+    "values_of",
 ]
 
 
 PACKS: Final = ("system",)
-"""The first-party packs."""
 _TRANSPORT_NAMES: Final = {"streamable": "http", "streamable-http": "http"}
-"""Other names of transports, as other servers call them."""
 _MAX_PORT: Final = 65535
-_LISTS: Final = ("allowed_hosts", "allowed_origins", "request_headers")
-_AT_LEAST_ONE: Final = ("workers", "in_flight", "page_size", "requests", "requests_per_identity", "connections", "connections_per_identity")
+_AT_LEAST_ONE: Final = (
+    "workers",
+    "page_size",
+    "requests",
+    "requests_per_identity",
+    "connections",
+    "connections_per_identity",
+)
 _CHECKED_TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
     int: ("a whole number", int),
     float: ("a number", int | float),
@@ -47,9 +57,29 @@ _CHECKED_TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
 }
 
 
-class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise ValueError(f"The setting '{name}' must be a list of texts, not one text.")  # noqa: TRY004 - every wrong setting is a ValueError
+    return tuple(value)
+
+
+def _host(text: str) -> str:
+    """Return a host without the brackets that an IPv6 address has in a URL."""
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def _transport(name: str) -> str:
+    return _TRANSPORT_NAMES.get(name, name)
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Converted):
     """How a yard is served."""
 
+    converters: ClassVar[Converters] = {
+        **{name: partial(_texts, name) for name in ("allowed_hosts", "allowed_origins", "request_headers")},
+        "host": _host,
+        "transport": _transport,
+    }
     transport: str = "stdio"
     """The transport: 'stdio', 'http' (also 'streamable'), 'sse', or one of an installed package."""
     host: str = "127.0.0.1"
@@ -91,19 +121,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     allowed_hosts: tuple[str, ...] = ()
     """Accepted values of the 'Host' header, besides the address that is listened on; '*' is any."""
     allowed_origins: tuple[str, ...] = ()
-    """Origins of web pages that may call the server, such as 'https://example.com'; '*' is any."""
+    """Origins of web pages that may call the server, besides its own, such as 'https://example.com'; '*' is any."""
     request_headers: tuple[str, ...] = ()
     """Request headers that handlers can read."""
     message_bytes: int = 4 * 1024 * 1024
     """Maximum size of one message in bytes."""
-    message_depth: int = 128
-    """Maximum nesting depth of a message."""
-    in_flight: int = 1000
-    """Requests of one connection that run at one time; further ones wait."""
     page_size: int = 1000
     """Items on one page of a list."""
-    list_seconds: float = 60.0
-    """Seconds for which clients may cache a list."""
     output_schemas: bool = False
     """Whether lists of tools include output schemas, which cost an agent tokens."""
     notify_changes: bool = True
@@ -114,57 +138,36 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether a person must approve calls of tools that destroy something, unless a rule decides about them."""
     ask_seconds: float = 600.0
     """Seconds that a call waits for the answer to an elicitation."""
-    event_count: int = 256
-    """Messages of each request that are kept for a client that lost its connection."""
-    event_seconds: float = 300.0
-    """Seconds for which these messages are kept."""
     keep_alive: float = 15.0
     """Seconds of silence after which an open stream gets a keep-alive comment."""
-    hold_back: float = 2.0
-    """Seconds that a response is held back for the result before it becomes a stream."""
-    header_seconds: float = 10.0
-    """Seconds within which a connection must send the headers of a request."""
     shutdown_seconds: float = 5.0
     """Seconds that running calls have to finish when the server stops."""
 
     def __post_init__(self) -> None:
-        for name in _LISTS:
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"The setting '{name}' must be a list of texts, not one text.")  # noqa: TRY004 - every wrong setting is a ValueError
-            msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
-        if self.host.startswith("[") and self.host.endswith("]"):  # an IPv6 address as in a URL
-            msgspec.structs.force_setattr(self, "host", self.host[1:-1])
-        msgspec.structs.force_setattr(self, "transport", _TRANSPORT_NAMES.get(self.transport, self.transport))
-        self._check_types()
-        for name, value in self.as_dict().items():
+        for setting in msgspec.structs.fields(self):
+            value = getattr(self, setting.name)
+            if setting.type in _CHECKED_TYPES:
+                kind, types = _CHECKED_TYPES[setting.type]
+                if not isinstance(value, types) or isinstance(value, bool) is not (setting.type is bool):
+                    raise ValueError(f"The setting '{setting.name}' must be {kind}.")
             if isinstance(value, int | float) and not value >= 0:
-                raise ValueError(f"The setting '{name}' must not be negative.")
+                raise ValueError(f"The setting '{setting.name}' must not be negative.")
         if self.port > _MAX_PORT:
             raise ValueError(f"The setting 'port' must be at most {_MAX_PORT}.")
         if any(getattr(self, name) < 1 for name in _AT_LEAST_ONE):
             raise ValueError(f"The settings {', '.join(map(repr, _AT_LEAST_ONE))} must be at least 1.")
         if self.workers > 1 and not self.stateless:
             raise ValueError("More than one worker needs 'stateless', because each keeps its own sessions.")
-        self._check_tls()
-
-    def _check_tls(self) -> None:
-        if self.tls is False:
-            for name in ("tls_cert", "tls_key"):
-                msgspec.structs.force_setattr(self, name, None)
-        if (self.tls_cert is None) is not (self.tls_key is None) or (self.tls and self.tls_cert is None):
+        is_complete = (self.tls_cert is None) is (self.tls_key is None)
+        if self.tls is not False and (not is_complete or (self.tls and self.tls_cert is None)):
             raise ValueError("HTTPS, which 'tls' switches on, needs both 'tls_cert' and 'tls_key'.")
 
-    def _check_types(self) -> None:
-        for setting in msgspec.structs.fields(self):
-            if setting.type in _CHECKED_TYPES:
-                kind, types = _CHECKED_TYPES[setting.type]
-                value = getattr(self, setting.name)
-                if not isinstance(value, types) or isinstance(value, bool) is not (setting.type is bool):
-                    raise ValueError(f"The setting '{setting.name}' must be {kind}.")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every setting by name."""
-        return msgspec.structs.asdict(self)
+    @property
+    def certificate(self) -> tuple[str, str] | None:
+        """Return the files with the certificate and its key, unless HTTPS is off."""
+        if self.tls is False or self.tls_cert is None or self.tls_key is None:
+            return None
+        return self.tls_cert, self.tls_key
 
 
 PREFIX: Final = "CALLYARD_"
@@ -216,7 +219,7 @@ class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     webhook: str | None = None
     """The URL that is sent each new approval; its answer may be the decision."""
     webhook_secret: str | None = None
-    """The secret that signs what is sent, or a reference to it, such as 'secretref:env:NAME'; required with 'webhook'."""
+    """The secret that signs what is sent, or a reference such as 'secretref:env:NAME'; required with 'webhook'."""
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -280,15 +283,23 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     countdown_seconds: float = 600.0
     """Seconds that a person has at first; in an unattended turn a call is refused then."""
     park_seconds: float = 14_400.0
-    """Seconds after which a call that waits for a person is refused; an approval of the yard ends after 'approval_ttl_s' at the latest."""
+    """Seconds after which a call that waits for a person is refused.
+
+    An approval of the yard ends after 'approval_ttl_s' at the latest.
+    """
     turn_seconds: float = 3600.0
     """Seconds that a turn may take, apart from the time that a person is asked; 0 is for ever."""
     turns: int = 8
-    """Turns that run at one time; further messages are refused. An identity with credentials has a quarter of them, at least one."""
+    """Turns that run at one time; further messages are refused.
+
+    An identity with credentials has a quarter of them, at least one.
+    """
 
     def __post_init__(self) -> None:
         if self.countdown_seconds <= 0 or self.park_seconds < self.countdown_seconds:
-            raise ValueError("The setting 'countdown_seconds' must be more than 0, and 'park_seconds' at least as much.")
+            raise ValueError(
+                "The setting 'countdown_seconds' must be more than 0, and 'park_seconds' at least as much."
+            )
         unknown = [source for source in self.setting_sources if source not in _SETTING_SOURCES]
         if unknown:
             raise ValueError(f"The setting 'setting_sources' knows {', '.join(_SETTING_SOURCES)}, not '{unknown[0]}'.")
@@ -300,13 +311,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The settings of 'callyard.toml'."""
 
     target: str | None = None
-    """The yard to serve: 'module:attr', 'file.py' or 'file.py:attr', an MCP client's JSON file, or the URL of a server."""
+    """The yard to serve: 'module:attr', 'file.py', 'file.py:attr', an MCP client's JSON file, or a server's URL."""
     profile: str | None = None
     """The profile of callers without one of their own."""
     allow_eval: bool = False
     """Whether tools that run code are published."""
     shape: Shape = "envelope"
-    """How successes are sent to MCP clients: 'envelope', or 'plain' for the result alone with its output schema listed."""
+    """How successes are sent to MCP clients: 'envelope', or 'plain' for the result, with its output schema listed."""
     packs: tuple[str, ...] = ()
     """Packs whose tools are published, such as 'system'."""
     metatools: bool | tuple[str, ...] = True
@@ -314,7 +325,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     state_dir: str | None = None
     """The directory for persistent state (default: 'callyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
     store: str | None = None
-    """The store: 'memory', 'sqlite' or 'sqlite:PATH' (default: for 'callyard serve' an SQLite file of the project, else 'memory')."""
+    """The store: 'memory', 'sqlite' or 'sqlite:PATH' (default: a file of the project if served, else 'memory')."""
     serve: Serving = msgspec.field(default_factory=Serving)
     """How the yard is served."""
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -339,6 +350,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Metrics and log files of a server."""
     agents: AgentSettings = msgspec.field(default_factory=AgentSettings)
     """Agents that the server runs with its tools."""
+
+
+_SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
+    field.name: field.type
+    for field in msgspec.structs.fields(Settings)
+    if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+}
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -369,23 +387,24 @@ class Setting(msgspec.Struct, frozen=True):
     @property
     def variable(self) -> str:
         """Return the environment variable that sets it."""
-        section = self.section
-        prefix = _SECTION_PREFIXES.get(section, f"{section.upper()}_") if section else ""
-        return f"{PREFIX}{prefix}{self.name.upper()}"
+        prefix = f"{self.section.upper()}_" if self.section else ""
+        return f"{PREFIX}{_SECTION_PREFIXES.get(self.section, prefix)}{self.name.upper()}"
+
+    @property
+    def meaning(self) -> str:
+        """Return its description, which is the docstring of its field."""
+        return meanings(_SECTIONS.get(self.section, Settings))[self.name]
 
 
-def meanings(struct: type) -> dict[str, str]:
-    """Return the docstring of each field of a struct, from its source."""
-    import ast  # noqa: PLC0415 - only for people who read about settings
-    import inspect  # noqa: PLC0415 - the same
-    from itertools import pairwise  # noqa: PLC0415 - the same
-
+@cache
+def meanings(struct: type) -> Mapping[str, str]:
+    """Return the docstring of each field of a struct on one line, from its source."""
     body = next(node.body for node in ast.walk(ast.parse(inspect.getsource(struct))) if isinstance(node, ast.ClassDef))
     found: dict[str, str] = {}
     for field, text in pairwise(body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                found[name] = meaning
+                found[name] = " ".join(meaning.split())
             case _:
                 continue
     return found
@@ -394,13 +413,18 @@ def meanings(struct: type) -> dict[str, str]:
 @cache
 def known_settings() -> dict[str, Setting]:
     """Return every setting by its key, such as 'serve.port'."""
-    found: dict[str, Setting] = {}
-    defaults = Settings()
-    for field in msgspec.structs.fields(Settings):
-        default = getattr(defaults, field.name)
-        if isinstance(default, msgspec.Struct):
-            inner = [(f"{field.name}.{part.name}", part.type, getattr(default, part.name)) for part in msgspec.structs.fields(default)]
+    types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    for section, struct in _SECTIONS.items():
+        types |= {f"{section}.{field.name}": field.type for field in msgspec.structs.fields(struct)}
+    return {key: Setting(key, types[key], default) for key, default in values_of(Settings()).items()}
+
+
+def values_of(settings: Settings) -> dict[str, Any]:
+    """Return the value of every setting by its key."""
+    found: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(settings).items():
+        if name in _SECTIONS:
+            found |= {f"{name}.{part}": inner for part, inner in msgspec.structs.asdict(value).items()}
         else:
-            inner = [(field.name, field.type, default)]
-        found |= {key: Setting(key, kind, value) for key, kind, value in inner}
+            found[name] = value
     return found

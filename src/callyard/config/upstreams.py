@@ -5,6 +5,7 @@ References to variables and secrets stay unresolved until `UpstreamEntry.resolve
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -12,9 +13,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from callyard._internal.mask import MASK, mask_arguments
-from callyard.config.convert import ConfigError, Location, References, Table, build_struct, check_keys, convert_fields, require_table
+from callyard.config.convert import (
+    ConfigError,
+    Location,
+    References,
+    Table,
+    build_struct,
+    check_keys,
+    convert_fields,
+    require_table,
+)
 from callyard.config.read import RESERVED, colliding_name, is_upstream_name, to_upstream_name
-from callyard.providers.upstream.settings import Identity, Login, UpstreamSettings
+from callyard.providers.upstream.settings import Identity, ResolvedUpstream, UpstreamSettings
 
 __all__ = [
     "DEFAULTS",
@@ -22,9 +32,9 @@ __all__ = [
     "UPSTREAMS",
     "ClientFile",
     "UpstreamEntry",
+    "from_code",
     "from_file",
     "from_target",
-    "mask",
     "parse_json",
     "read_client_file",
     "read_document",
@@ -35,7 +45,14 @@ __all__ = [
 OWN: Final = "callyard"
 """The key of a server entry that holds Callyard's settings; other clients ignore it."""
 _SECTIONS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers", "amp.mcpServers")
-_TRANSPORTS: Final = {"stdio": "stdio", "local": "stdio", "http": "http", "streamablehttp": "http", "remote": "http", "sse": "sse"}
+_TRANSPORTS: Final = {
+    "stdio": "stdio",
+    "local": "stdio",
+    "http": "http",
+    "streamablehttp": "http",
+    "remote": "http",
+    "sse": "sse",
+}
 _ADDRESSES: Final = ("url", "httpUrl", "serverUrl")
 _TEXT_OR_COMMENT: Final = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _BYTE_OFFSET: Final = re.compile(r" \(byte (\d+)\)")
@@ -102,7 +119,8 @@ def read_document(document: object, file: str) -> ClientFile:
         name = theirs if is_upstream_name(theirs) else to_upstream_name(theirs)
         other = name if name in found.locations else colliding_name(name, list(found.locations))
         if other is not None:
-            raise ConfigError(f"{location} and '{found.locations[other].name}' would both be the upstream '{name}'. Rename one of them.")
+            both = f"{location} and '{found.locations[other].name}'"
+            raise ConfigError(f"{both} would both be the upstream '{name}'. Rename one of them.")
         if name != theirs:
             warnings.append(f"{location} is named '{name}' here.")
         found.upstreams[name], found.locations[name] = table, location
@@ -138,39 +156,40 @@ def read_server(entry: object, location: Location) -> Table | str:
     if "command" in theirs and (transport == "stdio" or address is None):
         table = _process(theirs)
     elif address is not None:
-        table = {"url": address, **_picked(theirs, "headers"), **({} if transport in {None, "stdio"} else {"transport": transport})}
+        table = {"url": address, **_picked(theirs, "headers")}
+        if transport not in {None, "stdio"}:
+            table["transport"] = transport
     else:
         return "it has neither a 'command' nor a 'url'."
     if theirs.get("disabled") is True or theirs.get("enabled") is False:
         table["enabled"] = False
-    return {**table, **_own(theirs.get(OWN, {}), location.child(f".{OWN}"))}
+    own = require_table(theirs.get(OWN, {}), location.child(f".{OWN}"))
+    check_keys(own, UpstreamSettings.__struct_fields__, location.child(f".{OWN}"))
+    return {**table, **own}
 
 
 def _process(theirs: Table) -> Table:
     command = theirs["command"]
     nested = _object(command)  # some clients have an object with the program and its arguments here
-    table = {**_picked(theirs, "args", "env", "cwd"), **_picked(nested, "args", "env"), "command": nested.get("path", command)}
+    table = {
+        **_picked(theirs, "args", "env", "cwd"),
+        **_picked(nested, "args", "env"),
+        "command": nested.get("path", command),
+    }
     if isinstance(command, list) and command:
         more: Any = table.get("args", [])
-        table |= {"command": command[0], "args": [*cast("list[Any]", command)[1:], *more] if isinstance(more, list) else more}
+        args: Any = [*cast("list[Any]", command)[1:], *more] if isinstance(more, list) else more
+        table |= {"command": command[0], "args": args}
     if isinstance(table.get("env"), dict):
-        table["env"] = {name: _text(value) for name, value in _object(table["env"]).items()}
-    return table
-
-
-def _own(ours: object, location: Location) -> Table:
-    table = require_table(ours, location)
-    check_keys(table, UpstreamSettings.__struct_fields__, location)
+        table["env"] = env = dict(_object(table["env"]))
+        for name, value in env.items():
+            if isinstance(value, int | float):  # environment variables are text
+                env[name] = str(value).lower()
     return table
 
 
 def _picked(table: Table, *names: str) -> Table:
     return {name: table[name] for name in names if name in table}
-
-
-def _text(value: object) -> object:
-    """Return a number or a boolean as text, because environment variables are text."""
-    return str(value).lower() if isinstance(value, int | float) else value
 
 
 def _object(value: object) -> Table:
@@ -186,10 +205,7 @@ UPSTREAMS: Final = "upstreams"
 DEFAULTS: Final = "upstream_defaults"
 """The table with settings for all upstreams of a file."""
 _HIDDEN: Final = "…"
-_OWN_ENDPOINT: Final = ("command", "url")
-_TEXTS: Final = ("command", "cwd", "url")
-_LOGIN_TEXTS: Final = ("client_id", "client_secret", "private_key", "client_metadata_url", "issuer")
-_IDENTITY_TEXTS: Final = ("issuer", "client_id", "client_secret", "id_token")
+_WITH_REFERENCES: Final = ("command", "args", "env", "cwd", "url", "headers", "login")
 _SECRETS: Final = ("client_secret", "private_key", "id_token")
 _CREDENTIALS: Final = re.compile(r"(?<=//)[^/?#@]*(?=@)|(?<==)[^&#]+")
 
@@ -202,9 +218,12 @@ class UpstreamEntry(NamedTuple):
     """The values that were set, without defaults."""
     location: Location
     folder: Path
-    """The folder that relative paths start from."""
     runs_in_folder: bool
     """Whether a program without a 'cwd' runs in that folder."""
+
+    def masked(self) -> Table:
+        """Return the values that were set, with secrets masked, so that they can be shown."""
+        return {name: _mask(name, value) for name, value in self.fields.items()}
 
     def resolve(self, variables: Mapping[str, str], warn: Callable[[str], None]) -> UpstreamSettings:
         """Return the settings with every variable and secret filled in.
@@ -213,35 +232,33 @@ class UpstreamEntry(NamedTuple):
             ConfigError: A variable or secret is missing.
         """
         references = References(variables=variables, folder=self.folder, warn=warn)
-        found: Table = {}
-        for name in _TEXTS:
-            value = getattr(self.settings, name)
-            if value is not None:
-                found[name] = references.resolve(value, self.location.child(f".{name}"))
-        found["args"] = tuple(
-            references.resolve(text, self.location.child(f".args[{number}]")) for number, text in enumerate(self.settings.args)
-        )
-        for name in ("env", "headers"):
-            texts: dict[str, str] = getattr(self.settings, name)
-            found[name] = {key: references.resolve(text, self.location.child(f".{name}.{key}")) for key, text in texts.items()}
-        if self.settings.login is not None:
-            found["login"] = _resolve_login(self.settings.login, references, self.location.child(".login"))
-        if self.settings.command is not None and (self.runs_in_folder or "cwd" in found):
-            found["cwd"] = str(self.folder.resolve() / Path(found.get("cwd", "")).expanduser())
+        found = {
+            name: _resolved(getattr(self.settings, name), references, self.location.child(f".{name}"))
+            for name in _WITH_REFERENCES
+        }
+        if self.settings.command is not None and (self.runs_in_folder or found["cwd"] is not None):
+            found["cwd"] = str(self.folder.resolve() / Path(found["cwd"] or "").expanduser())
         return msgspec.structs.replace(self.settings, **found)
 
-
-def _resolve_login(login: Login, references: References, location: Location) -> Login:
-    found: Table = dict(_resolve_fields(login, _LOGIN_TEXTS, references, location))
-    found["scopes"] = tuple(references.resolve(scope, location.child(f".scopes[{number}]")) for number, scope in enumerate(login.scopes))
-    if login.identity is not None:
-        identity = _resolve_fields(login.identity, _IDENTITY_TEXTS, references, location.child(".identity"))
-        found["identity"] = msgspec.structs.replace(login.identity, **identity)
-    return msgspec.structs.replace(login, **found)
+    def try_resolve(self, variables: Mapping[str, str], warn: Callable[[str], None]) -> ResolvedUpstream:
+        """Return the settings with every variable and secret, or the problem, which must not stop other upstreams."""
+        try:
+            return ResolvedUpstream(self.resolve(variables, warn))
+        except ConfigError as error:
+            return ResolvedUpstream(self.settings, str(error))
 
 
-def _resolve_fields(struct: msgspec.Struct, names: tuple[str, ...], references: References, location: Location) -> dict[str, str]:
-    return {name: references.resolve(text, location.child(f".{name}")) for name in names if (text := getattr(struct, name)) is not None}
+def _resolved(value: Any, references: References, location: Location) -> Any:
+    if isinstance(value, str):
+        return references.resolve(value, location)
+    if isinstance(value, tuple):
+        items = enumerate(cast("tuple[Any, ...]", value))
+        return tuple(_resolved(item, references, location.child(f"[{number}]")) for number, item in items)
+    if not isinstance(value, dict | msgspec.Struct):
+        return value
+    fields = cast("Table", value) if isinstance(value, dict) else msgspec.structs.asdict(value)
+    found = {name: _resolved(item, references, location.child(f".{name}")) for name, item in fields.items()}
+    return found if isinstance(value, dict) else msgspec.structs.replace(value, **found)
 
 
 def from_file(document: Table, path: Path) -> dict[str, UpstreamEntry]:
@@ -250,18 +267,40 @@ def from_file(document: Table, path: Path) -> dict[str, UpstreamEntry]:
     Raises:
         ConfigError: An upstream is wrong; the message names its key and the file.
     """
-    common = _defaults(document.get(DEFAULTS, {}), Location(DEFAULTS, str(path)))
-    entries: dict[str, UpstreamEntry] = {}
+    defaults = Location(DEFAULTS, str(path))
+    common = convert_fields(document.get(DEFAULTS, {}), UpstreamSettings, defaults)
+    for name in ("command", "url"):
+        if name in common:
+            raise ConfigError(f"{defaults.child(f'.{name}')} cannot be a default: each upstream has its own.")
     whole = Location(UPSTREAMS, str(path))
-    for name, table in require_table(document.get(UPSTREAMS, {}), whole).items():
+    tables = require_table(document.get(UPSTREAMS, {}), whole)
+    return _entries(tables, whole, common=common, folder=path.parent, runs_in_folder=True)
+
+
+def from_code(upstreams: Mapping[str, Any]) -> dict[str, UpstreamEntry]:
+    """Return the upstreams of a program; relative paths start from the current folder.
+
+    Raises:
+        ConfigError: An upstream is wrong; the message names its key.
+    """
+    return _entries(upstreams, Location(UPSTREAMS), common={}, folder=Path(), runs_in_folder=False)
+
+
+def _entries(
+    tables: Mapping[str, Any], whole: Location, *, common: Table, folder: Path, runs_in_folder: bool
+) -> dict[str, UpstreamEntry]:
+    entries: dict[str, UpstreamEntry] = {}
+    for name, table in tables.items():
         location = whole.child(f".{name}")
         if not is_upstream_name(name):
             why = "is reserved" if name in RESERVED else "has characters that names of upstreams cannot have"
-            raise ConfigError(f"{location} needs another name: '{name}' {why}. Use '{to_upstream_name(name)}', for example.")
+            usable = to_upstream_name(name)
+            raise ConfigError(f"{location} needs another name: '{name}' {why}. Use '{usable}', for example.")
         other = colliding_name(name, list(entries))
         if other is not None:
-            raise ConfigError(f"{location} and '{UPSTREAMS}.{other}' would give their tools the same names. Rename one of them.")
-        entries[name] = _entry(table, location, common=common, folder=path.parent, runs_in_folder=True)
+            both = f"{location} and '{UPSTREAMS}.{other}'"
+            raise ConfigError(f"{both} would give their tools the same names. Rename one of them.")
+        entries[name] = _entry(table, location, common=common, folder=folder, runs_in_folder=runs_in_folder)
     return entries
 
 
@@ -272,62 +311,52 @@ def from_target(target: str) -> tuple[dict[str, UpstreamEntry], tuple[str, ...]]
         ConfigError: The file or the URL is wrong.
     """
     if "://" in target:
-        entry = _entry({"url": target, "prefix": ""}, Location(_without_credentials(target)), folder=Path())
-        return {to_upstream_name(_host_of(target)): entry}, ()
+        shown = _without_credentials(target)
+        entry = _entry({"url": target, "prefix": ""}, Location(shown), folder=Path())
+        host = None
+        with suppress(ValueError):
+            host = urlsplit(target).hostname
+        if not host:
+            raise ConfigError(f"'{shown}' is not a URL.")
+        return {to_upstream_name(host): entry}, ()
     path = Path(target)
-    file = read_client_file(path)
-    return {name: _entry(table, file.locations[name], folder=path.parent) for name, table in file.upstreams.items()}, file.warnings
+    upstreams, locations, warnings = read_client_file(path)
+    return {name: _entry(table, locations[name], folder=path.parent) for name, table in upstreams.items()}, warnings
 
 
-def mask(name: str, value: Any) -> Any:
-    """Return the value of a field with secrets masked, so that it can be shown."""
+def _mask(name: str, value: Any) -> Any:
     if name in {"env", "headers"}:
         return dict.fromkeys(value, _HIDDEN)
     if name == "login":
         return _without_secrets(value)
     if name == "reshape":
-        return {
-            tool: {**_set_fields(change), **({"fixed": dict.fromkeys(change.fixed, _HIDDEN)} if change.fixed else {})}
-            for tool, change in value.items()
-        }
+        return {tool: _without_secrets(change) for tool, change in value.items()}
     if name == "args":
         return [argument.replace(MASK, _HIDDEN) for argument in mask_arguments(value)]
     return _without_credentials(value) if name == "url" else value
 
 
 def _without_secrets(struct: msgspec.Struct) -> Table:
-    return {
-        name: _HIDDEN if name in _SECRETS else _without_secrets(value) if isinstance(value, Identity) else value
-        for name, value in _set_fields(struct).items()
-    }
-
-
-def _set_fields(struct: msgspec.Struct) -> Table:
-    return {name: value for name, value in msgspec.structs.asdict(struct).items() if value not in (None, (), {}, False)}
+    """Return the fields that are set, with secrets and fixed arguments masked."""
+    shown: Table = {}
+    for name, value in msgspec.structs.asdict(struct).items():
+        if value in (None, (), {}, False):
+            continue
+        shown[name] = _HIDDEN if name in _SECRETS else value
+        if name == "fixed":
+            shown[name] = dict.fromkeys(value, _HIDDEN)
+        elif isinstance(value, Identity):
+            shown[name] = _without_secrets(value)
+    return shown
 
 
 def _without_credentials(address: str) -> str:
     return _CREDENTIALS.sub(_HIDDEN, address)
 
 
-def _entry(table: object, location: Location, *, folder: Path, common: Table | None = None, runs_in_folder: bool = False) -> UpstreamEntry:
+def _entry(
+    table: object, location: Location, *, folder: Path, common: Table | None = None, runs_in_folder: bool = False
+) -> UpstreamEntry:
     fields = convert_fields(table, UpstreamSettings, location)
-    return UpstreamEntry(build_struct(UpstreamSettings, {**(common or {}), **fields}, location), fields, location, folder, runs_in_folder)
-
-
-def _defaults(table: object, location: Location) -> Table:
-    fields = convert_fields(table, UpstreamSettings, location)
-    for name in _OWN_ENDPOINT:
-        if name in fields:
-            raise ConfigError(f"{location.child(f'.{name}')} cannot be a default: each upstream has its own.")
-    return fields
-
-
-def _host_of(address: str) -> str:
-    try:
-        host = urlsplit(address).hostname
-    except ValueError:
-        host = None
-    if not host:
-        raise ConfigError(f"'{_without_credentials(address)}' is not a URL.")
-    return host
+    settings = build_struct(UpstreamSettings, {**(common or {}), **fields}, location)
+    return UpstreamEntry(settings, fields, location, folder, runs_in_folder)

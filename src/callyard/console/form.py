@@ -1,7 +1,7 @@
 """Forms from JSON Schema: the fields that a person fills in to call a tool or to answer a question.
 
-Schemas come from anywhere, so a form is bounded: a field that cannot be shown becomes JSON, and fields beyond a number are left out.
-It is data only; templates show it, and 'run.js' turns the filled form into JSON.
+Schemas come from anywhere, so a form is bounded: a field that cannot be shown becomes JSON, and fields beyond a number
+are left out. It is data only; templates show it, and 'run.js' turns the filled form into JSON.
 """
 
 from collections.abc import Mapping
@@ -29,6 +29,13 @@ _TEXT_CHARACTERS: Final = 20_000
 _DESCRIPTION: Final = 800
 _DEFAULT: Final = 80
 _PATTERN: Final = 100
+_BOUNDS: Final = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+    "multipleOf": "a multiple of",
+}
 _INPUT_TYPES: Final = {"date": "date", "email": "email", "uri": "url", "password": "password", "time": "time"}
 
 
@@ -36,7 +43,6 @@ class Choice(NamedTuple):
     """One value of a choice."""
 
     value: str
-    """As JSON."""
     label: str
 
 
@@ -46,7 +52,6 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: Kind
     type: str
-    """Its type as signatures write it."""
     title: str = ""
     description: str = ""
     hint: str = ""
@@ -79,7 +84,10 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_form(schema: Schema) -> Form:
     """Return the form of an input schema, or of the schema of a question."""
-    return _Reader(schema).form()
+    found = read_parameters(schema)
+    fields = _Reader(schema).fields_of(schema, depth=0)
+    left_out = len(found.properties.keys() | found.required.keys()) - len(fields)
+    return Form(fields=fields, left_out=left_out, is_partial=found.is_partial)
 
 
 def defaults_of(schema: Schema) -> str:
@@ -97,7 +105,7 @@ def read_answer(text: str) -> Any:
     try:
         return msgspec.json.decode(text or "{}")
     except msgspec.DecodeError as error:
-        raise ToolError("invalid_input", f"The answer is no JSON: {error}", may_have_run=False) from None
+        raise ToolError("invalid_input", f"The answer is no JSON: {error}") from None
 
 
 class _Reader:
@@ -108,13 +116,8 @@ class _Reader:
         self._fields_left = _FIELDS
         self._characters_left = _TEXT_CHARACTERS
 
-    def form(self) -> Form:
-        found = read_parameters(self._root)
-        fields = self._fields_of(self._root, depth=0)
-        return Form(fields=fields, left_out=len(found.properties.keys() | found.required.keys()) - len(fields), is_partial=found.is_partial)
-
-    def _fields_of(self, node: Schema, depth: int) -> tuple[Field, ...]:
-        """Return the fields of an object, those that are required first."""
+    def fields_of(self, node: Schema, depth: int) -> tuple[Field, ...]:
+        """Return the fields of an object, the required ones first."""
         found = read_parameters(self._root, node)
         names = [*found.required, *(name for name in found.properties if name not in found.required)]
         fields: list[Field] = []
@@ -122,37 +125,42 @@ class _Reader:
             if self._fields_left <= 0:
                 break
             nodes = found.properties.get(name, [{}])
-            fields.append(self._field(name, nodes[0] if len(nodes) == 1 else {"anyOf": nodes}, depth, is_required=name in found.required))
+            node = nodes[0] if len(nodes) == 1 else {"anyOf": nodes}
+            fields.append(self._field(name, node, depth, is_required=name in found.required))
         return tuple(fields)
 
     def _field(self, name: str, node: object, depth: int, *, is_required: bool = False) -> Field:
         self._fields_left -= 1
         outer = _mapping(resolve(self._root, node))
         schema, is_nullable = self._without_null(outer)
-        known: dict[str, Any] = {
-            "name": name,
-            "type": TypeNames(self._root).of(node),
-            "title": self._text(_own_text(outer, node, "title"), _CHOICE_CHARACTERS),
-            "description": self._text(_own_text(outer, node, "description") or _text_of(schema.get("description")), _DESCRIPTION),
-            "is_required": is_required,
-            "is_nullable": is_nullable,
-            "default": self._default(outer),
-        }
-        return Field(**{**known, **self._control(schema, depth)})
+        beside = _mapping(node)  # what stands beside a reference comes before what it refers to
+        default = _json(outer["default"]) if "default" in outer else ""
+        return Field(
+            name=name,
+            type=TypeNames(self._root).of(node),
+            title=self._text(_first_text("title", beside, outer), _CHOICE_CHARACTERS),
+            description=self._text(_first_text("description", beside, outer, schema), _DESCRIPTION),
+            is_required=is_required,
+            is_nullable=is_nullable,
+            default=default if len(default) <= _DEFAULT else "",
+            **self._control(schema, depth),
+        )
 
     def _control(self, schema: Schema, depth: int) -> dict[str, Any]:
         """Return the kind of a field, and what belongs to that kind."""
         choices = self._choices(schema)
+        kind = schema.get("type", "object" if "properties" in schema else None)
         if choices is not None:
             return choices
-        kind = schema.get("type", "object" if "properties" in schema else None)
-        if kind in ("boolean", "integer", "number", "string"):
-            return _scalar(schema, cast("str", kind))
+        if kind == "string":
+            return _text(schema)
+        if kind in ("integer", "number"):
+            return _number(schema, is_integer=kind == "integer")
         if kind == "array":
             return self._list(schema, depth)
-        if kind == "object" and depth < _DEPTH and (fields := self._fields_of(schema, depth + 1)):
+        if kind == "object" and depth < _DEPTH and (fields := self.fields_of(schema, depth + 1)):
             return {"kind": "object", "fields": fields}
-        return {"kind": "json", "takes_text": self._takes_text(schema)}
+        return {"kind": "switch"} if kind == "boolean" else {"kind": "json", "takes_text": self._takes_text(schema)}
 
     def _list(self, schema: Schema, depth: int) -> dict[str, Any]:
         items = schema.get("items")
@@ -169,8 +177,8 @@ class _Reader:
         pairs = _values_of(schema, self._root)
         if not pairs:
             return None
-        shown = pairs[:_CHOICES]
-        choices = tuple(Choice(_json(value), self._text(label, _CHOICE_CHARACTERS) or _json(value)) for value, label in shown)
+        shown = [(_json(value), self._text(label, _CHOICE_CHARACTERS)) for value, label in pairs[:_CHOICES]]
+        choices = tuple(Choice(value, label or value) for value, label in shown)
         if len(shown) == len(pairs):
             return {"kind": "choice", "choices": choices}
         are_texts = all(isinstance(value, str) for value, _ in pairs)
@@ -193,43 +201,35 @@ class _Reader:
                 return {**schema, key: others}, len(others) < len(branches)
         parts = _list_of(schema.get("allOf"))
         if len(parts) == 1 and "type" not in schema:
-            return {**_mapping(resolve(self._root, parts[0])), **{key: schema[key] for key in schema if key != "allOf"}}, False
+            rest = {key: value for key, value in schema.items() if key != "allOf"}
+            return {**_mapping(resolve(self._root, parts[0])), **rest}, False
         return schema, False
 
     def _takes_text(self, schema: Schema) -> bool:
         """Return whether a text is among the values that a schema allows."""
-        kinds = schema.get("type")
         branches = [*_list_of(schema.get("anyOf")), *_list_of(schema.get("oneOf"))][:_BRANCHES]
         if branches:
             return any(_mapping(resolve(self._root, branch)).get("type") == "string" for branch in branches)
-        return kinds is None or "string" in _list_of(kinds)
-
-    def _default(self, schema: Schema) -> str:
-        text = _json(schema["default"]) if "default" in schema else ""
-        return text if len(text) <= _DEFAULT else ""
+        return "string" in _list_of(schema.get("type", ["string"]))
 
     def _text(self, text: str, most: int) -> str:
         """Return a text, cut where it is too long; the schema below the form has all of it."""
         most = min(most, max(self._characters_left, 0))
-        shown = text if len(text) <= most else f"{text[:most]}…" if most else ""
+        shown = text[:most]
+        if 0 < most < len(text):
+            shown += "…"
         self._characters_left -= len(shown)
         return shown
 
 
-def _scalar(schema: Schema, kind: str) -> dict[str, Any]:
-    if kind == "boolean":
-        return {"kind": "switch"}
-    return _text(schema) if kind == "string" else _number(schema, is_integer=kind == "integer")
-
-
 def _number(schema: Schema, *, is_integer: bool) -> dict[str, Any]:
-    low, high = _figure(schema.get("minimum")), _figure(schema.get("maximum"))
-    above, below = _figure(schema.get("exclusiveMinimum")), _figure(schema.get("exclusiveMaximum"))
-    words = [f"at least {low}" if low else "", f"more than {above}" if above else "", f"at most {high}" if high else ""]
-    words = [f"{low} to {high}"] if low and high else words
-    every = _figure(schema.get("multipleOf"))
-    hint = ", ".join(word for word in [*words, f"less than {below}" if below else "", f"a multiple of {every}" if every else ""] if word)
-    return {"kind": "number", "minimum": low, "maximum": high, "step": "1" if is_integer else "any", "hint": hint}
+    found = {key: _figure(schema.get(key)) for key in _BOUNDS}
+    low, high = found["minimum"], found["maximum"]
+    hints = [f"{low} to {high}"] if low and high else []
+    said = ("minimum", "exclusiveMinimum", "maximum") if hints else ()
+    hints += [f"{word} {found[key]}" for key, word in _BOUNDS.items() if found[key] and key not in said]
+    step = "1" if is_integer else "any"
+    return {"kind": "number", "minimum": low, "maximum": high, "step": step, "hint": ", ".join(hints)}
 
 
 def _text(schema: Schema) -> dict[str, Any]:
@@ -249,19 +249,23 @@ def _range(schema: Schema, low_key: str, high_key: str, unit: str) -> str:
     low = "" if low == "0" else low
     if low and high:
         return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
-    return f"at least {low} {unit}" if low else f"at most {high} {unit}" if high else ""
+    if low:
+        return f"at least {low} {unit}"
+    return f"at most {high} {unit}" if high else ""
 
 
 def _values_of(schema: Schema, root: Schema) -> list[tuple[Any, str]]:
-    """Return the values that a schema lists, each with its label: of an enum, a constant, or alternatives that are constants."""
-    if "const" in schema:
-        return [(schema["const"], _text_of(schema.get("title")) or _label(schema["const"]))]
+    """Return the values that a schema lists, each with its label.
+
+    They come from an enum, a constant, or alternatives that are constants.
+    """
     values = _list_of(schema.get("enum"))
-    if values:
+    if values and "const" not in schema:
         names = _list_of(schema.get("enumNames"))  # titles as older versions of MCP have them
         return [(value, _text_of(name) or _label(value)) for value, name in zip_longest(values, names[: len(values)])]
-    branches = [_mapping(resolve(root, branch)) for branch in _list_of(schema.get("anyOf")) or _list_of(schema.get("oneOf"))]
-    if branches and all("const" in branch for branch in branches):
+    listed = _list_of(schema.get("anyOf")) or _list_of(schema.get("oneOf"))
+    branches = [schema] if "const" in schema else [_mapping(resolve(root, branch)) for branch in listed]
+    if all("const" in branch for branch in branches):
         return [(branch["const"], _text_of(branch.get("title")) or _label(branch["const"])) for branch in branches]
     return []
 
@@ -271,13 +275,13 @@ def _label(value: object) -> str:
 
 
 def _figure(value: object) -> str:
-    """Return a number as text; empty for anything else."""
-    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
-def _own_text(schema: Schema, node: object, key: str) -> str:
-    """Return a text of a field: what stands beside a reference comes before what it refers to."""
-    return _text_of(_mapping(node).get(key)) or _text_of(schema.get(key))
+def _first_text(key: str, *schemas: Schema) -> str:
+    return next((text for schema in schemas if (text := _text_of(schema.get(key)))), "")
 
 
 def _text_of(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The base of the console's pages: the request, the answer, and the rendering of templates.
+"""The base of the console's pages: the request, the answer, and the rendering of templates, times and charts.
 
 Everything that a template shows is escaped, because names and descriptions of tools come from anywhere.
 """
@@ -6,70 +6,85 @@ Everything that a template shows is escaped, because names and descriptions of t
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 from markupsafe import Markup
 
 from callyard.config import Config
 from callyard.console.access import Person
-from callyard.console.charts import sparkline
 from callyard.console.runs import Runs
-from callyard.model.envelope import encode
-from callyard.model.errors import ToolError
 from callyard.model.profile import Profile
 from callyard.monitor import Metrics, Ring
 from callyard.transports.http.request import Request
-from callyard.transports.http.response import JSON, Header, ResponseWriter
+from callyard.transports.http.response import Header, ResponseWriter
 from callyard.transports.http.sessions import HttpSessions
 from callyard.yard import Yard
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Environment
 
-__all__ = ["FRESH", "HTML", "LIVE_BLOCK", "Done", "FindSessions", "Handle", "Page", "Parts", "View", "render", "render_blocks", "url"]
+__all__ = [
+    "BASE",
+    "FRESH",
+    "HTML",
+    "Done",
+    "Handle",
+    "Page",
+    "Parts",
+    "View",
+    "changed",
+    "page_of",
+    "pretty",
+    "render",
+    "render_live",
+    "timeline",
+    "url",
+]
 
 Handle = Callable[[Request, ResponseWriter], Awaitable[None]]
-LIVE_BLOCK: Final = "live_"
+BASE: Final[ContextVar[str]] = ContextVar("console_base", default="")
+"""The path below which a proxy serves the console, for the request that is answered."""
+_LIVE_BLOCK: Final = "live_"
 """The prefix of template blocks that are sent again when they change."""
 HTML: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
 FRESH: Final[Header] = (b"cache-control", b"no-store")
 _FOLDER: Final = Path(__file__).parent / "templates"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_WIDTH, _HEIGHT = 240.0, 48.0
+_POINTS: Final = 90
+_LEAST: Final = 0.005
+"""The least share of a bar that can be seen."""
 
 
-FindSessions = Callable[[], HttpSessions | None]
-
-
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, kw_only=True):
     """The parts of the server that pages show and change."""
 
     yard: Yard
     config: Config
     metrics: Metrics
     records: Ring
-    """The last records."""
     runs: Runs
-    find_sessions: FindSessions = lambda: None
+    find_sessions: Callable[[], HttpSessions | None] = lambda: None
     """Returns the sessions of clients over HTTP that began with a handshake, if there are any."""
     agents: Handle | None = None
-    """The HTTP API of agents, if the server runs any."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a page: the person, and the parameters of the URL."""
 
+    request: Request
     person: Person
     path: tuple[str, ...] = ()
     """The parts of the path below the page."""
     query: Mapping[str, str] = {}
     form: Mapping[str, str] = {}
-    """The fields of a submitted form."""
-    request: Request | None = None
+    is_live: bool = False
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,14 +100,22 @@ class Page(ABC):
 
     name: ClassVar[str]
     """Its place below '/console'."""
-    title: ClassVar[str]
-    template: ClassVar[str]
     live_seconds: ClassVar[float] = 1.0
     """How often the live blocks of its template are rendered again; 0 is never."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.yard = parts.yard
+
+    @property
+    def title(self) -> str:
+        """Return its name in the navigation."""
+        return self.name.capitalize() or "Overview"
+
+    @property
+    def template(self) -> str:
+        """Return the file of its template."""
+        return f"{self.title.lower()}.html"
 
     @property
     def in_navigation(self) -> bool:
@@ -113,30 +136,22 @@ class Page(ABC):
         raise LookupError
 
     async def answer(self, view: View, writer: ResponseWriter) -> bool:  # noqa: ARG002 - for pages that do
-        """Answer a request itself, such as with JSON or a stream, and return True; False lets the console render the template.
+        """Answer a request without the template, such as with JSON or a stream; False renders the template.
 
         Raises:
             LookupError: There is nothing at that path.
         """
-        if view.path and view.request is not None and view.request.method != "POST":
+        if view.path and view.request.method != "POST":
             raise LookupError
         return False
 
-    async def answer_script(self, view: View, writer: ResponseWriter) -> bool:
-        """Carry out a form that a script submits, and answer with JSON where to go, or why it cannot be done; False for other requests."""
-        request = view.request
-        if request is None or request.method != "POST" or b"application/json" not in request.headers.get(b"accept", b""):
-            return False
-        try:
-            done = await self.act(view)
-        except ToolError as error:
-            await writer.respond(409, encode({"message": error.message}), (JSON, FRESH))
-        else:
-            await writer.respond(200, encode({"to": done.to}), (JSON, FRESH))
-        return True
+    def back(self, view: View) -> str:
+        """Return the address that a form names to go on with, if that is in the console, by default the page's own."""
+        back, base = view.form.get("back", ""), url("")
+        return back if back == base or back.startswith((f"{base}/", f"{base}?")) else url(self.name)
 
     def profile_of(self, view: View) -> Profile:
-        """Return the profile of the person's credentials, which decides what tools exist for them; the yard's own by default."""
+        """Return the profile of the person's credentials, by default the profile of the yard."""
         return view.person.caller.profile or self.yard.profile
 
     def live_pause(self, view: View) -> float:  # noqa: ARG002 - for pages whose pace differs
@@ -151,24 +166,30 @@ class Page(ABC):
 def url(path: str, query: Mapping[str, Any] | None = None, **changes: Any) -> str:
     """Return the URL of a page of the console with a query, in which empty values are left out."""
     pairs = {key: value for key, value in {**(query or {}), **changes}.items() if value not in {None, "", False}}
-    text = "/console" + (f"/{quote(path)}" if path else "")
+    text = f"{BASE.get()}/console" + (f"/{quote(path)}" if path else "")
     return f"{text}?{urlencode(pairs)}" if pairs else text
+
+
+def changed(target: str, **changes: str) -> str:
+    """Return a URL of the console with changes to its query; one of another site becomes a path of ours."""
+    path, _, query = target.partition("?")
+    return url(path.removeprefix(url("")).strip("/"), dict(parse_qsl(query)), **changes)
 
 
 def render(template: str, context: Mapping[str, Any]) -> bytes:
     """Return a page."""
-    return _template(template).render(context).encode()
+    return _environment().get_template(template).render(context).encode()
 
 
-def render_blocks(template: str, context: Mapping[str, Any]) -> dict[str, str]:
+def render_live(template: str, context: Mapping[str, Any]) -> dict[str, str]:
     """Return the live blocks of a template and of the frame by the ids of their elements."""
     found: dict[str, str] = {}
     for name in ("frame.html", template):
-        loaded = _template(name)
+        loaded = _environment().get_template(name)
         values = loaded.new_context(dict(context))
         for block, parts in loaded.blocks.items():
-            if block.startswith(LIVE_BLOCK):
-                found[block.removeprefix(LIVE_BLOCK)] = "".join(parts(values))
+            if block.startswith(_LIVE_BLOCK):
+                found[block.removeprefix(_LIVE_BLOCK)] = "".join(parts(values))
     return found
 
 
@@ -178,17 +199,12 @@ def _environment() -> "Environment":
 
     found = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, auto_reload=False)
     found.trim_blocks = found.lstrip_blocks = True
-    names: dict[str, Any] = cast("dict[str, Any]", found.globals)
-    names.update(
-        url=url, sparkline=sparkline, ago=ago, since=since, when=when, moment=moment, duration=duration, number=number, json=pretty
-    )
+    names = cast("dict[str, Any]", found.globals)
+    for function in (url, sparkline, ago, since, when, moment, duration, number):
+        names[function.__name__] = function
+    names["json"] = pretty
     names["parts"] = found.get_template("parts.html").module
     return found
-
-
-@cache
-def _template(name: str) -> "Template":
-    return _environment().get_template(name)
 
 
 def duration(milliseconds: float) -> str:
@@ -213,16 +229,16 @@ def number(value: float) -> str:
 
 
 def ago(at: float) -> Markup:
-    """Return a time as an element that says how long ago it was, or how far off it is, with the exact time on hover."""
+    """Return a time as an element that says how long ago it was, or how far off it is."""
     seconds = time.time() - at
     if abs(seconds) < 1.5:  # noqa: PLR2004 - the moment itself
-        return _time(at, "now")
-    return _time(at, f"{_span(seconds)} ago" if seconds > 0 else f"in {_span(-seconds)}")
+        return when(at, "now")
+    return when(at, f"{_span(seconds)} ago" if seconds > 0 else f"in {_span(-seconds)}")
 
 
 def since(at: float) -> Markup:
-    """Return a time as an element that says for how long something is so, with the exact time on hover."""
-    return _time(at, f"for {_span(max(time.time() - at, 1))}")
+    """Return a time as an element that says for how long something is so."""
+    return when(at, f"for {_span(max(time.time() - at, 1))}")
 
 
 def _span(seconds: float) -> str:
@@ -231,16 +247,14 @@ def _span(seconds: float) -> str:
     return f"{seconds / unit:.0f} {word}"
 
 
-def _time(at: float, text: str) -> Markup:
-    exact = datetime.fromtimestamp(at, UTC)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact.isoformat(), exact.strftime("%Y-%m-%d %H:%M:%S UTC"), text)
+def when(at: float, text: str = "") -> Markup:
+    """Return a time as an element with the exact time on hover.
 
-
-def when(at: float) -> Markup:
-    """Return a time as an element that stays the same in a live block; 'times.js' turns it into how long ago that was."""
-    exact = datetime.fromtimestamp(at, UTC)
-    text = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time data-ago datetime="{}" title="{}">{}</time>').format(exact.isoformat(), text, text)
+    One without a text stays the same in a live block; 'times.js' shows its age.
+    """
+    date = datetime.fromtimestamp(at, UTC)
+    exact, mark = f"{date:%Y-%m-%d %H:%M:%S UTC}", "" if text else "data-ago "
+    return Markup('<time {}datetime="{}" title="{}">{}</time>').format(mark, date.isoformat(), exact, text or exact)
 
 
 def moment(at: float) -> str:
@@ -258,3 +272,35 @@ def page_of(items: Sequence[Any], number: str, size: int = 50) -> tuple[Sequence
     pages = max(1, -(-len(items) // size))
     current = min(max(int(number), 1), pages) if number.isdecimal() else 1
     return items[(current - 1) * size : current * size], current, pages
+
+
+def sparkline(values: Sequence[float], *, label: str, kind: str = "accent", most: float = 0.0) -> Markup:
+    """Return a small line chart with its area filled; `label` describes it for screen readers."""
+    size = max(1, -(-len(values) // _POINTS))  # a point is the greatest of its group
+    points = [max(values[start : start + size]) for start in range(0, len(values), size)]
+    top = max(*points, most, 1e-9) if points else 1.0
+    step = _WIDTH / max(len(points) - 1, 1)
+    line = " ".join(
+        f"{index * step:.1f},{_HEIGHT - 2 - value / top * (_HEIGHT - 6):.1f}" for index, value in enumerate(points)
+    )
+    return Markup(
+        '<svg class="chart {kind}" viewBox="0 0 {width:.0f} {height:.0f}" preserveAspectRatio="none" role="img" '
+        'aria-label="{label}">'
+        '<polygon points="0,{height:.0f} {line} {width:.0f},{height:.0f}"/><polyline points="{line}"/></svg>'
+    ).format(kind=kind, width=_WIDTH, height=_HEIGHT, label=label, line=line)
+
+
+def timeline(start: float, length: float, *, waited: float = 0.0, kind: str, label: str) -> Markup:
+    """Return a bar for a part of a span of time, given as shares of it; the part that was waited has another colour."""
+    left = min(max(start, 0.0), 1.0 - _LEAST)
+    width = min(max(length, _LEAST), 1.0 - left)
+    lighter = min(max(waited, 0.0), width)
+    wait = f'<rect class="waited" x="{left:.1%}" width="{lighter:.1%}" height="8" y="2"/>' if lighter >= _LEAST else ""
+    rail = "" if width == 1 else '<rect class="rail" width="100%" height="4" y="4"/>'
+    rest = (
+        f'<rect class="{kind}" x="{left + lighter:.1%}" width="{max(width - lighter, _LEAST):.1%}" height="8" y="2"/>'
+    )
+    return Markup('<svg class="timeline" role="img"><title>{}</title>{}</svg>').format(
+        label,
+        Markup(rail + wait + rest),  # noqa: S704 - numbers and names of ours
+    )

@@ -1,7 +1,7 @@
 """Runs: calls that people make in the console, with their results.
 
-A run belongs to the login that started it, and nobody else sees that it exists. It goes on when the page is closed, so that a reload
-shows it again. Runs are kept in memory, up to a size.
+A run belongs to the login that started it, and nobody else sees that it exists. It goes on when the page is closed, so
+that a reload shows it again. Runs are kept in memory, up to a size.
 """
 
 import asyncio
@@ -11,16 +11,18 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from secrets import token_urlsafe
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
 from callyard.console.access import Person
 from callyard.console.form import Form, defaults_of, make_form
-from callyard.dispatch.call import Channel
+from callyard.dispatch import questions
+from callyard.dispatch.call import Call, Channel
 from callyard.dispatch.progress import Progress
+from callyard.dispatch.run import run_of
 from callyard.model.content import Block
-from callyard.model.elicitation import ClientRequest, unsupported_by_client
+from callyard.model.elicitation import ClientRequest, require_support
 from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
 from callyard.policy.approvals import Binding, binding_of
@@ -94,9 +96,7 @@ class Run:
         self.envelope: Envelope | None = None
         """The answer; None while the call runs."""
         self.text = ""
-        """The answer as JSON."""
         self.images: list[Picture] = []
-        """The images in the answer."""
         self._yard = yard
         self.caller = person.caller
         self._task: asyncio.Task[None] | None = None
@@ -134,17 +134,21 @@ class Run:
     def size(self) -> int:
         """Return about how many bytes it holds."""
         blocks = () if self.envelope is None else self.envelope.content
-        held = sum(len(block.data) for block in blocks if isinstance(block, Block)) + sum(len(picture.url) for picture in self.images)
-        return 2 * len(self.arguments) + 3 * len(self.text) + sum(len(line.text) for line in self.log) + held
+        texts = [*(picture.url for picture in self.images), *(line.text for line in self.log)]
+        data = [block.data for block in blocks if isinstance(block, Block)]
+        return 2 * len(self.arguments) + 3 * len(self.text) + sum(map(len, texts)) + sum(map(len, data))
 
     @property
     def issues(self) -> list[dict[str, str]]:
         """Return what is wrong with the arguments: the field and a message for each."""
         error = None if self.envelope is None else self.envelope.error
-        found: object = None if error is None or error.code != "invalid_input" else error.details.get("issues")
-        issues = cast("list[object]", found) if isinstance(found, list) else []
-        pairs = [cast("dict[str, Any]", issue) for issue in issues if isinstance(issue, dict)]
-        return [{"field": str(pair.get("field", "")), "message": str(pair.get("message", ""))} for pair in pairs]
+        if error is None or error.code != "invalid_input":
+            return []
+        try:
+            issues = msgspec.convert(error.details.get("issues", []), list[dict[str, Any]])
+        except msgspec.ValidationError:  # a tool may put anything there
+            return []
+        return [{key: str(issue.get(key, "")) for key in ("field", "message")} for issue in issues]
 
     def start(self) -> "asyncio.Task[None]":
         """Make the call in a task of its own, so that it outlives the request."""
@@ -153,7 +157,7 @@ class Run:
         return self._task
 
     def cancel(self) -> None:
-        """Cancel the call, which is then answered with `cancelled`, and withdraw the approvals that only it waits for."""
+        """Cancel the call, and withdraw the approvals that only it waits for."""
         call = self._call()
         if call is not None:
             bindings = self._bindings()
@@ -170,28 +174,36 @@ class Run:
         """
         for question in self.questions:
             if question.id == question_id and not question.answer.done():
-                question.answer.set_result({"action": action, "content": content} if action == "accept" else {"action": action})
-                return
-        raise ToolError("state_error", "This question is no longer open.", reason="already_decided", may_have_run=False)
+                given = {"content": content} if action == "accept" else {}
+                return question.answer.set_result({"action": action, **given})
+        raise ToolError("state_error", "This question is no longer open.", reason="already_decided")
 
     async def _call_tool(self) -> None:
         channel = Channel(
-            name="console", connection_id=self.id, progress=self._on_progress, log=self._on_log, ask=self._ask, capabilities=_ELICITATION
+            name="console",
+            connection_id=self.id,
+            progress=self._on_progress,
+            log=self._on_log,
+            ask=self._ask,
+            capabilities=_ELICITATION,
         )
-        self._finish(await self._yard.call(self.tool, msgspec.Raw(self.arguments.encode() or b"{}"), caller=self.caller, channel=channel))
+        arguments = msgspec.Raw(self.arguments.encode() or b"{}")
+        self._finish(await self._yard.call(self.tool, arguments, caller=self.caller, channel=channel))
 
     def _bindings(self) -> list[Binding]:
         """Return what the approvals are for that the call, or one inside it, may wait for, and no other call."""
         mine: dict[str, Binding] = {}
         others: set[str] = set()
         for call in self._yard.dispatcher.in_flight.values():
-            if call.caller.owner == self.caller.owner and not call.may_have_run:
-                with suppress(ToolError):  # no approval can be bound to such arguments
-                    binding = binding_of(call, call.spec, call.arguments)
-                    if call.channel.connection_id == self.id:
-                        mine[binding.key] = binding
-                    else:
-                        others.add(binding.key)
+            tool, bound = run_of(call).tool, run_of(call).bound
+            if call.caller.owner != self.caller.owner or call.may_have_run or tool is None or bound is None:
+                continue
+            for by in ("anyone", "operator"):
+                binding = binding_of(call, tool, bound, by)
+                if call.channel.connection_id == self.id:
+                    mine[binding.key] = binding
+                else:
+                    others.add(binding.key)
         return [binding for key, binding in mine.items() if key not in others]
 
     async def _withdraw(self, bindings: list[Binding]) -> None:
@@ -202,7 +214,8 @@ class Run:
             with suppress(ToolError, StoreUnavailableError):  # it is decided already, or expires
                 approval = await gate.approvals.find(binding)
                 if approval is not None and approval.status == "pending":
-                    await gate.approvals.decide(approval.id, "withdraw", by=self.caller.identity, reason="The run was cancelled.")
+                    by, reason = self.caller.identity, "The run was cancelled."
+                    await gate.approvals.decide(approval.id, "withdraw", by=by, reason=reason)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         """Answer a run whose call has no answer: it was cancelled before it began, or the yard is closed."""
@@ -217,8 +230,7 @@ class Run:
         self.ended = time.time()
         self.envelope = envelope
 
-    def _call(self) -> Any:
-        """Return the call while it is in flight."""
+    def _call(self) -> Call | None:
         try:
             calls = self._yard.dispatcher.in_flight.values()
         except RuntimeError:
@@ -230,12 +242,13 @@ class Run:
 
     def _on_log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
         said = " ".join([str(text), *(f"{key}={value}" for key, value in facts.items())])
+        if len(said) > _LINE_CHARACTERS:
+            said = f"{said[:_LINE_CHARACTERS]}…"
         self.log_dropped += len(self.log) == _LOG_LINES
-        self.log.append(LogLine(time.time(), str(level)[:20], said if len(said) <= _LINE_CHARACTERS else f"{said[:_LINE_CHARACTERS]}…"))
+        self.log.append(LogLine(time.time(), str(level)[:20], said))
 
-    async def _ask(self, asks: Mapping[str, ClientRequest], _: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the channel's signature
-        if any(ask.missing_capability(_ELICITATION) for ask in asks.values()):
-            raise unsupported_by_client(asks, _ELICITATION)
+    async def _ask(self, asks: Mapping[str, ClientRequest], _: questions.Question) -> Mapping[str, Any]:
+        require_support(asks, _ELICITATION)
         return {key: await self._ask_one(ask) for key, ask in asks.items()}
 
     async def _ask_one(self, ask: ClientRequest) -> Mapping[str, Any]:
@@ -248,23 +261,21 @@ class Run:
             is_approval=bool(ask.approval_id),
             answer=asyncio.get_running_loop().create_future(),
         )
-        elsewhere = asyncio.create_task(self._decided(ask.approval_id)) if question.is_approval else None
+        elsewhere = asyncio.create_task(self._decided(ask.approval_id))
         self.questions.append(question)
         try:
-            waited = [question.answer, *([] if elsewhere is None else [elsewhere])]
-            await asyncio.wait(waited, timeout=_QUESTION_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((question.answer, elsewhere), timeout=_QUESTION_S, return_when=asyncio.FIRST_COMPLETED)
             return question.answer.result() if question.answer.done() else {"action": "cancel"}
         finally:
             question.answer.cancel()
             self.questions.remove(question)
-            if elsewhere is not None:
-                elsewhere.cancel()
+            elsewhere.cancel()
 
     async def _decided(self, approval_id: str) -> None:
         """Wait until somebody else decides about an approval; that of a mounted yard is decided here alone."""
         gate = self._yard.gate
         with suppress(ToolError, StoreUnavailableError):
-            if gate is not None:
+            if gate is not None and approval_id:
                 await gate.approvals.wait(await gate.approvals.get(approval_id), _QUESTION_S)
                 return
         await asyncio.sleep(_QUESTION_S)
@@ -290,7 +301,6 @@ class Runs:
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
         self._runs: dict[str, Run] = {}
-        """The oldest first."""
 
     async def start(self, person: Person, tool: str, arguments: str, *, grace_s: float = 0.1) -> Run:
         """Start a run and return it, after a moment in which a quick one finishes.
@@ -299,10 +309,10 @@ class Runs:
             ToolError: `overloaded` if too many are running, `permission_denied` without a login.
         """
         if not person.can_act:
-            raise ToolError("permission_denied", "Running a tool needs a login.", may_have_run=False)
+            raise ToolError("permission_denied", "Running a tool needs a login.")
         running = [run for run in self._runs.values() if not run.is_over]
         if len(running) >= _RUNNING or sum(run.login == person.login for run in running) >= _RUNNING_OF_LOGIN:
-            raise ToolError("overloaded", "Too many runs are still going. Wait for one of them, or cancel it.", may_have_run=False)
+            raise ToolError("overloaded", "Too many runs are still going. Wait for one of them, or cancel it.")
         run = Run(self._yard, person, tool, arguments)
         self._runs[run.id] = run
         self._make_room(person.login)
@@ -315,19 +325,22 @@ class Runs:
         Raises:
             LookupError: There is none.
         """
-        run = self._runs.get(run_id)
-        if run is None or not person.can_act or run.login != person.login:
-            raise LookupError(run_id)
-        return run
+        for run in self._of(person):
+            if run.id == run_id:
+                return run
+        raise LookupError(run_id)
 
     def of_call(self, call_id: str, person: Person) -> Run | None:
         """Return the run of this login that made a call, if there is one."""
-        mine = (run for run in reversed(self._runs.values()) if person.can_act and run.login == person.login)
-        return next((run for run in mine if run.call_id == call_id), None)
+        return next((run for run in self._of(person) if run.call_id == call_id), None)
 
     def of_person(self, person: Person, tool: str) -> list[Run]:
         """Return the runs of a tool by this login, the newest first."""
-        return [run for run in reversed(self._runs.values()) if person.can_act and run.login == person.login and run.tool == tool]
+        return [run for run in self._of(person) if run.tool == tool]
+
+    def _of(self, person: Person) -> list[Run]:
+        """Return the runs of a login, the newest first."""
+        return [run for run in reversed(self._runs.values()) if person.can_act and run.login == person.login]
 
     def _make_room(self, login: str) -> None:
         """Drop the oldest runs that are over until the others fit."""

@@ -15,10 +15,13 @@ __all__ = ["CallCosts", "DemoCall", "ListCosts", "Step", "call_costs", "list_cos
 
 _CHARGE: Final = "ch_1042"
 _TOOL: Final = "payments__refund_charge"
-_MONTH: Final = "2026-02"
 _CHAIN: Final[list[dict[str, Any]]] = [
     {"id": "charge", "tool_id": "payments__get_charge", "args": {"charge_id": _CHARGE}},
-    {"id": "customer", "tool_id": "crm__get_contact", "args": {"contact_id": {"$from": "charge", "path": "/customer_id"}}},
+    {
+        "id": "customer",
+        "tool_id": "crm__get_contact",
+        "args": {"contact_id": {"$from": "charge", "path": "/customer_id"}},
+    },
     {
         "id": "letter",
         "tool_id": "mail__send_message",
@@ -31,7 +34,10 @@ _CHAIN: Final[list[dict[str, Any]]] = [
     {
         "id": "note",
         "tool_id": "crm__add_note",
-        "args": {"contact_id": {"$from": "charge", "path": "/customer_id"}, "text": f"Charged twice; {_CHARGE} is paid back."},
+        "args": {
+            "contact_id": {"$from": "charge", "path": "/customer_id"},
+            "text": f"Charged twice; {_CHARGE} is paid back.",
+        },
     },
 ]
 
@@ -49,7 +55,6 @@ for who in sorted(paid, key=paid.get)[-100:]:
     owners[owner] = owners.get(owner, 0) + paid[who]
 owners
 """
-_NOT_RUN: Final = "runtime_unavailable"
 
 
 class DemoCall(NamedTuple):
@@ -77,18 +82,15 @@ class ListCosts(NamedTuple):
     shown: int
     """The list that the agent sees, and the instructions."""
     everything: int
-    """The list of all tools."""
 
 
 class CallCosts(NamedTuple):
     """What the answers of the story cost in estimated tokens."""
 
     search: int
-    """The answers of search and description."""
     excerpts: int
     """The answers about the large result."""
     full_result: int
-    """The large result itself."""
     program: int = 0
     """The program and its answer; 0 if it did not run."""
     inner: int = 0
@@ -118,24 +120,27 @@ async def run_story(yard: Yard) -> AsyncGenerator[Step]:
     )
     yield Step(
         title="It recovers",
-        text="It sends a number as text. There is only one way to read it, so the yard corrects it, and the answer says so.",
+        text="It sends a number as text. There is only one way to read it, so the yard corrects it, and the "
+        "answer says so.",
         calls=[await call("run_tool", tool_id=_TOOL, args={"charge_id": _CHARGE, "amount_cents": "4900"})],
     )
     yield Step(
         title="It chains four tools in one call",
-        text="Find the payment and the customer, write to her, leave a note. The result of a step goes to the next, not through the agent.",
+        text="Find the payment and the customer, write to her, leave a note. The result of a step goes to the "
+        "next, not through the agent.",
         calls=[await call("run_chain", steps=_CHAIN, final_only=True)],
     )
-    exported = await call("run_tool", tool_id="payments__export_charges", args={"month": _MONTH})
+    exported = await call("run_tool", tool_id="payments__export_charges", args={"month": "2026-02"})
     handle = exported.answer.data["handle"]
-    columns = ["customer_id", "amount_cents", "created_at"]
+    duplicates = {"rows": {"$ref": handle}, "columns": ["customer_id", "amount_cents", "created_at"]}
     yield Step(
         title="It meets a result that is too large to read",
-        text="Was anybody else charged twice? All payments of the month become a handle. It reads a part, and passes on the whole.",
+        text="Was anybody else charged twice? All payments of the month become a handle. It reads a part, and "
+        "passes on the whole.",
         calls=[
             exported,
             await call("read_result", handle=handle, grep="cu_88"),
-            await call("run_tool", tool_id="tables__find_duplicates", args={"rows": {"$ref": handle}, "columns": columns}),
+            await call("run_tool", tool_id="tables__find_duplicates", args=duplicates),
         ],
     )
     yield await _run_program(yard, handle)
@@ -151,8 +156,9 @@ async def _run_program(yard: Yard, handle: str) -> Step:
     inner = sum(record.estimated_tokens for record in records if record.depth)
     text = "Who looks after the hundred customers who paid the most? A hundred calls, and the agent reads one answer. "
     if answer.error is None:
-        text += f"The program ran in a sandbox ({answer.data['runtime']['backend']}), and each of its calls passed the dispatcher."
-    elif answer.error.code == _NOT_RUN:
+        backend = answer.data["runtime"]["backend"]
+        text += f"The program ran in a sandbox ({backend}), and each of its calls passed the dispatcher."
+    elif answer.error.code == "runtime_unavailable":
         text += "This machine has no sandbox, so the program does not run. The answer says what to install."
     return Step("It writes a program", text, [DemoCall("execute_code", arguments, answer)], inner)
 
@@ -160,15 +166,16 @@ async def _run_program(yard: Yard, handle: str) -> Step:
 def list_costs(yard: Yard) -> ListCosts:
     """Return what the lists of an open yard cost."""
     tools = [spec for spec in yard.registry.visible(yard.profile) if spec.source != METATOOLS]
-    shown = cost(yard.list()) + _tokens(len(yard.instructions_for(yard.profile)))
-    return ListCosts(len(tools), shown, cost(tools))
+    instructions = _tokens(len(yard.instructions_for(yard.profile)))
+    return ListCosts(len(tools), cost(yard.list()) + instructions, cost(tools))
 
 
 def call_costs(steps: list[Step]) -> CallCosts:
     """Return what the answers of all steps cost."""
     search, large, program = [*steps[0].calls, *steps[1].calls], steps[-2].calls, steps[-1]
     spent = _tokens(len(_PROGRAM)) + _cost_of(program.calls) if program.inner_tokens else 0
-    return CallCosts(_cost_of(search), _cost_of(large), _tokens(large[0].answer.data["characters"]), spent, program.inner_tokens)
+    whole = _tokens(large[0].answer.data["characters"])
+    return CallCosts(_cost_of(search), _cost_of(large), whole, spent, program.inner_tokens)
 
 
 def _cost_of(calls: list[DemoCall]) -> int:

@@ -3,7 +3,8 @@
 The same arguments give the same answer. Arguments are repeated in the answer where it has fields of their names.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
@@ -12,17 +13,26 @@ from zlib import crc32
 import msgspec
 
 from callyard.dispatch.call import Call, Handler
-from callyard.dispatch.tool import Tool, check_by_schema
+from callyard.dispatch.tool import Tool
 from callyard.model.envelope import encode_sorted
 from callyard.model.errors import ToolError, invalid_input
 from callyard.model.limits import Limits
-from callyard.model.schema import SchemaValidator
 from callyard.model.spec import Example, Operation, Reason, ToolSpec
 from callyard.providers.provider_set import StaticProvider
-from callyard.runtimes.settings import RuntimeSettings
+from callyard.runtimes.runtime import RuntimeSettings
 from callyard.yard import Yard
 
-__all__ = ["COMPUTED", "FILE", "Entry", "Failure", "FixedAnswer", "list_charges", "make_value", "make_yard", "read_catalogue"]
+__all__ = [
+    "COMPUTED",
+    "FILE",
+    "Entry",
+    "Failure",
+    "FixedAnswer",
+    "list_charges",
+    "make_value",
+    "make_yard",
+    "read_catalogue",
+]
 
 FILE: Final = Path(__file__).with_name("catalogue.jsonl")
 """The tools, one JSON object a line."""
@@ -102,7 +112,6 @@ _SENTENCES: Final = (
     "Somebody should look at this before Friday.",
 )
 _PLACES: Final = ("Lyon", "Annecy", "Lisbon", "Ghent", "Bergen")
-_CODES: Final = frozenset({"flight", "key", "sha", "sku", "tracking"})
 _WORDS: Final = ("blue", "north", "oak", "river", "small")
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("artist", "assignee", "author", "lead", "manager", "name", "owner"), _PEOPLE),
@@ -120,23 +129,23 @@ def make_value(schema: Schema, arguments: dict[str, Any], *, rows: int, seed: in
     """Return an invented value that fits a schema; a list has `rows` items, or fewer if the arguments have a limit."""
     kind = schema["type"]
     if kind == "object":
-        inner = cast("dict[str, Schema]", schema.get("properties", {}))
-        return {key: _echo(key, part, arguments) or make_value(part, arguments, rows=1, seed=seed, name=key) for key, part in inner.items()}
+        found: dict[str, Any] = {}
+        for key, part in cast("dict[str, Schema]", schema.get("properties", {})).items():
+            argument = arguments.get(key)
+            is_repeated = argument and isinstance(argument, str) and part["type"] == "string"
+            found[key] = argument if is_repeated else make_value(part, arguments, rows=1, seed=seed, name=key)
+        return found
     if kind == "array":
         count = min(rows, cast("int", arguments.get("limit", rows)))
-        return [make_value(schema["items"], arguments, rows=rows, seed=seed + index, name=name) for index in range(count)]
+        return [
+            make_value(schema["items"], arguments, rows=rows, seed=seed + index, name=name) for index in range(count)
+        ]
     number = crc32(f"{name} {seed}".encode())
     if kind == "string":
         return _make_text(schema, name, number=number, seed=seed)
     if kind == "integer":
         return 100 * (number % 900 + 1) if name.endswith("_cents") else number % 90 + 1
     return number % 2 == 0 if kind == "boolean" else number % 400 / 10
-
-
-def _echo(name: str, schema: Schema, arguments: dict[str, Any]) -> str | None:
-    """Return the argument of this name, if it is a string as the schema wants."""
-    argument = arguments.get(name)
-    return argument if schema["type"] == "string" and isinstance(argument, str) else None
 
 
 def _make_text(schema: Schema, name: str, *, number: int, seed: int) -> str:
@@ -153,7 +162,7 @@ def _make_text(schema: Schema, name: str, *, number: int, seed: int) -> str:
         return formats[schema["format"]]
     if name in _CHOICES:
         return str(_pick(_CHOICES[name], number))
-    is_code = name.endswith("id") or name in _CODES
+    is_code = name.endswith("id") or name in {"flight", "key", "sha", "sku", "tracking"}
     return f"{name[:2]}_{number % 10_000}" if is_code else f"{_pick(_WORDS, number)} {number % 100}"
 
 
@@ -181,20 +190,21 @@ def list_charges(arguments: Arguments) -> Rows:
         begins = datetime.strptime(arguments["month"], "%Y-%m").replace(tzinfo=UTC)
     except ValueError:
         raise invalid_input(f"There is no month '{arguments['month']}'.", field="month") from None
-    return [_make_charge(number, begins, arguments.get("currency", "EUR")) for number in range(_FIRST, _FIRST + _CHARGES)]
+    return [
+        _make_charge(number, begins, arguments.get("currency", "EUR")) for number in range(_FIRST, _FIRST + _CHARGES)
+    ]
 
 
 def _make_charge(number: int, begins: datetime, currency: str) -> dict[str, Any]:
     copied = number - 1 if number in _DUPLICATES else number
     paid = {"customer_id": f"cu_{1000 + copied * 37 % 811}", "amount_cents": 100 * (copied * 53 % 190 + 9)}
-    moment = begins + timedelta(minutes=_MINUTES * (copied - _FIRST))
     return {
         "charge_id": f"ch_{number}",
         **(_ADA if copied == _DUPLICATES[1] - 1 else paid),
         "currency": currency,
         "status": "paid",
         "method": ("card", "card", "transfer", "wallet")[copied % 4],
-        "created_at": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created_at": (begins + timedelta(minutes=_MINUTES * (copied - _FIRST))).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 
@@ -204,29 +214,23 @@ def _duplicates(arguments: Arguments) -> dict[str, Any]:
     for row in rows:
         groups.setdefault(tuple(repr(row.get(column)) for column in columns), []).append(row)
     repeated = [group for group in groups.values() if len(group) > 1]
-    shown = [{**{column: group[0].get(column) for column in columns}, "rows": len(group)} for group in repeated[: arguments["max_groups"]]]
+    largest = repeated[: arguments["max_groups"]]
+    shown = [{**{column: group[0].get(column) for column in columns}, "rows": len(group)} for group in largest]
     return {"rows": len(rows), "groups": len(repeated), "duplicates": shown}
 
 
 def _sum(arguments: Arguments) -> dict[str, Any]:
     rows, column = arguments["rows"], arguments["column"]
-    return {"rows": len(rows), "sum": sum(_numbers(rows, column))}
-
-
-def _numbers(rows: Rows, column: str) -> Iterable[float]:
-    for row in rows:
-        value = row.get(column)
-        if not isinstance(value, int | float):
-            raise invalid_input(f"Not every row has a number as '{column}'.", field="column")
-        yield value
+    numbers = [row.get(column) for row in rows]
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise invalid_input(f"Not every row has a number as '{column}'.", field="column")
+    return {"rows": len(rows), "sum": sum(numbers)}
 
 
 def _counts(arguments: Arguments) -> Rows:
-    counts: dict[str, int] = {}
-    for row in arguments["rows"]:
-        value = str(row.get(arguments["column"]))
-        counts[value] = counts.get(value, 0) + 1
-    return [{"value": value, "count": count} for value, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
+    counts = Counter(str(row.get(arguments["column"])) for row in arguments["rows"])
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [{"value": value, "count": count} for value, count in ordered]
 
 
 def _filtered(arguments: Arguments) -> Rows:
@@ -243,31 +247,24 @@ COMPUTED: Final[dict[str, Callable[[Arguments], Any]]] = {
 """Tools whose answers are computed from their arguments, by name."""
 
 _TEXT: Final = {"type": "string"}
-_ANY_LIST: Final = {"type": "array", "items": {"type": "object", "properties": {"id": _TEXT, "title": _TEXT, "text": _TEXT}}}
+_ANY_LIST: Final = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"id": _TEXT, "title": _TEXT, "text": _TEXT}},
+}
 _ANY_OBJECT: Final = {"type": "object", "properties": {"id": _TEXT, "text": _TEXT}}
 """Schemas for tools without an output schema."""
-_SEEDS: Final = 40
-_SLOW_SECONDS: Final = 10.0
-"""When a call counts as slow: the first search on a busy machine must not log a warning into the story."""
-
-
-_PROGRAMS: Final = RuntimeSettings(enabled=True, order=("bubblewrap", "container"))
-"""The sandboxes that start soon and write nothing."""
 
 
 def make_yard(*, programs: bool = False) -> Yard:
     """Return the yard of the demo, one provider for each namespace; with `programs`, agents may run programs in it."""
     tools: dict[str, list[Tool]] = {}
     for entry in read_catalogue():
-        tools.setdefault(entry.namespace, []).append(_tool(entry))
+        tools.setdefault(entry.namespace, []).append(Tool.of(entry.spec(), _handler(entry)))
     providers = [StaticProvider(name, group, resources=(), prompts=()) for name, group in tools.items()]
-    runtime = _PROGRAMS if programs else RuntimeSettings()
-    return Yard("demo", providers=providers, limits=Limits(slow=_SLOW_SECONDS), runtime=runtime)
-
-
-def _tool(entry: Entry) -> Tool:
-    fits = None if entry.output_schema is None else SchemaValidator(entry.output_schema).fits
-    return Tool(spec=entry.spec(), handler=_handler(entry), check=check_by_schema(entry.input_schema), fits_output=fits)
+    # the sandboxes that start soon and write nothing
+    runtime = RuntimeSettings(enabled=True, order=("bubblewrap", "container")) if programs else RuntimeSettings()
+    # the first search on a busy machine must not log a warning into the story
+    return Yard("demo", providers=providers, limits=Limits(slow=10.0), runtime=runtime)
 
 
 def _handler(entry: Entry) -> Handler:
@@ -278,7 +275,7 @@ def _handler(entry: Entry) -> Handler:
         arguments = call.arguments
         if computed is not None:
             return computed(arguments)
-        invented = make_value(schema, arguments, rows=entry.rows, seed=crc32(encode_sorted(arguments)) % _SEEDS)
+        invented = make_value(schema, arguments, rows=entry.rows, seed=crc32(encode_sorted(arguments)) % 40)
         fixed = next((fixed for fixed in entry.fixed_answers if fixed.matches(arguments)), None)
         if fixed is None:
             return invented

@@ -1,28 +1,31 @@
-"""A call and what surrounds it: who calls, by which channel, as which request.
+"""A call as its handler sees it, and what surrounds it: who calls, by which channel, as which request.
 
-It does not know how calls are admitted, run or answered: what it needs of the dispatcher is the `Funnel` protocol.
+How the call is admitted, run and answered is in its `Run`, which handlers do not see.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import sha256
-from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
 
 import msgspec
 
 from callyard._internal.logfmt import is_tool_name, log_fields, log_value
 from callyard._internal.mask import mask_text, mask_values
+from callyard.dispatch.arguments import BoundArguments
 from callyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
-from callyard.dispatch.sessions import Session, Sessions
-from callyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
-from callyard.model.envelope import Envelope, encode_sorted
-from callyard.model.errors import Blame, CodeName, ToolError
+from callyard.dispatch.questions import Question
+from callyard.dispatch.sessions import Session
+from callyard.model.elicitation import ClientRequest, form_content, form_of, instance_of, set_may_have_run
+from callyard.model.envelope import Envelope, encode, encode_sorted
+from callyard.model.errors import ToolError
 from callyard.model.profile import Profile
 from callyard.model.spec import UNKNOWN_TOOL, Kind, ToolSpec
+
+if TYPE_CHECKING:
+    from callyard.dispatch.run import Run, StoredRun  # a run has a call
 
 __all__ = [
     "ANYONE",
@@ -39,18 +42,14 @@ __all__ = [
     "Caller",
     "Channel",
     "EnvelopeCoroutine",
-    "Funnel",
     "Handler",
     "InvokeOptions",
-    "JobRun",
     "Limiter",
     "Middleware",
     "Policy",
     "Release",
-    "StartJob",
     "ambient",
     "current_call",
-    "names_around",
     "stated_options",
 ]
 
@@ -82,8 +81,8 @@ ANYONE: Final = Caller()
 SHARED: Final = Caller(scope="*")
 """Callers that nothing tells apart: they have no credentials, no session and no connection of their own."""
 
-AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
-"""Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
+AskClient = Callable[[Mapping[str, ClientRequest], Question], Awaitable[Mapping[str, Any]]]
+"""Sends requests to the client and returns its results by key: shows a question, and brings the answers."""
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
@@ -123,6 +122,11 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
         """Return the name, without headers and metadata."""
         return f"<Channel '{self.name}'>"
 
+    @property
+    def size(self) -> int:
+        """Return how many bytes of the request are kept with it."""
+        return len(encode(self.meta)) if self.meta else 0
+
     def inside(self, progress: SendProgress | None = None) -> "Channel":
         """Return the channel of nested calls, whose progress goes to `progress` alone."""
         return self if self.progress is progress else msgspec.structs.replace(self, progress=progress)
@@ -131,11 +135,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
 LIBRARY: Final = Channel()
 
 
-_EMPTY: Final[Any] = MappingProxyType[str, Any]({})
-"""Shared, because a default of `{}` would be made anew for each call."""
-
-
-class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a request refers to it, so no cycle needs the collector
+class CallRequest(msgspec.Struct, frozen=True, gc=False):
     """A call as data, before it runs. It can be stored, sent elsewhere and run again."""
 
     name: str
@@ -146,13 +146,14 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a reques
     kind: Kind = "tool"
 
     def fingerprint(self) -> str:
-        """Return a hash of what is called, with which arguments and for whom; the order of arguments does not matter."""
+        """Return a hash of the kind, the name, the arguments in any order, and the owner of the call."""
         arguments = self.arguments
         try:
             data = encode_sorted(msgspec.json.decode(arguments) if isinstance(arguments, msgspec.Raw) else arguments)
         except msgspec.DecodeError:  # the call itself refuses what is no JSON
             data = bytes(arguments)
-        return sha256(b"\0".join([self.kind.encode(), self.name.encode(), data, self.caller.owner.encode()])).hexdigest()[:24]
+        parts = [self.kind.encode(), self.name.encode(), data, self.caller.owner.encode()]
+        return sha256(b"\0".join(parts)).hexdigest()[:24]
 
 
 class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,60 +162,25 @@ class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """Timeout in seconds set by the caller; 0 uses the tool's own."""
     refs_resolved: bool = False
-    """Whether references to stored results are resolved already: what looks like one is data, and its size is not the caller's."""
+    """Whether references to stored results are resolved already, so that what looks like one is data."""
     checked: dict[str, Any] | None = None
     """The arguments after a check, so that they are not checked again."""
     checked_by: object = None
     """The tool whose check that was: by the time of the call the name may belong to another tool."""
+    text: bytes = b"{}"
+    """The same as JSON, before the check."""
+    bound: BoundArguments | None = None
+    """The same as they were judged, if they were."""
+    approval: object = None
+    """The approval that was obtained for the call before it is made."""
     coerced: tuple[str, ...] = ()
     """The arguments that were repaired."""
     background: bool = False
     """Whether the call becomes a job, whatever its tool says."""
-    job: "JobRun | None" = None
-    """The job that runs the call."""
+    job: "StoredRun | None" = None
+    """The job that the call runs again, after the process that ran it has ended."""
     priority: Literal["", "interactive", "background"] = ""
     """The priority in the queue; by default what the request or the tool says."""
-
-    @property
-    def need_admission(self) -> bool:
-        """Return whether a call with these is always admitted: its caller set a timeout, or it is or becomes a job."""
-        return self.seconds > 0 or self.background or self.job is not None
-
-
-class JobRun(Protocol):
-    """What the funnel needs of the job that runs a call."""
-
-    @property
-    def is_admitted(self) -> bool:
-        """Return whether the policies have decided already, for the call that started the job."""
-        ...
-
-    @property
-    def is_attached(self) -> bool:
-        """Return whether it runs in place of a call that passed everything already."""
-        ...
-
-    @property
-    def inside(self) -> tuple[str, ...]:
-        """Return the tools whose calls started it."""
-        ...
-
-    @property
-    def confirmation(self) -> "Mapping[str, Any] | None":
-        """Return what a person answered to the declared confirmation, if it was asked already."""
-        ...
-
-    async def claim(self) -> None:
-        """Note that the handler starts now, before it does."""
-        ...
-
-    def keep_partial(self, partial: Callable[[], bytes]) -> None:
-        """Take a function that returns the results so far as JSON, for the case that the process ends."""
-        ...
-
-    async def park(self, approval_id: str) -> None:
-        """Let the caller be answered, if it still waits, because the job has to wait for an approval."""
-        ...
 
 
 DEFAULT_OPTIONS: Final = InvokeOptions()
@@ -237,97 +203,32 @@ def stated_options(meta: Mapping[str, Any]) -> InvokeOptions:
 T = TypeVar("T")
 EnvelopeCoroutine = Coroutine[Any, Any, Envelope]
 Arguments = dict[str, Any]
-Handler = Callable[["Call"], Awaitable[object]]
-Middleware = Callable[[Handler], Handler]
-Policy = Callable[["Call"], Awaitable[Envelope | None]]
-"""Returns `None` to allow, an envelope to answer in place of the tool, or raises to deny."""
-StartJob = Callable[["Call"], Awaitable[Envelope | None]]
-"""Starts a job in place of a call and returns the answer, or returns `None` if the call runs at once."""
-Release = Callable[[], None]
-Limiter = Callable[["Call"], Awaitable[Release]]
-"""Waits until the call may run, and returns what to call when it has ended.
-
-A call that waits for a person releases meanwhile. It then comes again: to the method `resume` of a limiter that has one.
-"""
 _log = logging.getLogger("callyard.tool")
 ambient: Final[ContextVar["Call"]] = ContextVar("callyard.call")
 """Set by the dispatcher; everything else reads it with `current_call`."""
 
 
-class Funnel(Protocol):
-    """What a call needs of the dispatcher that runs it."""
-
-    @property
-    def sessions(self) -> Sessions:
-        """Return the live sessions."""
-        ...
-
-    @property
-    def state(self) -> Any:
-        """Return what the yard's lifespan yielded."""
-        ...
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the event loop that calls run on."""
-        ...
-
-    def extra_thread(self) -> AbstractContextManager[None]:
-        """Allow one more worker thread while this one waits."""
-        ...
-
-    def dispatch(self, request: CallRequest, *, channel: Channel, parent: "Call", options: InvokeOptions) -> EnvelopeCoroutine:
-        """Answer one call from inside another."""
-        ...
-
-    def wait_outside(self, call: "Call", answer: Awaitable[T]) -> Awaitable[T]:
-        """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
-        ...
-
-    def watch_pauses(self, call: "Call", pause: Callable[[], Callable[[], None]]) -> AbstractContextManager[None]:
-        """Call `pause` whenever the clock of a call stops, and what it returns when the clock goes on."""
-        ...
-
-    def send_progress(self, call: "Call", progress: Progress, *, own: bool) -> None:
-        """Send progress of a call to its client, throttled."""
-        ...
-
-    def in_thread(self, call: "Call", function: Callable[[], object]) -> Awaitable[object]:
-        """Run a blocking function in a worker thread."""
-        ...
-
-
 class Call(msgspec.Struct, eq=False):
-    """One admitted run of one request, as its handler sees it. Its run state is in `run`."""
+    """One call, as its handler, policies and middleware see it."""
 
     id: str
     request: CallRequest
     profile: Profile
     channel: Channel
-    funnel: Funnel
-    parent: "Call | None" = None
-    options: InvokeOptions = DEFAULT_OPTIONS
     spec: ToolSpec = UNKNOWN_TOOL
-    arguments: Arguments = _EMPTY
+    arguments: Arguments = {}
     """The arguments after check and repair."""
-    confirmation: Mapping[str, Any] = _EMPTY
+    confirmation: Mapping[str, Any] = {}
     """What a person answered to the confirmation that the tool declares."""
     session: Session | None = None
     coerced: tuple[str, ...] = ()
+    """The arguments that were repaired."""
     warnings: tuple[str, ...] = ()
     may_have_run: bool = False
     """Whether a side effect is possible. Set before the handler runs; a handler that knows better may reset it."""
-    is_proxy: bool = False
-    """Whether the handler only makes one other call, so that both can start again together."""
-    memo: Any = None
-    """State of a handler that must not do its work twice when a middleware calls it again."""
-    at_fault: Blame = "yard"
-    """Who is to blame for an unexpected exception at this point."""
-    stopped: CodeName | None = None
-    """The code that the call was stopped with, if it was."""
-    finished: bool = False
-    paused_s: float = 0.0
-    """How long the deadline stood still because a person or client was asked."""
+    cancelled: bool = False
+    """Whether the call was stopped; for handlers in threads, which cannot be cancelled."""
+    _run: "Run" = cast("Run", None)
 
     def __repr__(self) -> str:
         """Return the id and the tool, never the arguments."""
@@ -344,14 +245,15 @@ class Call(msgspec.Struct, eq=False):
         return self.request.caller
 
     @property
-    def seconds(self) -> float:
-        """Return the timeout set by the caller of a nested call; 0 uses the tool's own."""
-        return self.options.seconds
+    def parent(self) -> "Call | None":
+        """Return the call that this one is nested in."""
+        parent = self._run.parent
+        return None if parent is None or parent.finished else parent.call
 
     @property
     def depth(self) -> int:
         """Return how many calls this one is nested in."""
-        return 0 if self.parent is None else self.parent.depth + 1
+        return self._run.depth
 
     @property
     def tool(self) -> str:
@@ -361,14 +263,9 @@ class Call(msgspec.Struct, eq=False):
         return str(self.name) if is_tool_name(str(self.name)) else "?"
 
     @property
-    def cancelled(self) -> bool:
-        """Return whether the call was stopped; for handlers in threads, which cannot be cancelled."""
-        return self.stopped is not None
-
-    @property
     def state(self) -> Any:
         """Return what the yard's lifespan yielded."""
-        return self.funnel.state
+        return self._run.funnel.state
 
     def invoke(
         self,
@@ -380,7 +277,7 @@ class Call(msgspec.Struct, eq=False):
     ) -> EnvelopeCoroutine:
         """Call another tool from inside this one, through the whole funnel; its progress goes to `progress` alone."""
         request = CallRequest(name, arguments, self.request.caller)
-        return self.funnel.dispatch(request, channel=self.channel.inside(progress), parent=self, options=options)
+        return self._run.dispatch(request, channel=self.channel.inside(progress), options=options)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine, such as `invoke` or `ask`, from a handler that runs in a thread.
@@ -388,17 +285,18 @@ class Call(msgspec.Struct, eq=False):
         Raises:
             RuntimeError: The handler is async, so it must await instead.
         """
-        if on_loop(self.funnel.loop):
+        funnel = self._run.funnel
+        if on_loop(funnel.loop):
             work.close()
             raise RuntimeError("An async handler must await instead of calling 'wait'.")
-        with self.funnel.extra_thread():
-            return asyncio.run_coroutine_threadsafe(work, self.funnel.loop).result()
+        with funnel.threads.extra_thread():
+            return asyncio.run_coroutine_threadsafe(work, funnel.loop).result()
 
     def start_session(self, *, kind: str = "", session_id: str | None = None) -> Session:
         """Start a session of this caller and make it the session of this call."""
-        if self.finished:
+        if self._run.finished:
             raise ToolError("state_error", "The call is over, so it can start no session.")
-        sessions = self.funnel.sessions
+        sessions = self._run.funnel.sessions
         session = sessions.start(self.caller.owner, kind=kind, session_id=session_id)
         if self.session is not None:
             sessions.leave(self.session, None)
@@ -408,13 +306,18 @@ class Call(msgspec.Struct, eq=False):
 
     async def end_session(self, session_id: str | None = None) -> bool:
         """End a session of this caller, by default the one of this call."""
+        sessions = self._run.funnel.sessions
         mine = self.session.id if self.session is not None and session_id is None else session_id
-        return self.funnel.sessions.has(str(mine), self.caller.owner) and await self.funnel.sessions.end(str(mine))
+        return sessions.has(str(mine), self.caller.owner) and await sessions.end(str(mine))
 
     def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
-        """Send progress to the client. Thread-safe; may be awaited. `own` marks progress that the yard reports itself."""
+        """Send progress to the client, throttled.
+
+        Thread-safe; may be awaited. `own` marks progress that the yard reports itself.
+        """
         if self.channel.progress is not None:
-            self._on_loop(lambda: self.funnel.send_progress(self, Progress(done, total, text), own=own))
+            run = self._run
+            self._on_loop(lambda: run.send_progress(Progress(done, total, text), own=own))
         return NOOP
 
     def log(self, level: str, text: str, **facts: object) -> Noop:
@@ -428,15 +331,25 @@ class Call(msgspec.Struct, eq=False):
             self._on_loop(lambda: send(level, text, facts))
         return NOOP
 
-    async def ask(self, schema: Mapping[str, Any], text: str, *, key: str = "answer") -> dict[str, Any]:
+    @overload
+    async def ask(self, schema: Mapping[str, Any], text: str, *, key: str = "answer") -> dict[str, Any]: ...
+
+    @overload
+    async def ask(self, schema: type[T], text: str, *, key: str = "answer") -> T: ...
+
+    async def ask(self, schema: Mapping[str, Any] | type[T], text: str, *, key: str = "answer") -> dict[str, Any] | T:
         """Ask the person behind the client to fill in a form; meanwhile the deadline stands still.
+
+        The form is a JSON Schema, or a type such as a dataclass, of which an instance is returned.
 
         Raises:
             ToolError: `not_supported` if nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
         """
-        ask = ClientRequest.person(text, schema)
+        form = schema if isinstance(schema, Mapping) else form_of(schema)
+        ask = ClientRequest.person(text, form)
         with set_may_have_run(running=self.may_have_run):
-            return form_content(ask, (await self.ask_all({key: ask}))[key])
+            content = form_content(ask, (await self.ask_all({key: ask}))[key])
+            return content if isinstance(schema, Mapping) else instance_of(schema, content)
 
     async def ask_all(self, asks: Mapping[str, ClientRequest], *, declared: bool = False) -> Mapping[str, Any]:
         """Send several requests to the client at once and return its raw results, under the same keys.
@@ -444,10 +357,8 @@ class Call(msgspec.Struct, eq=False):
         Raises:
             ToolError: `not_supported` if the client lacks the capability.
         """
-        if self.channel.ask is None:
-            raise unsupported_by_client(asks, self.channel.capabilities, stateless=self.channel.stateless)
         with set_may_have_run(running=self.may_have_run):
-            return await self.funnel.wait_outside(self, self.channel.ask(asks, declared))
+            return await self._run.ask(asks, declared=declared)
 
     def can_ask(self, capability: str = "elicitation") -> bool:
         """Return whether the client has a capability: `elicitation`, `sampling` or `roots`."""
@@ -459,19 +370,24 @@ class Call(msgspec.Struct, eq=False):
             self.channel.hang_up()
 
     def _on_loop(self, send: Callable[[], None]) -> None:
-        if on_loop(self.funnel.loop):
+        loop = self._run.funnel.loop
+        if on_loop(loop):
             call_safely(send)
         else:
-            self.funnel.loop.call_soon_threadsafe(call_safely, send)
+            loop.call_soon_threadsafe(call_safely, send)
 
 
-def names_around(call: Call) -> tuple[str, ...]:
-    """Return the tools whose calls a call is nested in, also by way of jobs."""
-    names: list[str] = []
-    while call.parent is not None:
-        call = call.parent
-        names.append(call.spec.name)
-    return (*names, *(() if call.options.job is None else call.options.job.inside))
+Handler = Callable[[Call], Awaitable[object]]
+Middleware = Callable[[Handler], Handler]
+Policy = Callable[[Call], Awaitable[Envelope | None]]
+"""Returns `None` to allow, an envelope to answer in place of the tool, or raises to deny."""
+Release = Callable[[], None]
+Limiter = Callable[[Call], Awaitable[Release]]
+"""Waits until the call may run, and returns what to call when it has ended.
+
+A call that waits for a person releases meanwhile. It then comes again: to the method `resume` of a limiter that has
+one.
+"""
 
 
 def current_call() -> Call:

@@ -9,7 +9,7 @@ import msgspec
 
 from callyard._internal.logfmt import log_exception
 from callyard.dispatch.call import Call
-from callyard.dispatch.run import Run
+from callyard.dispatch.run import Run, outermost, run_of
 from callyard.dispatch.tool import Tool
 from callyard.model.content import MAX_BLOCKS, Block, Text, block_from_bytes
 from callyard.model.elicitation import OWN_REASONS, STORE_UNAVAILABLE
@@ -53,8 +53,8 @@ __all__ = [
 _BLOCK_BYTES: Final = 32 * 1024 * 1024
 _READ_BYTES: Final = _BLOCK_BYTES // 3 * 4
 """The most bytes of a resource or prompt: as many as blocks, as base64."""
-_BYTES: Final = (bytes, bytearray, memoryview)
 _PLAIN: Final = frozenset({int, float, str, bool, list, dict, type(None)})
+_BYTES: Final = (bytes, bytearray, memoryview)
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +65,6 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     content: tuple[Content, ...] = ()
     encoded: Encoded | None = None
     passed: UpstreamResult | None = None
-    """The result of another MCP server, if it passes through."""
     held: bool = False
     """Whether a policy answered in place of the tool."""
     shortened: bool = False
@@ -84,7 +83,7 @@ class Query(msgspec.Struct, frozen=True):
     to_mcp: Callable[[object], dict[str, Any]]
 
 
-def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
+def to_outcome(run: Run, tool: Tool, result: object) -> Outcome:
     """Return the outcome of a handler's result.
 
     Raises:
@@ -95,7 +94,7 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
             encoded = Encoded(result.data, encode(result.data), result.characters, result.content)
             return Outcome(result.data, None, result.content, encoded, result)
         if isinstance(result, Envelope):
-            return _from_envelope(call, tool, result)
+            return _from_envelope(run, tool, result)
         if isinstance(result, Encoded):
             return Outcome(result.data, None, result.content, result)
         if isinstance(result, _BYTES):
@@ -111,18 +110,18 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
         _check_blocks(encoded)
     fits = tool.fits_output
     if fits is not None and not fits(encoded.data):
-        raise _misfit(call, tool, encoded.data)
+        raise _misfit(run.call, tool, encoded.data)
     return Outcome(encoded.data, None, encoded.content, encoded)
 
 
-def to_read_outcome(call: Run, query: Query, result: object) -> Outcome:
+def to_read_outcome(run: Run, query: Query, result: object) -> Outcome:
     """Return the outcome of reading a resource or prompt.
 
     Raises:
         ToolError: `invalid_output` if the result does not fit, `too_large` if it is too long.
     """
     if isinstance(result, Envelope):
-        return _from_envelope(call, query.tool, result)
+        return _from_envelope(run, query.tool, result)
     if result is None:
         raise _invalid(query.tool, "answered nothing")
     try:
@@ -136,14 +135,14 @@ def to_read_outcome(call: Run, query: Query, result: object) -> Outcome:
     return Outcome(data, None, (), Encoded(data, text, len(text) if text.isascii() else len(text.decode())))
 
 
-def _from_envelope(call: Run, tool: Tool, envelope: Envelope) -> Outcome:
+def _from_envelope(run: Run, tool: Tool, envelope: Envelope) -> Outcome:
     """Return the outcome of a handler that answered with an envelope, such as that of another yard."""
-    error = envelope.error
+    call, error = run.call, envelope.error
     if envelope.success is not (error is None) or (error is not None and error.code not in CODES):
         raise _invalid(tool, "answered with an envelope that contradicts itself")
     _encoded(tool, error)
     encoded = _encoded(tool, envelope.data)
-    call.inner_session_id = envelope.meta.session_id
+    run.inner_session_id = envelope.meta.session_id
     call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
     held = envelope.held or not call.may_have_run
@@ -166,21 +165,20 @@ def _check_blocks(encoded: Encoded) -> None:
         raise ToolError("too_large", message, may_have_run=True, limit=MAX_BLOCKS)
     size = sum(len(block.data) for block in encoded.content if isinstance(block, Block))
     if size > _BLOCK_BYTES:
-        raise ToolError(
-            "too_large", f"The blocks have {size} bytes; at most {_BLOCK_BYTES} are sent.", may_have_run=True, limit=_BLOCK_BYTES
-        )
+        message = f"The blocks have {size} bytes; at most {_BLOCK_BYTES} are sent."
+        raise ToolError("too_large", message, may_have_run=True, limit=_BLOCK_BYTES)
 
 
-def _misfit(call: Run, tool: Tool, data: object) -> ToolError:
+def _misfit(call: Call, tool: Tool, data: object) -> ToolError:
     """Log where a result does not fit its tool's schema, by types and not by contents, and return the failure."""
     schema = tool.spec.output_schema
     found = [] if schema is None else SchemaValidator(schema).mismatches(data)
-    issues = [
-        {"field": one.field, "expected": one.expected, "came": one.came, "message": f"'{one.field}': {one.came} came, not {one.expected}."}
-        for one in found
-    ]
+    issues: list[dict[str, str]] = []
     for one in found:
-        _log.warning("invalid_output tool=%s id=%s field=%s expected=%r came=%s", call.tool, call.id, one.field, one.expected, one.came)
+        message = f"'{one.field}': {one.came} came, not {one.expected}."
+        issues.append({"field": one.field, "expected": one.expected, "came": one.came, "message": message})
+        facts = (call.tool, call.id, one.field, one.expected, one.came)
+        _log.warning("invalid_output tool=%s id=%s field=%s expected=%r came=%s", *facts)
     what = "answered what its own schema forbids" + (f": {issues[0]['message'].removesuffix('.')}" if issues else "")
     return _invalid(tool, what, issues=issues)
 
@@ -207,7 +205,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Seconds since the epoch."""
     elapsed_ms: float
     code: CodeName | None = None
-    """The code of its failure, if it failed."""
     source: str = ""
     operation: str = ""
     parent_id: str | None = None
@@ -222,7 +219,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     estimated_tokens: int = 0
     kind: Kind = "tool"
     blame: Blame | None = None
-    """Who is to blame, if it failed."""
     coerced: int = 0
     """How many arguments were repaired."""
     waited_ms: float = 0.0
@@ -237,8 +233,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The name that was called from outside, if another call started this one."""
     client: str = ""
     """The name that the caller's client states."""
-    delegated: bool = False
-    """Whether a job did its work, and leaves a record of its own."""
 
     @property
     def success(self) -> bool:
@@ -251,10 +245,7 @@ Sink = Callable[[Record], None]
 
 
 class Observer(Protocol):
-    """Sees every call begin and end. It must be quick; its failures are logged. Either method may be missing.
-
-    With a true attribute `only_undeclared` it sees only those calls end whose tools declare no output schema: others take no time.
-    """
+    """Sees every call begin and end. It must be quick; its failures are logged. Either method may be missing."""
 
     def started(self, call: Call) -> None:
         """Take a call that has just come in."""
@@ -265,8 +256,7 @@ class Observer(Protocol):
         ...
 
 
-Finished = Callable[[Run, Envelope, Outcome], None]
-"""The method `finished` of an observer."""
+Finished = Callable[[Call, Envelope, Outcome], None]
 
 
 class RecordSinks:
@@ -275,48 +265,49 @@ class RecordSinks:
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
         self.sinks = list(sinks)
 
-    def finished(self, call: Run, envelope: Envelope, result: Outcome) -> None:
+    def finished(self, call: Call, envelope: Envelope, result: Outcome) -> None:
         """Record a call."""
-        sinks = self.sinks
-        if not sinks:
+        if not self.sinks:
             return
-        spec, caller, channel, parent = call.spec, call.request.caller, call.channel, call.parent
-        error, meta, is_known = envelope.error, envelope.meta, call.spec is not UNKNOWN_TOOL
-        values = (  # in the order of the fields: 27 keywords take a microsecond longer than 27 values, which every recorded call would pay
-            call.id,
-            spec.name if is_known else call.tool,
-            time.time() - call.elapsed_s,
-            call.elapsed_s * 1000.0,  # Python multiplies two floats faster
-            None if error is None else error.code,
-            spec.source,
-            spec.operation if is_known else "",
-            None if parent is None else parent.id,
-            0 if parent is None else call.depth,
-            meta.session_id,
-            caller.identity,
-            caller.scope,
-            call.profile.name,
-            channel.name,
-            channel.trace_id,
-            call.may_have_run if error is None else error.may_have_run,
-            meta.estimated_tokens,
-            spec.kind,
-            None if error is None else error.blame,
-            len(meta.coerced),
-            (call.queued_s + call.paused_s) * 1000.0,
-            0 if result.encoded is None else len(result.encoded.text),
-            envelope.held,
-            "allow" if call.may_have_run else _decision_on(call, envelope),
-            "" if parent is None else _outermost(parent).spec.name,
-            caller.client,
-            call.delegated,
-        )
-        record = Record(*values)
-        for sink in sinks:
+        record = _record(run_of(call), envelope, result)
+        for sink in self.sinks:
             try:
                 sink(record)
             except BaseException:  # noqa: BLE001 - a sink may raise anything, and must not fail the call
                 log_exception(_log, "sink_failed id=%s", call.id)
+
+
+def _record(run: Run, envelope: Envelope, result: Outcome) -> Record:
+    call, parent, error, meta = run.call, run.parent, envelope.error, envelope.meta
+    spec, caller, channel = call.spec, call.caller, call.channel
+    return Record(
+        call_id=run.id,
+        tool=call.tool,
+        started=time.time() - run.elapsed_s,
+        elapsed_ms=run.elapsed_s * 1000.0,
+        code=None if error is None else error.code,
+        source=spec.source,
+        operation="" if spec is UNKNOWN_TOOL else spec.operation,
+        parent_id=None if parent is None else parent.id,
+        depth=run.depth,
+        session_id=meta.session_id,
+        identity=caller.identity,
+        scope=caller.scope,
+        profile=call.profile.name,
+        channel=channel.name,
+        trace_id=channel.trace_id,
+        may_have_run=call.may_have_run if error is None else error.may_have_run,
+        estimated_tokens=meta.estimated_tokens,
+        kind=spec.kind,
+        blame=None if error is None else error.blame,
+        coerced=len(meta.coerced),
+        waited_ms=(run.queued_s + run.paused_s) * 1000.0,
+        bytes=0 if result.encoded is None else len(result.encoded.text),
+        held=envelope.held,
+        decision="allow" if call.may_have_run else _decision_on(run, envelope),
+        outer="" if parent is None else outermost(parent).name,
+        client=caller.client,
+    )
 
 
 _DEFECTS: Final = frozenset({"internal_error", "invalid_output"})
@@ -329,53 +320,50 @@ _LONG_MS: Final = 10**8
 _log = logging.getLogger(__name__)
 
 
-def finish(  # noqa: C901, PLR0912 - written out, as 'dispatch' is
-    call: Run, outcome: Outcome, result: Outcome, observers: Sequence[Finished], *, slow: float
+def finish(
+    run: Run, outcome: Outcome, observers: Sequence[Finished], *, slow: float, result: Outcome | None = None
 ) -> Envelope:
     """Return the answer of a call, stamped with what the call cost, after the observers have seen it.
 
     `result` is the outcome before large data became a handle.
     """
-    call.elapsed_s = elapsed = time.perf_counter() - call.started
-    error, encoded = outcome.error, outcome.encoded
-    is_plain = False
-    if error is not None:
-        if error.code in _DEFECTS:
-            error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
-        tokens = estimate_tokens(outcome.data, error)
-    elif call.spec.shape == "plain" or call.profile.shape == "plain":
-        is_plain, tokens = True, _plain_tokens(outcome)
-    elif encoded is None:
-        tokens = estimate_tokens(outcome.data, None)
-    else:
-        tokens = -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
-    session_id = call.inner_session_id if call.session is None else call.session.id
-    if session_id is None and not call.coerced and not call.warnings:  # as nearly always, and keywords cost a tenth of this function
-        meta = Meta(call.id, int(elapsed * 1000.0), tokens)
-    else:
-        meta = Meta(call.id, int(elapsed * 1000.0), tokens, session_id, call.coerced, warnings=call.warnings)
+    run.elapsed_s = time.perf_counter() - run.started
+    answer = _stamped(run, outcome)
+    if run.elapsed_s - run.paused_s - run.queued_s > slow:
+        code = answer.error.code if answer.error is not None else "ok"
+        _log.warning("slow tool=%s ms=%d code=%s id=%s", run.call.tool, run.elapsed_s * 1000, code, run.id)
+    for finished in observers:
+        try:
+            finished(run.call, answer, outcome if result is None else result)
+        except BaseException:  # noqa: BLE001 - an observer may raise anything, and must not fail the call
+            log_exception(_log, "observer_failed id=%s", run.id)
+    return answer
+
+
+def _stamped(run: Run, outcome: Outcome) -> Envelope:
+    call, error, encoded = run.call, outcome.error, outcome.encoded
+    if error is not None and error.code in _DEFECTS:
+        error = msgspec.structs.replace(error, details={"call_id": run.id, **error.details})
+    is_plain = error is None and (call.spec.shape == "plain" or call.profile.shape == "plain")
+    tokens = _plain_tokens(outcome) if is_plain else _tokens(outcome, error)
+    session_id = run.inner_session_id if call.session is None else call.session.id
+    meta = Meta(run.id, int(run.elapsed_s * 1000.0), tokens, session_id, call.coerced, warnings=call.warnings)
     answer = Envelope(error is None, outcome.data, error, meta)
-    if outcome.content:
-        answer.content = outcome.content
+    if outcome.content or outcome.passed is not None or outcome.held:  # an attribute makes a dict, which takes time
+        answer.content, answer.passthrough, answer.held = outcome.content, outcome.passed, outcome.held
     if encoded is not None and encoded.characters > _LARGE_CHARACTERS:
         answer.encoded_data = encoded.text
-    if outcome.passed is not None:
-        answer.passthrough = outcome.passed
-    if outcome.held:
-        answer.held = True
     if is_plain:
         answer.has_plain_shape = True
         if outcome.shortened:
             answer.shortened_of = call.spec
-    if elapsed > slow and elapsed - call.paused_s - call.queued_s > slow:
-        code = error.code if error is not None else "ok"
-        _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
-    for finished in observers:
-        try:
-            finished(call, answer, result)
-        except BaseException:  # noqa: BLE001 - an observer may raise anything, and must not fail the call
-            log_exception(_log, "observer_failed id=%s", call.id)
     return answer
+
+
+def _tokens(outcome: Outcome, error: Failure | None) -> int:
+    if error is not None or outcome.encoded is None:
+        return estimate_tokens(outcome.data, error)
+    return -(-(WRAPPER_CHARACTERS + outcome.encoded.characters) // 4)
 
 
 def _plain_tokens(outcome: Outcome) -> int:
@@ -390,51 +378,52 @@ def _plain_tokens(outcome: Outcome) -> int:
     return -(-characters // 4)
 
 
-def room_for_data(call: Call, characters: int) -> int:
+def room_for_data(run: Run, characters: int) -> int:
     """Return how many characters the data may have in an answer of so many characters; negative if nothing fits."""
-    coerced, warnings, parent = call.coerced, call.warnings, call.parent
+    call, parent = run.call, run.parent
+    coerced, warnings = call.coerced, call.warnings
     while parent is not None:  # this answer may become the answer of its parent
-        coerced, warnings = coerced + parent.coerced, warnings + parent.warnings
+        coerced, warnings = coerced + parent.call.coerced, warnings + parent.call.warnings
         parent = parent.parent
-    run: Any = call
     session_id = run.inner_session_id if call.session is None else call.session.id
     meta = Meta(call.id, _LONG_MS, characters, session_id=session_id, coerced=coerced, warnings=warnings)
     return characters - WRAPPER_CHARACTERS - _META - len(encode(meta).decode())
 
 
-def _decision_on(call: Run, answer: Envelope) -> Decision | None:
+def _decision_on(run: Run, answer: Envelope) -> Decision | None:
     """Return the decision on a call whose handler did not run, or did nothing."""
-    if not call.finished:  # it never got as far as the policies
+    if not run.finished:  # it never got as far as the policies
         return None
-    if not call.is_admitted:
+    if not run.is_admitted:
         return "deny" if answer.error is not None and answer.error.blame == "policy" else None
-    return "ask" if answer.held and not call.delegated else "allow"
+    return "ask" if answer.held else "allow"
 
 
-def _outermost(call: Call) -> Call:
-    while call.parent is not None:
-        call = call.parent
-    return call
-
-
-def failure_from(error: ToolError, call: Call) -> Outcome:
+def failure_from(error: ToolError, run: Run) -> Outcome:
     """Return the outcome of a failure."""
+    call = run.call
     _check_reason(error, call)
     envelope = Envelope.fail(error, tool_id=call.tool, may_have_run=call.may_have_run, safe=call.spec.safe)
-    encoded = _encoded_partial(envelope.data)
+    try:
+        encoded = None if envelope.data is None else encode_data(envelope.data)
+    except TypeError:  # partial results that cannot be written are left out
+        encoded = None
     if encoded is None:
         return Outcome(None, envelope.error)
     return Outcome(encoded.data, envelope.error, (*envelope.content, *encoded.content), encoded)
 
 
-def defect_from(error: BaseException, call: Call) -> ToolError:
-    """Log an unexpected exception and where it was raised, and return a failure without it; a store logs its own failures."""
+def defect_from(error: BaseException, run: Run) -> ToolError:
+    """Log an unexpected exception and where it was raised, and return a failure without it.
+
+    A store logs its own failures.
+    """
+    call = run.call
     if isinstance(error, StoreUnavailableError):
         return store_unavailable(may_have_run=call.may_have_run)
-    log_exception(
-        _log, "defect tool=%s id=%s type=%s", call.tool, call.id, type(error).__name__, error=error, contents=lambda: _contents(call)
-    )
-    return ToolError("internal_error", f"The {call.at_fault} failed in a way it did not foresee.", blame=call.at_fault)
+    facts = (call.tool, call.id, type(error).__name__)
+    log_exception(_log, "defect tool=%s id=%s type=%s", *facts, error=error, contents=lambda: _contents(call))
+    return ToolError("internal_error", f"The {run.at_fault} failed in a way it did not foresee.", blame=run.at_fault)
 
 
 def _contents(call: Call) -> Iterator[str]:
@@ -446,7 +435,8 @@ def _contents(call: Call) -> Iterator[str]:
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict | list):
-            waiting.extend(cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value))
+            items = cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+            waiting.extend(items)
 
 
 def store_unavailable(*, may_have_run: bool) -> ToolError:
@@ -462,27 +452,42 @@ def store_unavailable(*, may_have_run: bool) -> ToolError:
     )
 
 
-def stopped_by(call: Run, seconds: float, partial: ToolError | None = None) -> ToolError:
+def stopped_by(run: Run, seconds: float, partial: ToolError | None = None) -> ToolError:
     """Return the failure of a call that was stopped: `cancelled`, or `timeout` after so many seconds.
 
     It keeps the data of the failure that the handler raised when it was stopped, and its hint.
     """
-    spec = call.spec
+    spec = run.call.spec
     data, hint = (None, None) if partial is None or partial.data is None else (partial.data, partial.hint)
-    if call.stopped == "cancelled":
-        why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
-        return ToolError("cancelled", f"{why}.", hint=hint, blame=call.stopped_by, data=data)
-    hurried = 0 < call.options.seconds <= seconds
-    seconds = call.options.seconds if hurried else seconds
+    if run.stopped == "cancelled":
+        why = "The yard is closing" if run.stopped_by == "yard" else f"'{spec.name}' was cancelled"
+        return ToolError("cancelled", f"{why}.", hint=hint, blame=run.stopped_by, data=data)
+    hurried = 0 < run.options.seconds <= seconds
+    seconds = run.options.seconds if hurried else seconds
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:.3g} seconds.",
-        hint=hint or (spec.timeout_hint if not hurried else "Give it more time." if spec.safe or not call.may_have_run else None),
-        blame="caller" if hurried else "upstream" if call.at_fault == "upstream" else "tool" if call.may_have_run else "yard",
-        may_have_run=call.may_have_run,
+        hint=hint or _timeout_hint(run, hurried=hurried),
+        blame=_late(run, hurried=hurried),
+        may_have_run=run.call.may_have_run,
         data=data,
         timeout_ms=round(seconds * 1000),
     )
+
+
+def _timeout_hint(run: Run, *, hurried: bool) -> str | None:
+    """Return what to do about a call that was too slow, for its tool or for its caller."""
+    if not hurried:
+        return run.call.spec.timeout_hint
+    return "Give it more time." if run.call.spec.safe or not run.call.may_have_run else None
+
+
+def _late(run: Run, *, hurried: bool) -> Blame:
+    if hurried:
+        return "caller"
+    if run.at_fault == "upstream":
+        return "upstream"
+    return "tool" if run.call.may_have_run else "yard"
 
 
 def _check_reason(error: ToolError, call: Call) -> None:
@@ -495,11 +500,3 @@ def _check_reason(error: ToolError, call: Call) -> None:
         _log.warning("undeclared_reason tool=%s id=%s", call.tool, call.id)
     elif known.code != error.code or any(key not in error.details for key in known.details):
         _log.warning("reason_differs_from_its_declaration tool=%s id=%s", call.tool, call.id)
-
-
-def _encoded_partial(data: object) -> Encoded | None:
-    """Return partial results as JSON, or `None` if they cannot be written."""
-    try:
-        return None if data is None else encode_data(data)
-    except TypeError:
-        return None

@@ -33,7 +33,6 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 SendProgress = Callable[[Progress], None]
-"""Sends progress to the client."""
 
 
 class ProgressThrottle:

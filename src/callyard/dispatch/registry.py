@@ -59,7 +59,6 @@ class Suggestions(msgspec.Struct, frozen=True):
 
     search: str = ""
     describe: str = ""
-    """Takes the name of a tool."""
     read: str = ""
     """Takes the handle of a stored result."""
 
@@ -90,7 +89,7 @@ class Subscriptions:
         self._count(sources, -1)
 
     def watch(self, source: str, watcher: SubscriptionWatcher) -> Callable[[], None]:
-        """Call the watcher with the subscribed URIs of a source, now and after each change; return a function that stops it."""
+        """Call the watcher with the subscribed URIs of a source, now and after each change; return what stops it."""
         stop = _add_watcher(self._watchers[source], watcher)
         watcher(frozenset(self._counts[source]))
         return stop
@@ -105,7 +104,8 @@ class Subscriptions:
                 changed.add(source)
             if not counts[uri]:
                 del counts[uri]
-        futures = [watcher(frozenset(self._counts[source])) for source in sorted(changed) for watcher in tuple(self._watchers[source])]
+        notified = [(watcher, source) for source in sorted(changed) for watcher in self._watchers[source]]
+        futures = [watcher(frozenset(self._counts[source])) for watcher, source in notified]
         return tuple(future for future in futures if future is not None)
 
 
@@ -115,18 +115,18 @@ class Registry:
     def __init__(self, limits: Limits, *, allow_eval: bool = False, suggestions: Suggestions = _NO_SUGGESTIONS) -> None:
         self.version = 0
         self.versions: dict[Kind, int] = {"tool": 0, "resource": 0, "prompt": 0}
-        """The number of changes of each kind."""
         self._limits = limits
         self.allow_eval = allow_eval
         """Whether tools that run code are published; read when they are."""
         self._suggestions = suggestions
         self.has_foreign = False
         """Whether a foreign source has published, so that some specs may break the rules for our own."""
-        self._tools: Table[Tool] = Table(
-            "tool", check=partial(check_tool, limits=limits), announce=self._announce, refusal=self._eval_refusal
+        announce = self._announce
+        self._tools = Table[Tool](
+            "tool", check=partial(check_tool, limits=limits), announce=announce, refusal=self._eval_refusal
         )
-        self._resources: Table[Resource] = Table("resource", check=partial(check_resource, limits=limits), announce=self._announce)
-        self._prompts: Table[Prompt] = Table("prompt", check=partial(check_prompt, limits=limits), announce=self._announce)
+        self._resources = Table[Resource]("resource", check=partial(check_resource, limits=limits), announce=announce)
+        self._prompts = Table[Prompt]("prompt", check=partial(check_prompt, limits=limits), announce=announce)
         self._by_name = self._tools.entries
         # the method of the dictionary itself, because a function around it would be felt by every call
         self.get: Callable[[str], Tool | None] = self._by_name.get
@@ -153,8 +153,9 @@ class Registry:
     ) -> None:
         """Replace everything that a source published with these tools, resources and prompts, all or none.
 
-        An invalid entry of a foreign source is quarantined; the others are published. Entries that give way are left out,
-        with a warning, where another source has their name. Withheld entries cannot be used; callers get the reason.
+        An invalid entry of a foreign source is quarantined; the others are published. Entries that give way are left
+        out, with a warning, where another source has their name. Withheld entries cannot be used; callers get the
+        reason.
 
         Raises:
             PublishError: An entry of our own is invalid or its name is taken.
@@ -180,9 +181,7 @@ class Registry:
         Raises:
             ToolError: `tool_not_found`; also for a tool that the profile denies.
         """
-        tool = self._by_name.get(name)
-        if tool is None:
-            tool = self._tools.resolve(name)
+        tool = self._tools.resolve(name)
         if tool is None or (profile.toolsets and not profile.allows(tool.spec)):
             raise self._tool_not_found(name, profile, suggestion)
         return tool
@@ -194,7 +193,9 @@ class Registry:
     def available_actions(self, profile: Profile, *actions: str) -> list[str]:
         """Return the actions whose metatool is published and allowed by the profile."""
         tools = [(action, self._by_name.get(action.partition("(")[0])) for action in actions]
-        return [action for action, tool in tools if tool and tool.spec.source == METATOOLS and profile.allows(tool.spec)]
+        return [
+            action for action, tool in tools if tool and tool.spec.source == METATOOLS and profile.allows(tool.spec)
+        ]
 
     def suggest_describe(self, name: str, profile: Profile) -> list[str]:
         """Return the action that describes a tool, if the profile has one."""
@@ -205,7 +206,7 @@ class Registry:
         return self.available_actions(profile, self._suggestions.read.format(handle))
 
     def find_resource(self, uri: str, profile: Profile) -> ResourceMatch:
-        """Return the resource of that URI, or else the most specific template that matches it, for callers of this profile.
+        """Return the resource of that URI, or else the most specific template of this profile that matches it.
 
         For a template, the profile must also allow the requested URI, both as written and decoded.
 
@@ -216,7 +217,7 @@ class Registry:
         if resource is not None and not resource.spec.is_template and profile.allows(resource.spec):
             return ResourceMatch(resource, {})
         unavailable = self._resources.find_unavailable(uri, profile)
-        if unavailable is not None and unavailable.status == "withheld":  # a template must not serve a withheld resource
+        if unavailable is not None and unavailable.status == "withheld":  # no template may serve it
             raise _unknown_uri(uri, f"'{uri}' is withheld. {unavailable.reason}", status=unavailable.status)
         for template, candidate in self._parsed_templates():
             variables = template.match(uri)
@@ -245,8 +246,9 @@ class Registry:
         if prompt is not None and profile.allows(prompt.spec):
             return prompt
         unavailable = self._prompts.find_unavailable(name, profile)
-        message = "There is no prompt of that name." if unavailable is None else f"'{name}' is {unavailable.status}. {unavailable.reason}"
-        similar = self._prompts.similar(name, profile)[:_MAX_SIMILAR] if unavailable is None else []
+        message, similar = "There is no prompt of that name.", self._prompts.similar(name, profile)[:_MAX_SIMILAR]
+        if unavailable is not None:
+            message, similar = f"'{name}' is {unavailable.status}. {unavailable.reason}", []
         raise ToolError("not_found", message, reason="unknown_prompt", may_have_run=False, name=name, similar=similar)
 
     def visible(self, profile: Profile) -> list[ToolSpec]:
@@ -328,7 +330,8 @@ class Registry:
         actions, hint = [suggestion.format(closest) for closest in similar[:1]], None
         if not similar:
             actions = self.available_actions(profile, self._suggestions.search)
-            hint = "Search for what you want to do." if actions else "Look through the list of tools: none has a name like it."
+            hint = "Look through the list of tools: none has a name like it."
+            hint = "Search for what you want to do." if actions else hint
         message = "There is no tool of that name."
         return ToolError("tool_not_found", message, hint=hint, next_actions=actions, similar=similar[:_MAX_SIMILAR])
 
@@ -336,13 +339,13 @@ class Registry:
         """Return the parsed templates, the one with the most literal characters first."""
         version = self.versions["resource"]
         if self._templates[0] != version:
-            parsed = [(UriTemplate(uri), resource) for uri, resource in self._resources.entries.items() if resource.spec.is_template]
+            templates = [resource for resource in self._resources.entries.values() if resource.spec.is_template]
+            parsed = [(UriTemplate(resource.spec.uri), resource) for resource in templates]
             parsed.sort(key=lambda pair: (-pair[0].literal_characters, pair[1].spec.uri))
             self._templates = (version, parsed)
         return self._templates[1]
 
     def _eval_refusal(self, tool: Tool) -> str | None:
-        """Return why a tool that runs code is not published, or None."""
         return _GATED if tool.spec.requires_eval and not self.allow_eval else None
 
     def _announce(self, kind: ChangeKind, what: Kind, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from callyard.dispatch.call import Call, Handler
+from callyard.dispatch.call import Handler
 from callyard.dispatch.outcome import defect_from, stopped_by
 from callyard.dispatch.run import Run
 from callyard.dispatch.tool import Check, Complete, Tool, check_by_schema
@@ -22,7 +22,15 @@ from callyard.model.envelope import encode
 from callyard.model.errors import ToolError
 from callyard.model.limits import Limits
 from callyard.model.schema import Schema
-from callyard.model.spec import Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec, check_prompt_spec, check_resource_spec
+from callyard.model.spec import (
+    Operation,
+    PromptSpec,
+    PublishError,
+    ResourceSpec,
+    ToolSpec,
+    check_prompt_spec,
+    check_resource_spec,
+)
 from callyard.model.uri_template import variables_of
 
 __all__ = ["Prompt", "Resource", "check_prompt", "check_resource", "complete_argument", "contents_of", "messages_of"]
@@ -40,7 +48,6 @@ class _Readable(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     query: Tool
     """The tool that reads the resource or renders the prompt."""
     complete: Mapping[str, Complete] = msgspec.field(default_factory=dict[str, Complete])
-    """Completions by argument."""
 
     @classmethod
     def of(
@@ -52,7 +59,7 @@ class _Readable(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
         check: Check | None = None,
         complete: Mapping[str, Complete] | None = None,
     ) -> Self:
-        """Return it with this handler, which gets a resource's URI as `call.name`; without a schema its arguments are strings."""
+        """Return it with this handler, which gets a URI as `call.name`; without a schema its arguments are strings."""
         schema = _string_arguments(spec) if schema is None else schema
         query = ToolSpec(
             kind="prompt" if isinstance(spec, PromptSpec) else "resource",
@@ -63,7 +70,11 @@ class _Readable(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
             source=spec.source,
             tags=spec.tags,
         )
-        return cls(spec=spec, query=Tool(spec=query, handler=handler, check=check or check_by_schema(schema)), complete=complete or {})
+        return cls(
+            spec=spec,
+            query=Tool(spec=query, handler=handler, check=check or check_by_schema(schema)),
+            complete=complete or {},
+        )
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -74,7 +85,8 @@ class _Readable(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
         """Return a copy that belongs to the source."""
         if self.spec.source == source:
             return self
-        return msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, source=source), query=self.query.with_source(source))
+        spec = msgspec.structs.replace(self.spec, source=source)
+        return msgspec.structs.replace(self, spec=spec, query=self.query.with_source(source))
 
 
 class Prompt(_Readable[PromptSpec], frozen=True, kw_only=True):
@@ -163,9 +175,10 @@ def _content(spec: ResourceSpec, uri: str, part: object) -> dict[str, Any]:
     if isinstance(part, _BYTES):
         data = bytes(cast("bytes", part))
         return _blob(uri, spec.mime_type or block_from_bytes(data).mime_type, data)
-    if isinstance(part, str | Text):
-        return {"uri": uri, "mimeType": spec.mime_type or "text/plain", "text": part if isinstance(part, str) else part.text}
-    return {"uri": uri, "mimeType": spec.mime_type or "application/json", "text": encode(part).decode()}
+    text, mime_type = part.text if isinstance(part, Text) else part, "text/plain"
+    if not isinstance(text, str):
+        text, mime_type = encode(text).decode(), "application/json"
+    return {"uri": uri, "mimeType": spec.mime_type or mime_type, "text": text}
 
 
 def _blob(uri: str, mime_type: str, data: bytes) -> dict[str, Any]:
@@ -173,36 +186,35 @@ def _blob(uri: str, mime_type: str, data: bytes) -> dict[str, Any]:
 
 
 async def complete_argument(
-    call: Run, target: Resource | Prompt, argument: str, value: str, *, context: Mapping[str, str], seconds: float
+    run: Run, target: Resource | Prompt, argument: str, value: str, *, context: Mapping[str, str], seconds: float
 ) -> list[str]:
     """Return possible values of an argument that begins with `value`; `context` holds the other arguments.
 
     Raises:
         ToolError: There is no such argument, or its completion failed.
     """
-    call.spec = target.query.spec
-    if argument not in call.spec.input_schema.get("properties", {}):
+    if argument not in target.query.spec.input_schema.get("properties", {}):
         message = f"'{target.spec.name}' has no argument '{argument}'."
         raise ToolError("not_found", message, reason="unknown_argument", may_have_run=False, argument=argument)
     function = target.complete.get(argument)
     if function is None:
         return []
-    call.at_fault = "tool"
+    run.at_fault = "tool"
     deadline = asyncio.timeout(seconds or None)
     try:
         async with deadline:
-            return await _run(call, function, value, context)
+            return await _complete(run, function, value, context)
     except ToolError:
         raise
     except Exception as error:  # noqa: BLE001 - a completion may raise anything
-        failure = stopped_by(call, seconds) if deadline.expired() else defect_from(error, call)
-        failure.details["call_id"] = call.id  # a completion has no record, so this is the only link to the log
+        failure = stopped_by(run, seconds) if deadline.expired() else defect_from(error, run)
+        failure.details["call_id"] = run.id  # a completion has no record, so this is the only link to the log
         raise failure from None
 
 
-async def _run(call: Call, function: Complete, value: str, context: Mapping[str, str]) -> list[str]:
-    run = partial(function, value, dict(context))
-    result = run() if inspect.iscoroutinefunction(function) else await call.funnel.in_thread(call, run)
+async def _complete(run: Run, function: Complete, value: str, context: Mapping[str, str]) -> list[str]:
+    work = partial(function, value, dict(context))
+    result = work() if inspect.iscoroutinefunction(function) else await run.funnel.threads.run(run.call, work)
     if inspect.isawaitable(result):
         result = await cast("Awaitable[object]", result)
     values = [str(item) for item in cast("Sequence[object]", result)][:_MAX_COMPLETIONS]

@@ -22,7 +22,6 @@ from callyard.model.schema import Path, Schema, field_name, resolve, subschema
 from callyard.state.store import Store, owner_key
 
 __all__ = [
-    "BACKSLASH",
     "DOLLAR",
     "REF_KEY",
     "RefResolver",
@@ -39,8 +38,6 @@ REF_KEY: Final = b"$ref"
 """The key of a reference to a stored result, as it stands in JSON."""
 DOLLAR: Final = REF_KEY[0]
 """Its first byte: a search for one byte is ten times faster than a search for four."""
-BACKSLASH: Final = ord("\\")
-"""The byte that begins a JSON escape; a client may escape any character of the key."""
 
 _ESCAPED: Final = rb"\\u00(?:24|72|65|66)"
 _HANDLE: Final = re.compile(r"r_[0-9a-f]{1,18}\Z", re.ASCII)
@@ -78,13 +75,9 @@ class Results:
             ToolError: `too_large` if it is too long to store.
         """
         if len(encoded.text) > self._limits.stored_bytes:
-            raise ToolError(
-                "too_large",
-                f"The result has {len(encoded.text)} bytes; at most {self._limits.stored_bytes} can be kept.",
-                may_have_run=True,
-                bytes=len(encoded.text),
-                limit=self._limits.stored_bytes,
-            )
+            size, most = len(encoded.text), self._limits.stored_bytes
+            message = f"The result has {size} bytes; at most {most} can be kept."
+            raise ToolError("too_large", message, may_have_run=True, bytes=size, limit=most)
         handle = await self._put(encoded.text, owner)
         read = "".join(f"Read parts of it with {action}. " for action in self.suggest_read(handle, profile))
         data = {
@@ -101,14 +94,15 @@ class Results:
     async def _put(self, text: bytes, owner: str) -> str:
         """Store a result and return its handle, drop the owner's oldest ones beyond the limit."""
         prefix = _prefix(owner)
+        ttl, most = self._limits.stored_seconds, self._limits.stored_results
         if owner == SHARED_OWNER:  # others have the same owner: they must not guess the handle, nor push the result out
             handle = f"r_{os.urandom(_RANDOM_BYTES).hex()}"
-            await self._store.put(_key(prefix, handle), text, ttl=self._limits.stored_seconds)
+            await self._store.put(_key(prefix, handle), text, ttl=ttl)
             return handle
-        handle = f"r_{await self._store.count(prefix, ttl=max(_COUNTER_SECONDS, 2 * self._limits.stored_seconds))}"
-        await self._store.put(_key(prefix, handle), text, ttl=self._limits.stored_seconds)
-        stored = await self._store.keys(prefix, limit=self._limits.stored_results + _MAX_DROPPED)
-        for key in stored[: max(len(stored) - self._limits.stored_results, 0)]:
+        handle = f"r_{await self._store.count(prefix, ttl=max(_COUNTER_SECONDS, 2 * ttl))}"
+        await self._store.put(_key(prefix, handle), text, ttl=ttl)
+        stored = await self._store.keys(prefix, limit=most + _MAX_DROPPED)
+        for key in stored[: max(len(stored) - most, 0)]:
             await self._store.delete(key)
         return handle
 
@@ -167,7 +161,8 @@ class RefResolver:
         """Return the arguments with each reference replaced by its result.
 
         Raises:
-            ToolError: `invalid_input` if a handle or path does not exist, `too_large` if the results are too large together.
+            ToolError: `invalid_input` if a handle or path does not exist, `too_large` if the results are too large
+            together.
         """
         return await self._resolve(arguments, (), schema)
 
@@ -319,7 +314,9 @@ def _key(prefix: str, handle: str) -> str:
 
 def _is_ref(pairs: Mapping[str, object]) -> bool:
     handle, path = pairs.get("$ref"), pairs.get("path", "")
-    return set(pairs) in _REF_KEYS and isinstance(handle, str) and _HANDLE.match(handle) is not None and isinstance(path, str)
+    if set(pairs) not in _REF_KEYS or not isinstance(handle, str) or not isinstance(path, str):
+        return False
+    return _HANDLE.match(handle) is not None
 
 
 def _declares_ref(root: Schema, node: Any, depth: int = 0) -> bool:

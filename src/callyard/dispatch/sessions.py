@@ -1,7 +1,8 @@
 """Sessions: state that outlives a call, with an id that callers pass as an argument.
 
-A session belongs to an owner, an opaque string; this module knows no caller, call or transport. A session lives in one process. If
-the yard has a store, the `data` of its sessions are kept there. Another process can continue a session that has only `data`.
+A session belongs to an owner, an opaque string; this module knows no caller, call or transport. A session lives in one
+process. If the yard has a store, the `data` of its sessions are kept there. Another process can continue a session that
+has only `data`.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import msgspec
 
 from callyard._internal.logfmt import is_identifier, log_exception
 from callyard.model.errors import ToolError
-from callyard.model.limits import Limits
+from callyard.model.limits import CLEANUP_S, Limits
 from callyard.state.store import Clock, Store, StoreUnavailableError, owner_key
 
 __all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "Sessions"]
@@ -55,7 +56,6 @@ class Session(msgspec.Struct, eq=False):
     calls: int = 0
     """The number of calls that used it in this process."""
     busy: int = 0
-    """The number of calls that use it now."""
     stored: bytes | None = None
     """What the store has of it, as this process last saw it."""
     stored_at: float = 0.0
@@ -73,15 +73,15 @@ class Session(msgspec.Struct, eq=False):
         """Run a sync or async function when the session ends, in reverse order of registration."""
         self._cleanups.append(cleanup)
 
-    async def stop(self, seconds: float) -> None:
-        """Run every clean-up, each for at most so many seconds, even if some fail or this task is cancelled."""
+    async def stop(self) -> None:
+        """Run every clean-up, each within its time, even if some fail or this task is cancelled."""
         task = asyncio.current_task()
         before = task.cancelling() if task is not None else 0
         cancelled: asyncio.CancelledError | None = None
         while self._cleanups:
             cleanup = self._cleanups.pop()
             try:
-                async with asyncio.timeout(seconds or None):
+                async with asyncio.timeout(CLEANUP_S):
                     result = cleanup()
                     if inspect.isawaitable(result):
                         await result
@@ -123,30 +123,25 @@ class Sessions:
             raise ValueError("The id of a session must be of letters, digits and '_.:-'.")
         if session_id in self._live:
             raise ToolError("state_error", "There is a session of that id already.", session_id=session_id)
-        if len(self._live) >= self._limits.sessions:
-            raise ToolError(
-                "overloaded",
-                f"There may be {self._limits.sessions} sessions at a time.",
-                hint="End a session you no longer need, or wait until one has been idle.",
-                available_sessions=self.ids(owner),
-            )
-        self._check_share(owner)
-        now = self._clock()
-        session = Session(session_id or f"s_{os.urandom(_ID_BYTES).hex()}", owner=owner, kind=kind, started=now, last_used=now)
+        self._check_room(owner)
+        session_id, now = session_id or f"s_{os.urandom(_ID_BYTES).hex()}", self._clock()
+        session = Session(session_id, owner=owner, kind=kind, started=now, last_used=now)
         self._live[session.id] = session
         if owner != SHARED_OWNER:  # whose sessions are never listed, and never found without their id
             self._by_owner.setdefault(owner, {})[session.id] = session
         return session
 
-    def _check_share(self, owner: str) -> None:
-        """Check that an owner leaves room for the others."""
-        if len(self._by_owner.get(owner, ())) >= self._limits.caller_sessions:
-            raise ToolError(
-                "overloaded",
-                f"A caller may have {self._limits.caller_sessions} sessions at a time.",
-                hint="End a session you no longer need.",
-                available_sessions=self.ids(owner),
-            )
+    def _check_room(self, owner: str) -> None:
+        own = self.ids(owner)
+        if len(self._live) >= self._limits.sessions:
+            message = f"There may be {self._limits.sessions} sessions at a time."
+            hint = "End a session you no longer need, or wait until one has been idle."
+        elif len(own) >= self._limits.caller_sessions:
+            message = f"A caller may have {self._limits.caller_sessions} sessions at a time."
+            hint = "End a session you no longer need."
+        else:
+            return
+        raise ToolError("overloaded", message, hint=hint, available_sessions=own)
 
     def has(self, session_id: str, owner: str) -> bool:
         """Return whether the owner has a live session of that id."""
@@ -173,14 +168,16 @@ class Sessions:
         """
         session = self._live.get(session_id)
         if session is None or session.owner != owner:
-            raise ToolError("not_running", "There is no such live session.", session_id=session_id, available_sessions=self.ids(owner))
+            message, ids = "There is no such live session.", self.ids(owner)
+            raise ToolError("not_running", message, session_id=session_id, available_sessions=ids)
         return session
 
     def resolve(self, session_id: str | None, owner: str, *, required: bool) -> Session | None:
         """Return the session of that id, else the owner's only session, else none.
 
         Raises:
-            ToolError: `not_running` if the id is unknown or a required session is missing, `invalid_input` if there are several.
+            ToolError: `not_running` if the id is unknown or a required session is missing, `invalid_input` if there are
+            several.
         """
         if session_id is not None:
             return self.get(session_id, owner)
@@ -236,13 +233,11 @@ class Sessions:
             session = self.start(owner, kind=found.kind, session_id=session_id)
             session.data, session.stored, session.stored_at = found.data, text, self._clock()
         elif is_named:
+            message = "The session is not here: it has objects that only another process has, or had."
+            hint = "Start a new session, unless the server that has this one can be called."
+            ids = self.ids(owner)
             raise ToolError(
-                "not_running",
-                "The session is not here: it has objects that only another process has, or had.",
-                hint="Start a new session, unless the server that has this one can be called.",
-                reason="not_here",
-                session_id=session_id,
-                available_sessions=self.ids(owner),
+                "not_running", message, hint=hint, reason="not_here", session_id=session_id, available_sessions=ids
             )
 
     def is_stored(self, session: Session) -> bool:
@@ -250,13 +245,13 @@ class Sessions:
         return self._store is not None and (session.stored is not None or bool(session.data))
 
     async def save(self, session: Session) -> None:
-        """Store the data of a session, if they changed.
+        """Store the data of a session, if it has any and they changed.
 
         Raises:
-            ToolError: `state_error` if another process changed them meanwhile, `too_large` or `internal_error` if they cannot be stored.
-            StoreUnavailableError: The store cannot be written.
+            ToolError: `state_error` if another process changed them meanwhile, `too_large` or `internal_error` if they
+            cannot be stored. StoreUnavailableError: The store cannot be written.
         """
-        if self._store is None or session.id not in self._live:
+        if self._store is None or session.id not in self._live or not self.is_stored(session):
             return
         async with session.saving:
             text, ttl = self._encode(session), self._limits.session_idle or None
@@ -268,7 +263,8 @@ class Sessions:
             elif not await self._store.compare_and_set(key, session.stored, text, ttl=ttl):
                 raise ToolError(  # the data stay as they are, so that other calls that changed them are told, too
                     "state_error",
-                    "Another process changed the data of the session meanwhile, so the changes of this call are dropped.",
+                    "Another process changed the data of the session meanwhile, so the changes of this call are "
+                    "dropped.",
                     may_have_run=True,
                     reason="session_changed",
                     session_id=session.id,
@@ -279,9 +275,12 @@ class Sessions:
         try:
             text = msgspec.json.encode(_StoredSession(session.data, session.kind, session.is_bound))
         except (TypeError, ValueError, RecursionError) as error:
-            raise ToolError("internal_error", "The data of the session cannot be written as JSON.", blame="tool") from error
+            message = "The data of the session cannot be written as JSON."
+            raise ToolError("internal_error", message, blame="tool") from error
         if len(text) > self._limits.stored_bytes:
-            message = f"The data of the session have {len(text)} bytes; at most {self._limits.stored_bytes} can be kept."
+            message = (
+                f"The data of the session have {len(text)} bytes; at most {self._limits.stored_bytes} can be kept."
+            )
             raise ToolError("too_large", message, may_have_run=True, bytes=len(text), limit=self._limits.stored_bytes)
         return text
 
@@ -319,7 +318,7 @@ class Sessions:
         own.pop(session.id, None)
         if not own:
             self._by_owner.pop(session.owner, None)
-        await session.stop(self._limits.cleanup)
+        await session.stop()
         await self._forget(session, reason)
         return True
 

@@ -4,6 +4,7 @@ It knows the source of each entry and why some entries are unavailable. It runs 
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -39,18 +40,14 @@ class NameIndex:
 
     def __init__(self) -> None:
         self._by_prefix: dict[str, dict[str, None]] = {}
-        self._pending: dict[str, None] = {}
-        """Names that are indexed with the first search, because most yards never search."""
 
     def add(self, name: str) -> None:
         """Add a name."""
-        self._pending[name] = None
+        for prefix in _prefixes(name):
+            self._by_prefix.setdefault(prefix, {})[name] = None
 
     def remove(self, name: str) -> None:
         """Remove a name."""
-        if name in self._pending:
-            del self._pending[name]
-            return
         for prefix in _prefixes(name):
             names = self._by_prefix[prefix]
             names.pop(name, None)
@@ -60,19 +57,15 @@ class NameIndex:
     def similar(self, name: str, allows: Callable[[str], bool] = bool) -> list[str]:
         """Return the allowed names that are similar to this one, most similar first, ties by name."""
         likeness = Likeness(name)
-        scored = [(-likeness.to(other), other) for other in islice(filter(allows, self._candidates(name)), _MAX_CANDIDATES)]
+        candidates = islice(filter(allows, self._candidates(name)), _MAX_CANDIDATES)
+        scored = [(-likeness.to(other), other) for other in candidates]
         return [other for score, other in sorted(scored) if -score >= LIKE][:_MAX_SIMILAR]
 
     def _candidates(self, name: str) -> list[str]:
         """Return the names that share a prefix with this one, those that share most first."""
-        for pending in self._pending:
-            for prefix in _prefixes(pending):
-                self._by_prefix.setdefault(prefix, {})[pending] = None
-        self._pending.clear()
-        shared: dict[str, int] = {}
+        shared = Counter[str]()
         for prefix in _prefixes(name):
-            for other in islice(self._by_prefix.get(prefix, ()), _MAX_PER_PREFIX):
-                shared[other] = shared.get(other, 0) + 1
+            shared.update(islice(self._by_prefix.get(prefix, ()), _MAX_PER_PREFIX))
         return sorted(shared, key=lambda other: (-shared[other], other))
 
 
@@ -147,12 +140,29 @@ class Table(Generic[P]):
                 unavailable[key] = Unavailable(entry.spec, "gated", refusal)
             else:
                 accepted[key] = entry
-        return partial(self._commit, source, accepted, unavailable=unavailable, displaced=displaced, gives_way=gives_way)
+        return partial(
+            self._commit, source, accepted, unavailable=unavailable, displaced=displaced, gives_way=gives_way
+        )
 
     def _commit(
-        self, source: str, entries: dict[str, P], *, unavailable: dict[str, Unavailable], displaced: list[P], gives_way: bool
+        self,
+        source: str,
+        entries: dict[str, P],
+        *,
+        unavailable: dict[str, Unavailable],
+        displaced: list[P],
+        gives_way: bool,
     ) -> None:
-        self._replace(source, entries, gives_way=gives_way)
+        before = self._by_source.pop(source, {})
+        self._displaced = {key: entry for key, entry in self._displaced.items() if entry.spec.source != source}
+        for key, entry in before.items():
+            self._remove(entry, "" if key in entries else "Its source no longer publishes it.")
+        for entry in entries.values():
+            self._displace_for(entry)
+            self._add(entry, gives_way=gives_way)
+        if entries:
+            self._by_source[source] = entries
+        self._announce_changes(before, entries)
         self._unavailable = {key: former for key, former in self._unavailable.items() if former.spec.source != source}
         for entry in displaced:
             self._set_displaced(entry)
@@ -180,7 +190,9 @@ class Table(Generic[P]):
         """Return the keys that the profile allows and that are similar to this one, most similar first."""
         return self._names.similar(str(key), lambda other: profile.allows(self.entries[other].spec))
 
-    def _fault(self, entry: P, source: str, claimed: set[str], *, foreign: bool, gives_way: bool) -> PublishError | None:
+    def _fault(
+        self, entry: P, source: str, claimed: set[str], *, foreign: bool, gives_way: bool
+    ) -> PublishError | None:
         """Return why an entry cannot be published; `claimed` are the keys of the entries before it."""
         noun = self.kind.capitalize()
         try:
@@ -193,26 +205,19 @@ class Table(Generic[P]):
             if key in claimed:
                 return PublishError(f"Two {self.kind}s of '{source}' are named '{key}'.")
             other = self.resolve(key)
-            if other is not None and other.spec.source != source and not gives_way and other.keys[0] not in self._gives_way:
-                return PublishError(f"{noun} '{key}' of '{source}' has the name of a {self.kind} of '{other.spec.source}'.")
+            if other is None or other.spec.source == source or gives_way or other.keys[0] in self._gives_way:
+                continue
+            return PublishError(f"{noun} '{key}' of '{source}' has the name of a {self.kind} of '{other.spec.source}'.")
         return None
 
     def _is_taken(self, entry: P, source: str) -> bool:
         owners = [self.resolve(key) for key in entry.keys]
         return any(owner is not None and owner.spec.source != source for owner in owners)
 
-    def _replace(self, source: str, entries: dict[str, P], *, gives_way: bool) -> None:
-        before = self._by_source.pop(source, {})
-        self._displaced = {key: entry for key, entry in self._displaced.items() if entry.spec.source != source}
-        for key, entry in before.items():
-            self._remove(entry, "" if key in entries else "Its source no longer publishes it.")
-        for entry in entries.values():
-            self._displace_for(entry)
-            self._add(entry, gives_way=gives_way)
-        if entries:
-            self._by_source[source] = entries
-        for key in [key for key in before if key not in entries]:
-            self._announce("withdrawn", self.kind, key)
+    def _announce_changes(self, before: dict[str, P], entries: dict[str, P]) -> None:
+        for key in before:
+            if key not in entries:
+                self._announce("withdrawn", self.kind, key)
         for key, entry in entries.items():
             if key not in before:
                 self._announce("registered", self.kind, key)
@@ -235,7 +240,6 @@ class Table(Generic[P]):
         self._displaced[entry.keys[0]] = entry
 
     def _restore_displaced(self) -> None:
-        """Publish the displaced entries whose keys are free again."""
         for key, entry in list(self._displaced.items()):
             if all(self.resolve(name) is None for name in entry.keys):
                 del self._displaced[key]

@@ -1,7 +1,7 @@
 """Worker threads for handlers that block.
 
-A thread cannot be interrupted. If its call ends first, the thread is abandoned and counted, and its result is dropped. Beyond a
-number of abandoned threads new work is refused, so that one bad tool cannot exhaust the process.
+A thread cannot be interrupted. If its call ends first, the thread is abandoned and counted, and its result is dropped.
+Beyond a number of abandoned threads new work is refused, so that one bad tool cannot exhaust the process.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +22,8 @@ from callyard.model.limits import Limits
 
 __all__ = ["Threads"]
 
+_MAX_ABANDONED: Final = 16
+"""Threads still running past their deadline; at this number, calls that need a thread are refused."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +58,6 @@ class Threads:
         self.abandoned = 0
         """The number of threads that still run for calls that were answered."""
         self._busy: Counter[Call] = Counter()
-        """The number of abandoned threads by call."""
         self._on_free: dict[Call, list[Callable[[], None]]] = {}
 
     async def run(self, call: Call, function: Callable[[], object]) -> object:
@@ -65,13 +66,9 @@ class Threads:
         Raises:
             ToolError: `overloaded` if too many threads were abandoned.
         """
-        if self.abandoned >= self._limits.abandoned:
-            raise ToolError(
-                "overloaded",
-                "Too many calls are still running past their deadlines.",
-                may_have_run=False,
-                abandoned_threads=self.abandoned,
-            )
+        if self.abandoned >= _MAX_ABANDONED:
+            message = "Too many calls are still running past their deadlines."
+            raise ToolError("overloaded", message, may_have_run=False, abandoned_threads=self.abandoned)
         job = _Job(call, function, self._loop.create_future())
         self._put(job)
         try:

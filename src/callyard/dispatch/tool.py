@@ -8,21 +8,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self, cast
 
 import msgspec
 
-from callyard._internal.lazy import PausedCollection
+from callyard.dispatch.arguments import Bind, BoundArguments, bind_by_schema
 from callyard.dispatch.call import Arguments, Handler
+from callyard.model.coercion import IntegerConverter, Repair, find_repairs
 from callyard.model.envelope import encode, encode_unchecked
 from callyard.model.errors import ToolError
 from callyard.model.limits import Limits
 from callyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator
 from callyard.model.simple_schema import fits_simple_schema, is_simple_schema
 from callyard.model.spec import PublishError, ToolSpec, check_spec
-
-if TYPE_CHECKING:
-    from callyard.model.coercion import IntegerConverter, Repair  # nothing is coerced before the first call, and yards open sooner
 
 __all__ = [
     "Check",
@@ -33,7 +31,6 @@ __all__ = [
     "check_tool",
     "decode_arguments",
     "encode_arguments",
-    "has_more_commas",
 ]
 
 Check = Callable[[bytes], Arguments]
@@ -47,8 +44,7 @@ _MAX_NAMED_FIELDS: Final = 5
 _MAX_COERCED: Final = 50
 _QUICK_BYTES: Final = 256 * 1024
 _MAX_VALUES: Final = 500_000
-"""Most values of arguments: making and checking them blocks other calls for up to a quarter of a second."""
-_FEW_COMMAS: Final = 100
+"""Most values of arguments: making and checking them blocks other calls for up to a third of a second."""
 _STRING: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _decode_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -65,45 +61,44 @@ class RepairedArguments(msgspec.Struct, frozen=True):
     """Arguments that fit after a repair, and the fields that it changed."""
 
     arguments: Arguments
+    text: bytes
     coerced: tuple[str, ...]
 
 
-class Tool:  # no dataclass, because making one takes a hundredth of a server's start
+class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A spec, a check of the arguments, and a handler. To change a tool, publish another."""
 
-    __slots__ = ("check", "fits_output", "handler", "is_simple", "may_return_none", "spec", "wraps")
+    spec: ToolSpec
+    handler: Handler
+    check: Check
+    fits_output: Callable[[object], bool] | None = None
+    may_return_none: bool = False
+    binder: Bind | None = None
+    """Binds arguments to the JSON that is judged and approved; by default as the schema describes them."""
+    marks_secrets: bool = True
+    """Whether its schema may mark arguments as secrets, which approvals then do not show."""
+    wraps: bool = False
+    """Whether its arguments contain those of other tools, so that it resolves references to results itself."""
+    outlives_as: str = ""
+    """The status of its first answer, if a call goes on as a job when it must wait longer than its request can."""
 
-    def __init__(
-        self,
-        *,
-        spec: ToolSpec,
-        handler: Handler,
-        check: Check,
-        fits_output: Callable[[object], bool] | None = None,
-        may_return_none: bool = False,
-        wraps: bool = False,
-    ) -> None:
-        """Make a tool; `wraps` says that its arguments contain those of other tools, so it resolves references to stored results itself."""
-        self.spec: Final = spec
-        self.handler: Final = handler
-        self.check: Final = check
-        self.fits_output: Final = fits_output
-        self.may_return_none: Final = may_return_none
-        self.wraps: Final = wraps
-        has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None or spec.job is not None
-        # Computed once, because every call reads it: a cached property would cost 3 % of a call.
-        self.is_simple: Final = not has_steps and spec.deprecated is None
-        """Whether a call needs no step but a policy between the check and the handler."""
+    @property
+    def is_simple(self) -> bool:
+        """Return whether a call needs no step but a policy between the check and the handler."""
+        spec = self.spec
+        is_own = spec.serial or spec.session != "none" or spec.eval is not None
+        return not is_own and spec.confirmation is None and spec.job is None and spec.deprecated is None
 
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute for the first and only time.
-
-        Raises:
-            AttributeError: It is set already.
-        """
-        if hasattr(self, name):
-            raise AttributeError("A tool cannot be changed. Publish another one.")
-        super().__setattr__(name, value)
+    @classmethod
+    def of(cls, spec: ToolSpec, handler: Handler, *, may_return_none: bool = False) -> Self:
+        """Return a tool that is checked by the JSON Schemas of its spec: arguments, and the result if it has one."""
+        return cls(
+            spec=spec,
+            handler=handler,
+            check=check_by_schema(spec.input_schema),
+            fits_output=None if spec.output_schema is None else SchemaValidator(spec.output_schema).fits,
+            may_return_none=may_return_none,
+        )
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -114,16 +109,19 @@ class Tool:  # no dataclass, because making one takes a hundredth of a server's 
         """Return a copy that belongs to the source."""
         if self.spec.source == source:
             return self
-        return type(self)(
-            spec=msgspec.structs.replace(self.spec, source=source),
-            handler=self.handler,
-            check=self.check,
-            fits_output=self.fits_output,
-            may_return_none=self.may_return_none,
-            wraps=self.wraps,
-        )
+        return msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, source=source))
 
-    def repair(self, text: bytes, issues: list[Issue], *, enabled: bool, suggestions: Sequence[str] = ()) -> RepairedArguments:
+    def bind(self, text: bytes) -> BoundArguments:
+        """Return arguments that fit as they are judged and approved.
+
+        Raises:
+            ToolError: `permission_denied` if that cannot be done.
+        """
+        return (self.binder or bind_by_schema(self.spec.input_schema, self.check))(text)
+
+    def repair(
+        self, text: bytes, issues: list[Issue], *, enabled: bool, suggestions: Sequence[str] = ()
+    ) -> RepairedArguments:
         """Return arguments that did not fit, after the only repair that makes them fit.
 
         `suggestions` are the next actions of a failure that names no argument of the tool.
@@ -132,17 +130,17 @@ class Tool:  # no dataclass, because making one takes a hundredth of a server's 
             ToolError: `invalid_input`, with every issue.
         """
         reading = None
-        if enabled and (len(text) <= _QUICK_BYTES or len(issues) < MAX_ISSUES):  # a large value with as many issues has too many values
-            with PausedCollection(), suppress(msgspec.DecodeError):  # a number out of range, which the issues name
+        # A large value with as many issues has too many values.
+        if enabled and (len(text) <= _QUICK_BYTES or len(issues) < MAX_ISSUES):
+            with suppress(msgspec.DecodeError):  # a number out of range, which the issues name
                 reading = self.find_reading(msgspec.json.decode(text)) if _is_quickly_decoded(text) else None
         if reading is None:
             raise self._invalid_input(issues, suggestions)
-        return RepairedArguments(self.check(encode(reading.value)), reading.changed)
+        repaired = encode(reading.value)
+        return RepairedArguments(self.check(repaired), repaired, reading.changed)
 
-    def find_reading(self, arguments: object) -> "Repair | None":
+    def find_reading(self, arguments: object) -> Repair | None:
         """Return the smallest repair that makes arguments fit, or None if there is none or no single smallest one."""
-        from callyard.model.coercion import find_repairs  # noqa: PLC0415 - few calls need a repair, and yards open sooner without
-
         fitting = [reading for reading in find_repairs(self.spec.input_schema, arguments) if self.fits(reading.value)]
         least = [reading for reading in fitting if all(set(reading.changed) <= set(other.changed) for other in fitting)]
         return msgspec.structs.replace(least[0], changed=least[0].changed[:_MAX_COERCED]) if len(least) == 1 else None
@@ -172,8 +170,9 @@ class Tool:  # no dataclass, because making one takes a hundredth of a server's 
         name, field = self.spec.name, issue.field
         if field == ROOT:
             return [f"{name}(…)"]
-        own = [key for key in self.spec.input_schema.get("properties", {}) if field == key or field.startswith(f"{key}.")]
-        argument = own[0] if own else issue.did_you_mean if issue.code == EXTRA else field.partition(".")[0]
+        names = self.spec.input_schema.get("properties", {})
+        probable = issue.did_you_mean if issue.code == EXTRA else field.partition(".")[0]
+        argument = next((key for key in names if field == key or field.startswith(f"{key}.")), probable)
         if argument is None:
             return suggestions or [f"{name}(…)"]
         return [f"{name}({argument}=…)"]
@@ -188,11 +187,12 @@ def decode_arguments(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        raise ToolError("invalid_input", "The arguments are no JSON, or hold a number that is too large.", issues=[]) from None
+        message = "The arguments are no JSON, or hold a number that is too large."
+        raise ToolError("invalid_input", message, issues=[]) from None
 
 
 def _is_quickly_decoded(text: bytes) -> bool:
-    """Return whether arguments have no list or object so large that decoding it once more would be felt by other callers.
+    """Return whether arguments are small enough to be decoded once more without delaying other callers.
 
     Raises:
         msgspec.DecodeError: They are no JSON object.
@@ -220,27 +220,17 @@ def encode_arguments(arguments: object, max_bytes: int) -> bytes:
     if size > max_bytes:
         message = f"The arguments have {size} bytes; at most {max_bytes} are taken."
         raise ToolError("too_large", message, bytes=size, limit=max_bytes)
-    if size > _MAX_VALUES and has_more_commas(text, _MAX_VALUES):
+    if size > _MAX_VALUES and text.count(b",") > _MAX_VALUES:
         _check_values(text)
     return text
-
-
-def has_more_commas(text: bytes, most: int) -> bool:
-    """Return whether a text has more commas than so many."""
-    # Python 3.11 counts byte by byte, which takes 0.3 ms for 1 MB; finding the first few takes 0.01 ms if there are no more.
-    position = -1
-    for _ in range(min(most, _FEW_COMMAS)):
-        position = text.find(b",", position + 1)
-        if position < 0:
-            return False
-    return text.count(b",") > most
 
 
 def _check_values(text: bytes) -> None:
     values = re.sub(_STRING, b"", text).count(b",")  # those in texts separate nothing
     if values > _MAX_VALUES:
         message = f"The arguments have more than {_MAX_VALUES} values."
-        raise ToolError("too_large", message, hint="Give them in several calls, or as one text.", values=values, limit=_MAX_VALUES)
+        hint = "Give them in several calls, or as one text."
+        raise ToolError("too_large", message, hint=hint, values=values, limit=_MAX_VALUES)
 
 
 def check_by_schema(schema: Schema) -> Check:
@@ -255,17 +245,9 @@ def check_by_schema(schema: Schema) -> Check:
 
     @cache
     def integers() -> "IntegerConverter":
-        from callyard.model.coercion import IntegerConverter  # noqa: PLC0415 - no call is checked before the first, and yards open sooner without
-
         return IntegerConverter(schema)
 
     def check(text: bytes) -> Arguments:
-        if len(text) > _QUICK_BYTES:
-            with PausedCollection():  # collections of a million new lists take 300 ms and free nothing
-                return check_any(text)
-        return check_any(text)
-
-    def check_any(text: bytes) -> Arguments:
         arguments = decode_arguments(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
@@ -287,7 +269,8 @@ def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
         try:
             tool.check(encode(example.arguments))
         except InvalidArgumentsError as error:
-            raise PublishError(f"Tool '{tool.spec.name}' has an example {number} that does not fit: {error.issues[0].message}") from None
+            message = f"Tool '{tool.spec.name}' has an example {number} that does not fit: {error.issues[0].message}"
+            raise PublishError(message) from None
 
 
 def _check_defaults(spec: ToolSpec) -> None:
@@ -311,7 +294,6 @@ def _shorten(issue: Issue) -> Issue:
 
 
 def _outline(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the types that a schema allows, or `None` if it names none."""
     if "type" in schema:
         return {"type": schema["type"]}
     branches = [_outline(branch) for key in ("anyOf", "oneOf") for branch in schema.get(key, ())]

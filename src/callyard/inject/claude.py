@@ -1,7 +1,7 @@
 """The yard in the Claude Agent SDK: in-process MCP servers, made anew for each query.
 
-The SDK forwards neither progress nor log lines nor elicitation of such servers to its CLI. They go to the host instead, by the
-options of the conversation.
+The SDK forwards neither progress nor log lines nor elicitation of such servers to its CLI. They go to the host instead,
+by the options of the conversation.
 """
 
 import os
@@ -20,10 +20,20 @@ from callyard.wire.results import ResultEncoder, Server, tool_item
 from callyard.wire.versions import LATEST_HANDSHAKE
 from callyard.yard import Yard
 
-__all__ = ["SERVER_NAME", "check_server_names", "claude_instructions", "claude_options", "claude_servers", "claude_tool_name"]
+__all__ = [
+    "SERVER_NAME",
+    "check_server_names",
+    "claude_instructions",
+    "claude_options",
+    "claude_servers",
+    "claude_tool_name",
+]
 
 SERVER_NAME: Final = "yard"
-"""The server's name, which is part of the name of every tool. It, and names that begin with it and '_', are reserved."""
+"""The server's name, which is part of the name of every tool.
+
+It, and names that begin with it and '_', are reserved.
+"""
 _CLIENT: Final = "claude-agent-sdk"
 _MOST_TOOLS: Final = 10
 _HOLD_S: Final = 600.0
@@ -50,8 +60,8 @@ def claude_servers(
 ) -> dict[str, Any]:
     """Return the value of `mcp_servers` for one query: your own servers, and the yard's, which none of them can shadow.
 
-    If more than `most_tools` tools are listed, those of packs and upstreams get a server for each source. The CLI's tool search
-    gets a hint for each tool; the tools in `always_load` and the metatools need no search.
+    If more than `most_tools` tools are listed, those of packs and upstreams get a server for each source. The CLI's
+    tool search gets a hint for each tool; the tools in `always_load` and the metatools need no search.
 
     Raises:
         ValueError: One of your servers has a reserved name.
@@ -60,7 +70,10 @@ def claude_servers(
     check_server_names(servers or ())
     groups = _groups(conversation, most_tools)
     loaded = frozenset(always_load)
-    return {**(servers or {}), **{name: _server(name, conversation, groups, loaded) for name in sorted(set(groups.values()))}}
+    return {
+        **(servers or {}),
+        **{name: _server(name, conversation, groups, loaded) for name in sorted(set(groups.values()))},
+    }
 
 
 def check_server_names(names: Iterable[str]) -> None:
@@ -84,10 +97,11 @@ def claude_options(
     hold_seconds: float = _HOLD_S,
     **conversation: Unpack[ConversationOptions],
 ) -> Any:
-    """Return a copy of `ClaudeAgentOptions` for one query, with the yard's servers and a timeout that a held call fits in.
+    """Return a copy of `ClaudeAgentOptions` for one query, with the yard's servers and a long enough timeout.
 
-    Everything else stays as it is; nothing is added to `allowed_tools`, which is a list of tools that nobody is asked about.
-    `hold_seconds` is how long a call may wait for a person. `MCP_TOOL_TIMEOUT` is raised in the query's own environment only.
+    Everything else stays as it is; nothing is added to `allowed_tools`, which is a list of tools that nobody is asked
+    about. `hold_seconds` is how long a call may wait for a person. `MCP_TOOL_TIMEOUT` is raised in the query's own
+    environment only.
 
     Raises:
         TypeError: The MCP servers of the options are in a file, where the yard's cannot be added.
@@ -102,7 +116,9 @@ def claude_options(
     return replace(options, mcp_servers=servers, env={**options.env, _TIMEOUT: str(min(timeout, _MAX_TIMEOUT_MS))})
 
 
-def claude_instructions(yard: Yard | Conversation, *, most_tools: int = _MOST_TOOLS, **options: Unpack[ConversationOptions]) -> str:
+def claude_instructions(
+    yard: Yard | Conversation, *, most_tools: int = _MOST_TOOLS, **options: Unpack[ConversationOptions]
+) -> str:
     """Return a short text for the system prompt, which names the tools as the model must call them."""
     conversation = Conversation.of(yard, _CLIENT, options)
     groups = _groups(conversation, most_tools)
@@ -123,18 +139,22 @@ def _source_server(source: str) -> str:
 
 
 def _timeout_ms(conversation: Conversation, hold_seconds: float) -> int:
-    """Return the longest time that a call of a listed tool may take, held for a person; the yard itself ends it sooner."""
+    """Return the longest time that a call of a listed tool may take, with the wait for a person.
+
+    The yard itself ends the call sooner.
+    """
     default = conversation.yard.limits.timeout
     timeouts = [default if spec.timeout is None else spec.timeout for spec in conversation.specs()] or [default]
     return _MAX_TIMEOUT_MS if 0 in timeouts else int((max(timeouts) + hold_seconds + _GRACE_S) * 1000)
 
 
-def _server(name: str, conversation: Conversation, groups: Mapping[str, str], always_load: frozenset[str]) -> dict[str, Any]:
+def _server(
+    name: str, conversation: Conversation, groups: Mapping[str, str], always_load: frozenset[str]
+) -> dict[str, Any]:
     """Return one server as the SDK takes it; `mcp` calls it in tasks that a cancelled request cancels."""
     types, lowlevel = import_sdk("mcp.types", extra="claude"), import_sdk("mcp.server", extra="claude")
     yard = conversation.yard
     encoder = ResultEncoder(LATEST_HANDSHAKE, Server(yard.name, yard.version))
-    result_from = types.CallToolResult.model_validate_json
 
     async def list_tools(_: Any, __: Any) -> Any:
         mine = [spec for spec in conversation.specs() if groups.get(spec.name, SERVER_NAME) == name]
@@ -143,8 +163,7 @@ def _server(name: str, conversation: Conversation, groups: Mapping[str, str], al
     async def call_tool(_: Any, params: Any) -> Any:
         meta = custom_meta(params.meta) if params.meta else None  # the CLI's id of the call is in it
         envelope = await conversation.call(params.name, params.arguments, meta=meta)
-        plain = envelope.has_plain_shape and envelope.error is None
-        return result_from(encoder.plain(envelope) if plain else encoder.envelope(envelope))
+        return types.CallToolResult.model_validate_json(encoder.outcome(envelope))
 
     server = lowlevel.Server(
         yard.name,

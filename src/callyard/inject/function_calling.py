@@ -1,4 +1,4 @@
-"""Plain function calling: tool definitions for the APIs of Anthropic and OpenAI, and the results of the calls that a model makes.
+"""Plain function calling: tool definitions for the APIs of Anthropic and OpenAI, and results of calls.
 
 Definitions and results are dicts, so no SDK is imported. Calls are read from the SDKs' objects or from dicts.
 """
@@ -15,7 +15,10 @@ __all__ = ["chat_results", "chat_tools", "messages_results", "messages_tools", "
 
 def messages_tools(yard: Yard | Conversation, **options: Unpack[ConversationOptions]) -> list[dict[str, Any]]:
     """Return the listed tools for Anthropic's Messages API."""
-    return [{"name": tool.name, "description": tool.description, "input_schema": tool.schema} for tool in plain_tools(yard, **options)]
+    return [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+        for tool in plain_tools(yard, **options)
+    ]
 
 
 async def messages_results(conversation: Conversation, content: Iterable[Any]) -> list[dict[str, Any]]:
@@ -23,7 +26,12 @@ async def messages_results(conversation: Conversation, content: Iterable[Any]) -
     uses = [block for block in content if _get(block, "type") == "tool_use"]
     answers = await _run(conversation, [(_get(use, "name"), _get(use, "input")) for use in uses])
     return [
-        {"type": "tool_result", "tool_use_id": _get(use, "id"), "content": _messages_content(answer), "is_error": answer.is_error}
+        {
+            "type": "tool_result",
+            "tool_use_id": _get(use, "id"),
+            "content": _messages_content(answer),
+            "is_error": answer.is_error,
+        }
         for use, answer in zip(uses, answers, strict=True)
     ]
 
@@ -34,7 +42,7 @@ def responses_tools(yard: Yard | Conversation, **options: Unpack[ConversationOpt
 
 
 async def responses_results(conversation: Conversation, output: Iterable[Any]) -> list[dict[str, Any]]:
-    """Run the `function_call` items of a response's output, and return `function_call_output` items for the next input."""
+    """Run the `function_call` items of a response; return `function_call_output` items for the next input."""
     calls = [item for item in output if _get(item, "type") == "function_call"]
     answers = await _run(conversation, [(_get(call, "name"), _get(call, "arguments")) for call in calls])
     return [
@@ -52,15 +60,15 @@ async def chat_results(conversation: Conversation, message: Any) -> list[dict[st
     """Run the `tool_calls` of an assistant's message, and return the messages with the role 'tool' that follow it."""
     calls = list(_get(message, "tool_calls") or ())
     functions = [_get(call, "function") for call in calls]
-    answers = await _run(conversation, [(_get(function, "name"), _get(function, "arguments")) for function in functions])
-    return [{"role": "tool", "tool_call_id": _get(call, "id"), "content": answer.text} for call, answer in zip(calls, answers, strict=True)]
+    answers = await _run(conversation, [(_get(called, "name"), _get(called, "arguments")) for called in functions])
+    return [
+        {"role": "tool", "tool_call_id": _get(call, "id"), "content": answer.text}
+        for call, answer in zip(calls, answers, strict=True)
+    ]
 
 
 async def _run(conversation: Conversation, calls: list[tuple[str, Arguments]]) -> list[Answer]:
     """Run calls at the same time, and return their answers in order; one that is cancelled cancels the others."""
-    if len(calls) == 1:  # the usual case; a task group costs 20 µs
-        [(name, arguments)] = calls
-        return [Answer.of(await conversation.call(name, arguments))]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(conversation.call(name, arguments)) for name, arguments in calls]
     return [Answer.of(task.result()) for task in tasks]
@@ -73,9 +81,8 @@ def _function(tool: PlainTool) -> dict[str, Any]:
 
 def _messages_content(answer: Answer) -> Any:
     sources = [{"type": "base64", "media_type": media_type, "data": data} for media_type, data in answer.images]
-    if not sources:
-        return answer.text
-    return [{"type": "text", "text": answer.text}, *({"type": "image", "source": source} for source in sources)]
+    images = [{"type": "image", "source": source} for source in sources]
+    return [{"type": "text", "text": answer.text}, *images] if images else answer.text
 
 
 def _responses_output(answer: Answer) -> Any:

@@ -12,17 +12,19 @@ __all__ = ["google_adk_toolset"]
 
 def google_adk_toolset(yard: Yard | Conversation, **options: Unpack[ConversationOptions]) -> Any:
     """Return a toolset for `LlmAgent(tools=[…])`; it lists the yard's tools anew for each invocation."""
-    base_tool, base_toolset = (import_sdk(f"google.adk.tools.{name}", extra="google-adk") for name in ("base_tool", "base_toolset"))
+    base_tool, base_toolset = (
+        import_sdk(f"google.adk.tools.{name}", extra="google-adk") for name in ("base_tool", "base_toolset")
+    )
     types = import_sdk("google.genai.types", extra="google-adk")
     conversation = Conversation.of(yard, "google-adk", options)
 
     class YardTool(base_tool.BaseTool):
-        """A tool of a yard, for one conversation."""
-
         plain: PlainTool
 
         def _get_declaration(self) -> Any:
-            return types.FunctionDeclaration(name=self.name, description=self.description, parameters_json_schema=self.plain.schema)
+            return types.FunctionDeclaration(
+                name=self.name, description=self.description, parameters_json_schema=self.plain.schema
+            )
 
         async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> dict[str, Any]:  # noqa: ARG002 - the base class has it
             return _response(await self.plain(args))
@@ -33,8 +35,6 @@ def google_adk_toolset(yard: Yard | Conversation, **options: Unpack[Conversation
         return tool
 
     class YardToolset(base_toolset.BaseToolset):
-        """The listed tools of a yard, for one conversation."""
-
         async def get_tools(self, readonly_context: Any = None) -> list[Any]:  # noqa: ARG002 - the same
             return [make(tool) for tool in conversation.tools()]
 

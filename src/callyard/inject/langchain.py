@@ -11,13 +11,12 @@ __all__ = ["langchain_tools"]
 def langchain_tools(yard: Yard | Conversation, **options: Unpack[ConversationOptions]) -> list[Any]:
     """Return the listed tools as a list of `BaseTool`; they are async, so use `ainvoke` and its like.
 
-    The message of a tool has the text for the model, the envelope as its artifact, and the status 'error' after a failure.
+    The message of a tool has the text for the model, the envelope as its artifact, and the status 'error' after a
+    failure.
     """
     core = import_sdk("langchain_core.tools", extra="langchain")
 
     class YardTool(core.BaseTool):
-        """A tool of a yard, for one conversation."""
-
         plain: Any
 
         def _run(self, /, **_: Any) -> Any:

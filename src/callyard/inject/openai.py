@@ -30,9 +30,7 @@ def openai_tools(yard: Yard | Conversation, **options: Unpack[ConversationOption
 def _invoke_with(tool: PlainTool, sdk: Any) -> Callable[[Any, str], Awaitable[Any]]:
     async def invoke(context: Any, arguments: str) -> Any:
         answer = await tool(arguments, meta={"openai/toolCallId": context.tool_call_id})
-        urls = answer.image_urls
-        if not urls:
-            return answer.text
-        return [sdk.ToolOutputText(text=answer.text), *(sdk.ToolOutputImage(image_url=url) for url in urls)]
+        images = [sdk.ToolOutputImage(image_url=url) for url in answer.image_urls]
+        return [sdk.ToolOutputText(text=answer.text), *images] if images else answer.text
 
     return invoke

@@ -11,10 +11,11 @@ from typing import Any, Final, TypedDict, Unpack, cast
 
 import msgspec
 
-from callyard.dispatch.call import ANYONE, Caller, Channel
+from callyard.dispatch.call import ANYONE, AskClient, Caller, Channel
 from callyard.dispatch.progress import SendProgress
+from callyard.dispatch.questions import Question
 from callyard.model.content import to_mcp
-from callyard.model.elicitation import ClientRequest, unsupported_by_client
+from callyard.model.elicitation import ClientRequest, require_support
 from callyard.model.envelope import Envelope, encode_unchecked
 from callyard.model.errors import ToolError
 from callyard.model.profile import METATOOLS, Profile
@@ -23,7 +24,16 @@ from callyard.wire.results import ResultEncoder, Server
 from callyard.wire.versions import LATEST_HANDSHAKE
 from callyard.yard import Yard
 
-__all__ = ["Answer", "Arguments", "Conversation", "ConversationOptions", "Elicit", "PlainTool", "import_sdk", "plain_tools"]
+__all__ = [
+    "Answer",
+    "Arguments",
+    "Conversation",
+    "ConversationOptions",
+    "Elicit",
+    "PlainTool",
+    "import_sdk",
+    "plain_tools",
+]
 
 Arguments = Mapping[str, Any] | str | bytes | None
 """Arguments as a model gives them: as data, or as JSON."""
@@ -49,13 +59,12 @@ class ConversationOptions(TypedDict, total=False):
     elicit: Elicit
     """The host's way to ask the person; without it, tools cannot ask."""
     progress: SendProgress
-    """Gets the progress of calls."""
     log: Callable[[str, str, Mapping[str, object]], None]
     """Gets the log lines of calls: level, text and facts."""
     client: str
     """The name of the program in records, by default that of the SDK."""
     ask_before_destroy: bool
-    """Whether a person must approve calls of tools that destroy something, unless a rule decides about them; by default they must."""
+    """Whether a person must approve calls of tools that destroy something, unless a rule decides about them."""
 
 
 class Conversation:
@@ -78,7 +87,8 @@ class Conversation:
             client=options.get("client") or caller.client,
         )
         elicit = options.get("elicit")
-        # What a tool, a confirmation or a policy asks reaches the person here, and so must approvals: as elicitation of the host.
+        # What a tool, a confirmation or a policy asks reaches the person here, and so must approvals: as elicitation of
+        # the host.
         self.channel = Channel(
             name="inject",
             connection_id=scope,
@@ -124,7 +134,9 @@ class Conversation:
         try:
             return await self.yard.call(name, data, caller=self.caller, channel=channel)
         except RuntimeError:
-            error = ToolError("overloaded", "The yard is closed.", hint="Tell the person; a later call may find it open again.")
+            error = ToolError(
+                "overloaded", "The yard is closed.", hint="Tell the person; a later call may find it open again."
+            )
             return Envelope.fail(error, tool_id=name)
 
     def cancel(self) -> int:
@@ -134,12 +146,13 @@ class Conversation:
         return sum([dispatcher.cancel(call.id) for call in calls if call.caller.owner == owner])
 
     def instructions(self, name_of: Callable[[str], str] = str) -> str:
-        """Return a short text for the system prompt: what the yard offers, with tools named as the model must call them."""
+        """Return a short text for the system prompt, with tools named as the model must call them."""
         specs = self.specs()
         names = [name_of(spec.name) for spec in specs]
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         offers = f"You have the tools of '{self.yard.name}': {', '.join(names[:_NAMES_SHOWN])}{more}." if names else ""
-        answers = "Each answers in JSON with 'success', 'data' and 'error'; a failure says in 'hint' and 'next_actions' what to do."
+        failures = "a failure says in 'hint' and 'next_actions' what to do."
+        answers = f"Each answers in JSON with 'success', 'data' and 'error'; {failures}"
         own = self.yard.instructions_for(self.profile)
         for metatool in [spec.name for spec in specs if spec.source == METATOOLS]:
             own = re.sub(rf"\b{metatool}\b", name_of(metatool), own)
@@ -147,17 +160,14 @@ class Conversation:
 
     def _add_session(self, name: str, data: Any) -> Any:
         """Return the arguments with the conversation's session, if the tool has one and the model names none."""
-        if not self._has_session(name):
+        tool = self.yard.registry.get(name)
+        if tool is None or tool.spec.session == "none":
             return data
         try:
             named: object = msgspec.json.decode(data) if isinstance(data, msgspec.Raw) else data or {}
         except msgspec.DecodeError:
             return data  # the check of the arguments says what is wrong
         return {"session_id": self._session, **cast("Mapping[str, Any]", named)} if isinstance(named, Mapping) else data
-
-    def _has_session(self, name: str) -> bool:
-        tool = self.yard.registry.get(name)
-        return tool is not None and tool.spec.session != "none"
 
 
 class PlainTool(msgspec.Struct, frozen=True):
@@ -166,7 +176,6 @@ class PlainTool(msgspec.Struct, frozen=True):
     name: str
     description: str
     schema: dict[str, Any]
-    """The JSON Schema of the arguments."""
     spec: ToolSpec
     conversation: Conversation
 
@@ -188,15 +197,10 @@ class Answer(msgspec.Struct, frozen=True):
     def of(cls, envelope: Envelope) -> "Answer":
         """Return what a model reads of an envelope."""
         if envelope.has_plain_shape and envelope.error is None:
-            return cls._plain(envelope)
-        text = encode_unchecked(envelope).decode()
-        return cls(envelope, text, tuple(map(to_mcp, envelope.content))) if envelope.content else cls(envelope, text)
-
-    @classmethod
-    def _plain(cls, envelope: Envelope) -> "Answer":
-        content = msgspec.json.decode(_PLAIN.plain(envelope))["content"]
-        texts = [block["text"] for block in content if block["type"] == "text"]
-        return cls(envelope, "\n".join(texts), tuple(block for block in content if block["type"] != "text"))
+            content = msgspec.json.decode(_PLAIN.plain(envelope))["content"]
+            texts = [block["text"] for block in content if block["type"] == "text"]
+            return cls(envelope, "\n".join(texts), tuple(block for block in content if block["type"] != "text"))
+        return cls(envelope, encode_unchecked(envelope).decode(), tuple(map(to_mcp, envelope.content)))
 
     @property
     def is_error(self) -> bool:
@@ -231,12 +235,11 @@ def import_sdk(module: str, *, extra: str) -> Any:
         raise ImportError(f"This adapter needs '{module.partition('.')[0]}': install 'callyard[{extra}]'.") from error
 
 
-def _ask_with(elicit: Elicit) -> Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]:
+def _ask_with(elicit: Elicit) -> AskClient:
     """Return the channel's way to ask: each elicitation goes to the host, one after another."""
 
-    async def ask(asks: Mapping[str, ClientRequest], _: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the channel's signature
-        if any(ask.missing_capability(_ELICITATION) for ask in asks.values()):
-            raise unsupported_by_client(asks, _ELICITATION)
+    async def ask(asks: Mapping[str, ClientRequest], _: Question) -> Mapping[str, Any]:
+        require_support(asks, _ELICITATION)
         results: dict[str, Any] = {}
         for key, ask in asks.items():
             content = await elicit(ask.params["message"], ask.params["requestedSchema"])

@@ -12,7 +12,10 @@ __all__ = ["pydantic_ai_toolset"]
 
 
 def pydantic_ai_toolset(yard: Yard | Conversation, **options: Unpack[ConversationOptions]) -> Any:
-    """Return a toolset for `Agent(toolsets=[…])`; it lists the yard's tools anew for each step, and adds its instructions."""
+    """Return a toolset for `Agent(toolsets=[…])`, with the yard's instructions.
+
+    It lists the yard's tools anew for each step.
+    """
     toolsets, tools = (import_sdk(f"pydantic_ai.{name}", extra="pydantic-ai") for name in ("toolsets", "tools"))
     messages = import_sdk("pydantic_ai.messages", extra="pydantic-ai")
     conversation = Conversation.of(yard, "pydantic-ai", options)
@@ -24,12 +27,10 @@ def pydantic_ai_toolset(yard: Yard | Conversation, **options: Unpack[Conversatio
         return toolsets.ToolsetTool(toolset=toolset, tool_def=definition, max_retries=0, args_validator=_Unchecked())
 
     def content_of(answer: Answer) -> Any:
-        binaries = [messages.BinaryContent(data=b64decode(data), media_type=media_type) for media_type, data in answer.images]
-        return messages.ToolReturn(return_value=answer.text, content=binaries) if binaries else answer.text
+        images = [messages.BinaryContent(data=b64decode(data), media_type=kind) for kind, data in answer.images]
+        return messages.ToolReturn(return_value=answer.text, content=images) if images else answer.text
 
     class YardToolset(toolsets.AbstractToolset):
-        """The listed tools of a yard, for one conversation."""
-
         @property
         def id(self) -> str:
             return conversation.yard.name
@@ -57,7 +58,6 @@ class _Unchecked:
     """Stands for the SDK's check of arguments, because the yard makes its own and answers with an envelope."""
 
     def validate_json(self, input: str | bytes, **_: Any) -> dict[str, Any]:  # noqa: A002 - the SDK's name
-        """Return arguments that are a text."""
         try:
             return msgspec.json.decode(input, type=dict[str, Any])
         except msgspec.DecodeError:
@@ -66,5 +66,4 @@ class _Unchecked:
             return arguments
 
     def validate_python(self, input: Any, **_: Any) -> Any:  # noqa: A002 - the same
-        """Return arguments that are data."""
         return input

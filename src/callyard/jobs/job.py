@@ -1,24 +1,31 @@
-"""A job as data: what it runs, for whom, its state and its result."""
+"""A job as data: what it runs, for whom, its state and its result; and where they are in the store."""
 
 import os
 import time
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
 
-from callyard.dispatch.call import Caller, CallRequest
+from callyard.dispatch.call import Caller
 from callyard.model.content import Text, UpstreamBlock, to_mcp
 from callyard.model.elicitation import ClientRequest
-from callyard.model.envelope import Envelope, UpstreamResult, encode_sorted
+from callyard.model.envelope import Envelope, UpstreamResult, encode, encode_sorted
 from callyard.model.errors import ToolError
 from callyard.model.profile import Profile
 from callyard.model.spec import ToolSpec
+from callyard.state.store import Store, owner_key
 
 __all__ = [
     "ENDED",
+    "JOBS",
     "LEASE_S",
+    "MESSAGES",
+    "ORDERS",
     "POLL_MS",
+    "RESULTS",
+    "RUNNING",
     "TASKS",
     "Job",
     "JobCaller",
@@ -28,9 +35,13 @@ __all__ = [
     "LogLine",
     "cancelled",
     "interrupted",
+    "list_entry",
+    "list_prefix",
+    "log_line",
     "new_job_id",
     "resume_hash",
     "started_data",
+    "tidy",
 ]
 
 JobStatus = Literal["working", "input_required", "completed", "failed", "cancelled", "interrupted"]
@@ -39,6 +50,16 @@ ENDED: Final = frozenset({"completed", "failed", "cancelled", "interrupted"})
 POLL_MS: Final = 1000
 LEASE_S: Final = 15.0
 """How long a process holds a job without renewing its lease."""
+JOBS: Final = "job/"
+"""The prefix of a job's state; with its id, that is also its lease and the topic of its changes."""
+ORDERS: Final = "job_order/"
+RESULTS: Final = "job_result/"
+"""Each process writes an answer of its own, and the job's state says which one counts."""
+RUNNING: Final = "job_running/"
+"""The prefix of a key that exists while a job has not ended."""
+MESSAGES: Final = "job_mail/"
+"""The prefix of messages to the processes that run jobs, then of the job's id."""
+_LOG_CHARACTERS: Final = 1000
 TASKS: Final = "tasks"
 """The capability of clients that declare MCP's extension for tasks."""
 
@@ -77,7 +98,6 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     refs_resolved: bool = True
     """Whether what looks like a reference to a stored result is data; a chain resolves its own references."""
     inside: tuple[str, ...] = ()
-    """The tools whose calls started it."""
     has_session: bool = False
     """Whether it needs a session, which lives in one process."""
     confirmation: dict[str, Any] | None = None
@@ -97,10 +117,6 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def may_run_again(self, job: "Job") -> bool:
         """Return whether another process may run the job, as far as this one can tell."""
         return not self.has_session and (self.safe or not job.claimed)
-
-    def request(self, profile: Profile | None) -> CallRequest:
-        """Return the request."""
-        return CallRequest(self.name, self.arguments, self.caller.caller(profile))
 
 
 class LogLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -126,13 +142,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease: int
     """The fencing token of the process that runs it: the process of an older lease can no longer change it."""
     claimed: bool = False
-    """Whether its handler may have started."""
     cancel_requested: bool = False
     result_key: str = ""
-    """Where its answer is stored, once it has ended."""
     progress: dict[str, Any] | None = None
     log: tuple[LogLine, ...] = ()
-    """The last log lines."""
     asks: dict[str, ClientRequest] = {}
     """What it asks its client, by the id of each question."""
     partial: Any = None
@@ -157,12 +170,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer of a job: its envelope, its content blocks, and the result of an upstream that is passed on unchanged."""
+    """The answer of a job: its envelope, its content blocks, and the result of an upstream as it came."""
 
     envelope: msgspec.Raw
     blocks: tuple[dict[str, Any], ...] = ()
     is_plain: bool = False
-    """Whether its tool has the shape `plain`."""
     passed: str = ""
     passed_meta: dict[str, Any] = {}
     passed_handshake: str = ""
@@ -174,20 +186,14 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
         text, is_plain = msgspec.Raw(envelope.to_json()), envelope.has_plain_shape
         if passed is None:
             return cls(text, blocks, is_plain)
-        return cls(
-            text,
-            blocks,
-            is_plain,
-            passed=passed.result.decode(),
-            passed_meta=passed.meta,
-            passed_handshake=passed.handshake_result.decode(),
-        )
+        result, handshake = passed.result.decode(), passed.handshake_result.decode()
+        return cls(text, blocks, is_plain, passed=result, passed_meta=passed.meta, passed_handshake=handshake)
 
     def to_envelope(self) -> Envelope:
         """Return the answer as an envelope."""
         envelope = Envelope.from_json(bytes(self.envelope))
         if self.blocks:
-            envelope.content = tuple(Text(block["text"]) if block.get("type") == "text" else UpstreamBlock(block) for block in self.blocks)
+            envelope.content = tuple(map(_block_of, self.blocks))
         if self.passed:
             envelope.passthrough = UpstreamResult(
                 envelope.data,
@@ -197,13 +203,42 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
                 meta=self.passed_meta,
                 handshake_result=self.passed_handshake.encode(),
             )
-        if self.is_plain:
-            envelope.has_plain_shape = True
+        envelope.has_plain_shape = self.is_plain
         return envelope
 
 
+def _block_of(block: dict[str, Any]) -> Text | UpstreamBlock:
+    return Text(block["text"]) if block.get("type") == "text" else UpstreamBlock(block)
+
+
+def log_line(level: str, text: str, facts: Mapping[str, object]) -> LogLine:
+    """Return a log line as data; a program may print megabytes, so the text is cut."""
+    text = text if len(text) <= _LOG_CHARACTERS else f"{text[:_LOG_CHARACTERS]}…"
+    return LogLine(level, text, msgspec.json.decode(encode(dict(facts))))
+
+
+def list_prefix(owner: str) -> str:
+    """Return the prefix of the list of an owner's jobs."""
+    return f"job_list/{owner_key(owner)}/"
+
+
+def list_entry(owner: str, job: Job) -> str:
+    """Return the key of a job in the list of its owner; keys in order are jobs by age, the newest first."""
+    return f"{list_prefix(owner)}{10**14 - int(job.created_at * 1000):014}/{job.id}"
+
+
+async def tidy(store: Store, job: Job, owner: str) -> None:
+    """Delete the order and the running mark of a job that has ended, and let its entry in the list expire."""
+    await store.put(list_entry(owner, job), b"", ttl=job.ttl)
+    await store.delete(ORDERS + job.id)
+    await store.delete(RUNNING + job.id)
+
+
 def new_job_id() -> str:
-    """Return an id that cannot be guessed. Ids in order are jobs by age, the newest first, so that a list reads no more than it shows."""
+    """Return an id that cannot be guessed.
+
+    Ids in order are jobs by age, the newest first, so that a list reads no more than it shows.
+    """
     return f"j_{2**48 - int(time.time() * 1000):012x}{os.urandom(12).hex()}"
 
 
@@ -226,5 +261,7 @@ def cancelled(job: Job) -> Envelope:
 def interrupted(job: Job, why: str, *, reason: str = "interrupted") -> Envelope:
     """Return the answer of a job whose process ended before it did."""
     hint = "Look at the state first: it may have run." if job.claimed else "Call it again."
-    error = ToolError("cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=job.partial)
+    error = ToolError(
+        "cancelled", why, hint=hint, blame="yard", may_have_run=job.claimed, reason=reason, data=job.partial
+    )
     return Envelope.fail(error, tool_id=job.tool)

@@ -1,7 +1,7 @@
-"""The jobs of one yard: starts, shows and cancels jobs, and settles those of dead processes.
+"""Jobs in a store, for any process that can read it, and those of one yard: starts, shows, cancels and settles jobs.
 
-A job belongs to the process that holds its lease. Another process resumes it, or reports it as interrupted, only after the lease
-ended. It knows no protocol and no metatool.
+A job belongs to the process that holds its lease. Another process resumes it, or reports it as interrupted, only after
+the lease ended. It knows no protocol and no metatool.
 """
 
 import asyncio
@@ -13,52 +13,139 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 
 from callyard._internal.logfmt import log_exception
-from callyard.dispatch.admission import is_first
-from callyard.dispatch.call import Call, names_around
+from callyard.dispatch.call import Call
 from callyard.dispatch.dispatcher import Dispatcher
 from callyard.dispatch.outcome import store_unavailable
 from callyard.dispatch.registry import Registry
-from callyard.jobs import keys
+from callyard.dispatch.run import Run, is_first, names_around
+from callyard.dispatch.sessions import SHARED_OWNER
 from callyard.jobs.job import (
+    JOBS,
     LEASE_S,
+    MESSAGES,
+    ORDERS,
+    POLL_MS,
+    RESULTS,
+    RUNNING,
     TASKS,
     Job,
     JobCaller,
     JobOrder,
+    JobResult,
     JobStatus,
     cancelled,
     interrupted,
+    list_entry,
+    list_prefix,
+    log_line,
     new_job_id,
     resume_hash,
     started_data,
+    tidy,
 )
-from callyard.jobs.stored import StoredJobs, all_keys, tidy
+from callyard.jobs.run import RunningJob
 from callyard.model.envelope import Envelope, encode
-from callyard.model.errors import ToolError
-from callyard.model.limits import Limits
+from callyard.model.errors import ToolError, not_found
+from callyard.model.limits import CLEANUP_S, Limits
 from callyard.model.profile import Profile
 from callyard.model.spec import ToolSpec
 from callyard.state.memory import MemoryStore
 from callyard.state.store import Lease, Store, StoreUnavailableError
 
-if TYPE_CHECKING:
-    from callyard.jobs.attached import AttachedJob  # most yards run no job, and start sooner without
-    from callyard.jobs.run import RunningJob
-
-__all__ = ["Jobs"]
+__all__ = ["Jobs", "StoredJobs"]
 
 _RENEW_S: Final = 5.0
 _TICK_S: Final = 1.0
 _SCAN_S: Final = 10.0
 _TOOL_WAIT_S: Final = 60.0
 """How long after the start a job waits for a tool that is not there yet: upstreams may connect late."""
+_LOOK_S: Final = 1.0
+"""How often a job of another process is looked at, because messages may get lost."""
+_MESSAGE_S: Final = 3600.0
 _MAX_JOBS: Final = 1000
+_WHAT_TO_DO: Final = (
+    "Do not run it again. Tell the person that it waits for approval, and follow it with get_job or wait_job."
+)
 _log = logging.getLogger(__name__)
+
+
+class StoredJobs:
+    """The jobs in a store. Their owner is an identity; None stands for an operator, who sees all of them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def known(self, job_id: str) -> Job | None:
+        """Return a job, if there is one of this id."""
+        data = await self.store.get(JOBS + job_id)
+        return None if data is None else msgspec.json.decode(data, type=Job)
+
+    async def get(self, job_id: str, identity: str | None) -> Job:
+        """Return a job of an identity.
+
+        Raises:
+            ToolError: `not_found` if there is none, or it belongs to somebody else.
+        """
+        job = await self.known(job_id)
+        if job is None or (identity is not None and job.owner != identity):
+            raise not_found("job", job_id, reason="unknown_job", may_have_run=False)
+        return job
+
+    async def result(self, job: Job) -> Envelope | None:
+        """Return the answer of a job that has ended."""
+        data = await self.store.get(RESULTS + job.result_key) if job.ended else None
+        return None if data is None else msgspec.json.decode(data, type=JobResult).to_envelope()
+
+    async def wait(self, job_id: str, identity: str | None, *, seconds: float | None) -> Job:
+        """Return a job once it has ended or asks something, or after so many seconds."""
+        job = await self.get(job_id, identity)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.wait_settled(job)
+        return await self.get(job_id, identity)
+
+    async def wait_settled(self, job: Job) -> None:
+        """Wait until a job has ended or asks something."""
+        async with self.store.subscribe(JOBS + job.id) as messages:
+            while not job.ended and job.status != "input_required":
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await anext(messages)
+                job = await self.get(job.id, None)
+
+    async def cancel(self, job_id: str, identity: str | None) -> Job:
+        """Cancel a job, if it has not ended; return it as it was."""
+        job = await self.get(job_id, identity)
+        if not job.ended:
+            await self._send(job_id, {"cancel": True})
+        return job
+
+    async def answer(self, job_id: str, identity: str | None, responses: Mapping[str, Any]) -> None:
+        """Deliver answers of the client to questions of a job; answers to unknown questions are ignored."""
+        if not (await self.get(job_id, identity)).ended:
+            await self._send(job_id, {"answers": dict(responses)})
+
+    async def of(self, owner: str, *, limit: int) -> list[Job]:
+        """Return the newest jobs of an identity and scope; none where callers cannot be told apart."""
+        if owner == SHARED_OWNER:
+            return []
+        entries = await self.store.keys(list_prefix(owner), limit=limit)
+        return [job for entry in entries if (job := await self.known(entry.rpartition("/")[2])) is not None]
+
+    async def all(self, *, limit: int) -> list[Job]:
+        """Return jobs of all callers, the newest first."""
+        entries = await self.store.keys(JOBS, limit=limit)
+        return [job for entry in entries if (job := await self.known(entry.removeprefix(JOBS))) is not None]
+
+    async def _send(self, job_id: str, message: dict[str, Any]) -> None:
+        """Leave a message for the process that runs a job."""
+        await self.store.put(f"{MESSAGES}{job_id}/{uuid4().hex}", encode(message), ttl=_MESSAGE_S)
 
 
 class Jobs(StoredJobs):
@@ -84,10 +171,7 @@ class Jobs(StoredJobs):
         self._find_profile = find_profile
         self._needs_credentials = needs_credentials
         self._running: dict[str, RunningJob] = {}
-        self._attached: set[RunningJob] = set()
-        """Jobs whose callers still wait."""
         self._starting = Counter[str]()
-        """Jobs that are being stored, by identity."""
         self._wake = asyncio.Event()
         self._opened_at = 0.0
 
@@ -95,74 +179,100 @@ class Jobs(StoredJobs):
     async def open(self) -> AsyncGenerator[None]:
         """Start and settle jobs while the context is open; on leaving, interrupt those that run."""
         self._opened_at = time.monotonic()
-        self.dispatcher.admission.start_job = self.start
+        self.dispatcher.jobs = self
         maintenance = asyncio.create_task(self._maintain())
         try:
             yield
         finally:
             self.is_closing = True
             maintenance.cancel()
-            running = [*self._running.values(), *self._attached]
+            running = tuple(self._running.values())
             for job in running:
                 job.stop()
-            _, left = await asyncio.wait([maintenance, *(job.task for job in running)], timeout=self.limits.cleanup or None)
+            _, left = await asyncio.wait([maintenance, *(job.task for job in running)], timeout=CLEANUP_S)
             if left:
                 _log.warning("jobs_left_behind count=%d", len(left))
 
-    async def start(self, call: Call) -> Envelope | None:
-        """Start a job in place of an admitted call and return its first answer, or return None if the call runs at once.
+    def becomes_job(self, run: Run) -> bool:
+        """Return whether a run is stored before its handler starts, because its caller or its tool says so.
+
+        Inside other calls and jobs, a tool that is a job by its own word is an ordinary call.
+        """
+        if run.job is not None:
+            return False
+        if run.options.background:
+            return True
+        mode, channel = run.call.spec.job, run.call.channel
+        if mode is None or channel.job_id or not is_first(run):
+            return False
+        return TASKS in channel.capabilities or mode == "always"
+
+    def require_job(self, run: Run) -> None:
+        """Refuse a run that cannot become a job, of a tool that must.
 
         Raises:
-            ToolError: The client cannot take a job, the call needs credentials of its request, or too many jobs run.
+            ToolError: `not_supported`.
         """
-        if not call.options.background and not _becomes_job(call):
-            return None
-        self._check(call)
-        order = self._order(call)
-        self._starting[call.caller.identity] += 1
+        call = run.call
+        if call.spec.job == "optional" or call.channel.job_id or not is_first(run):
+            return
+        message = f"'{call.spec.name}' runs only as a task, and this client does not declare the extension for tasks."
+        hint = f"Start it with run_tool(tool_id='{call.spec.name}', background=true)."
+        raise ToolError("not_supported", message, hint=hint, may_have_run=False, capabilities=[TASKS])
+
+    async def store_run(self, run: Run, approval_id: str) -> tuple[RunningJob, dict[str, Any]]:
+        """Store a run, which goes on as a job; return it, and the data of its first answer.
+
+        Raises:
+            ToolError: The run needs credentials of its request, the store cannot be used, or too many jobs run.
+        """
+        self._check(run.call)
+        order, identity = self._order(run), run.call.caller.identity
+        self._starting[identity] += 1
         try:
-            job = await self._create(order, call.caller.profile)
+            lease, job, saved = await self._put(self._new_job(run, order, is_running=bool(approval_id)), order)
         except StoreUnavailableError:
             raise store_unavailable(may_have_run=False) from None
         finally:
-            self._starting -= Counter([call.caller.identity])
-        return Envelope.ok(started_data(job))
+            self._starting -= Counter([identity])
+        running = RunningJob(self, job, order, lease=lease, saved=saved)
+        if not approval_id:
+            run.call.channel = running.channel  # nothing ran yet that could have the channel of the request
+        if run.replies is not None:
+            self._follow(running, run.replies.task)
+        return running, _first_answer(job, run.outlives_as, approval_id)
 
-    def can_attach(self, call: Call) -> bool:
-        """Return whether a call may become a job by `attach`: nothing ran before it, and it is in no job already."""
-        return call.options.job is None and not call.channel.job_id and is_first(call)
+    def _new_job(self, run: Run, order: JobOrder, *, is_running: bool) -> Job:
+        now, replies = time.time(), run.replies
+        progress = None if replies is None else replies.last_progress
+        return Job(
+            id=new_job_id(),
+            tool=order.name,
+            owner=order.caller.identity,
+            created_at=now,
+            updated_at=now,
+            ttl=self.limits.job_ttl,
+            lease=0,
+            claimed=is_running,
+            progress=None if progress is None else msgspec.to_builtins(progress),
+            log=() if replies is None else tuple(log_line(*note) for note in replies.log_notes),
+            partial=None if run.partial is None else msgspec.json.decode(run.partial()),
+        )
 
-    def attach(self, call: Call) -> "AttachedJob":
-        """Return an attached job for a call; its `run` takes the place of the handler."""
-        from callyard.jobs.attached import AttachedJob  # noqa: PLC0415 - most yards run no job, and start sooner without
-
-        attached = AttachedJob(self, self._order(call), call)
-        self._attached.add(attached)
-        return attached
-
-    async def adopt(self, attached: "AttachedJob", call: Call) -> tuple[Lease, Job, bytes]:
-        """Store an attached job, which runs on as any other; return its lease, and its state as stored.
-
-        Raises:
-            ToolError: `overloaded` if too many jobs run.
-        """
-        self._check(call)
-        stored = await self._put(attached.with_partial(), attached.order)
-        self._attached.discard(attached)
-        self._running[stored[1].id] = attached
-        self._wake.set()
-        return stored
-
-    def _order(self, call: Call) -> JobOrder:
+    def _order(self, run: Run) -> JobOrder:
+        call = run.call
         wraps = self._registry.find(call.spec.name, call.profile).wraps
+        text = run.text  # the arguments as they came, with references resolved
+        if call.session is not None and not call.arguments.get("session_id"):
+            text = encode({**msgspec.json.decode(text), "session_id": call.session.id})
         return JobOrder(
             name=call.spec.name,
-            arguments=_arguments_of(call),
+            arguments=msgspec.Raw(text),
             caller=JobCaller.of(call.caller),
             definition=resume_hash(call.spec),
             safe=call.spec.safe,
-            refs_resolved=not wraps or call.options.refs_resolved,
-            inside=names_around(call),
+            refs_resolved=not wraps or run.options.refs_resolved,
+            inside=names_around(run),
             has_session=call.session is not None,
             confirmation=None if call.spec.confirmation is None else dict(call.confirmation),
             channel=call.channel.name,
@@ -173,26 +283,17 @@ class Jobs(StoredJobs):
         )
 
     def _check(self, call: Call) -> None:
-        """Check that a call can become a job."""
         if self._needs_credentials(call.spec.source):
             message = f"'{call.spec.name}' passes on credentials of the request, which a job must not keep."
-            raise ToolError("not_supported", message, hint="Call it directly, not in the background.", may_have_run=False)
+            hint = "Call it directly, not in the background."
+            raise ToolError("not_supported", message, hint=hint, may_have_run=False)
         if self.is_closing:
             raise ToolError("overloaded", "The yard is closing.")
         identity = call.caller.identity
         own = sum(job.job.owner == identity for job in self._running.values()) + self._starting[identity]
         if own >= self.limits.jobs or len(self._running) + self._starting.total() >= _MAX_JOBS:
-            raise ToolError("overloaded", "Too many jobs run already.", hint="Wait until some have ended.", retry_after_ms=1000)
-
-    async def _create(self, order: JobOrder, profile: Profile | None) -> Job:
-        """Store a new job, which this process holds, and start it."""
-        from callyard.jobs.run import RunningJob  # noqa: PLC0415 - most yards run no job, and start sooner without
-
-        owner, now = order.caller.identity, time.time()
-        job = Job(id=new_job_id(), tool=order.name, owner=owner, created_at=now, updated_at=now, ttl=self.limits.job_ttl, lease=0)
-        lease, job, saved = await self._put(job, order)
-        self._launch(RunningJob(self, job, order, lease=lease, saved=saved, is_admitted=True), profile)
-        return job
+            hint = "Wait until some have ended."
+            raise ToolError("overloaded", "Too many jobs run already.", hint=hint, retry_after_ms=1000)
 
     async def _put(self, job: Job, order: JobOrder) -> tuple[Lease, Job, bytes]:
         """Store a new job under a new lease; return the lease, and the job as stored.
@@ -200,34 +301,30 @@ class Jobs(StoredJobs):
         Its state is stored last: without it, the other entries are nothing that a process would run.
         """
         job_id, store = job.id, self.store
-        lease = await store.acquire(keys.lease(job_id), ttl=LEASE_S)
+        lease = await store.acquire(JOBS + job_id, ttl=LEASE_S)
         assert lease is not None  # noqa: S101 - nobody else knows the id
         job = msgspec.structs.replace(job, lease=lease.token)
         saved = encode(job)
         try:
-            await store.put(keys.order(job_id), encode(order))
-            await store.put(keys.list_entry(order.owner, job), b"")
-            await store.put(keys.running(job_id), b"")
-            await store.put(keys.job(job_id), saved)
+            await store.put(ORDERS + job_id, encode(order))
+            await store.put(list_entry(order.owner, job), b"")
+            await store.put(RUNNING + job_id, b"")
+            await store.put(JOBS + job_id, saved)
         except BaseException:  # also a client that goes away: a job that nobody was told of does not run
             with suppress(StoreUnavailableError):
-                await store.delete(keys.job(job_id))
+                await store.delete(JOBS + job_id)
                 await tidy(store, job, order.owner)
             raise
         return lease, job, saved
 
-    def _launch(self, running: "RunningJob", profile: Profile | None) -> None:
+    def _follow(self, running: RunningJob, task: "asyncio.Task[Any]") -> None:
+        running.task = task
         self._running[running.job.id] = running
-        request = running.order.request(profile)
-        # A new context, so that nothing of the request that started the job is visible in it.
-        running.task = asyncio.get_running_loop().create_task(running.execute(request), context=Context())
-        running.task.add_done_callback(partial(self.leave, running))
+        task.add_done_callback(partial(self._leave, running))
         self._wake.set()
 
-    def leave(self, running: "RunningJob", task: "asyncio.Task[None]") -> None:
-        """Forget a job whose task has ended."""
+    def _leave(self, running: RunningJob, task: "asyncio.Task[Any]") -> None:
         self._running.pop(running.job.id, None)
-        self._attached.discard(running)
         running.settled.set()  # also for those who wait for a job that another process has taken
         if not task.cancelled() and (error := task.exception()) is not None:
             log_exception(_log, "job_failed id=%s tool=%s", running.job.id, running.job.tool, error=error)
@@ -261,7 +358,7 @@ class Jobs(StoredJobs):
         await (running.settled.wait() if running is not None else super().wait_settled(job))
 
     async def _maintain(self) -> None:
-        """Renew leases, save progress, deliver messages of other processes, and settle abandoned jobs, as long as the yard is open."""
+        """Renew leases, save progress, deliver messages of other processes, and settle abandoned jobs."""
         renewed = scanned = -math.inf
         while True:
             now = time.monotonic()
@@ -270,27 +367,22 @@ class Jobs(StoredJobs):
                 for running in tuple(self._running.values()):
                     if renews:
                         await running.renew()
-                    await running.save_progress()
+                    await running.save()
                 renewed = now if renews else renewed
                 if self.outlives_process and self._running:
                     await self._read_messages()
                 if scans:
                     await self._scan()
                     scanned = now
-            await self._sleep()
-
-    async def _sleep(self) -> None:
-        """Sleep for a moment; without a job until one starts, or until the next scan."""
-        if not self._running:
-            self._wake.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_SCAN_S if self.outlives_process else None):
-                    await self._wake.wait()
-        await asyncio.sleep(_TICK_S)
+            if not self._running:  # until a job starts, or until the next scan
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SCAN_S if self.outlives_process else None):
+                        await self._wake.wait()
+            await asyncio.sleep(_TICK_S)
 
     async def _read_messages(self) -> None:
-        """Handle the messages of other processes to the jobs that run here."""
-        async for key in all_keys(self.store, keys.messages()):
+        async for key in _all_keys(self.store, MESSAGES):
             running = self._running.get(key.split("/")[1])
             if running is None:
                 continue
@@ -300,10 +392,9 @@ class Jobs(StoredJobs):
             await running.answer(message.get("answers", {}))
 
     async def _scan(self) -> None:
-        """Settle the jobs whose process is gone."""
-        async for key in all_keys(self.store, keys.running()):
-            job_id = key.removeprefix(keys.running())
-            lease = None if job_id in self._running else await self.store.acquire(keys.lease(job_id), ttl=LEASE_S)
+        async for key in _all_keys(self.store, RUNNING):
+            job_id = key.removeprefix(RUNNING)
+            lease = None if job_id in self._running else await self.store.acquire(JOBS + job_id, ttl=LEASE_S)
             if lease is None:
                 continue
             try:
@@ -314,24 +405,23 @@ class Jobs(StoredJobs):
 
     async def _take_over(self, job_id: str, lease: Lease) -> bool:
         """Resume or settle a job that nobody runs; return whether it runs here now."""
-        saved, ordered = await self.store.get(keys.job(job_id)), await self.store.get(keys.order(job_id))
+        saved, ordered = await self.store.get(JOBS + job_id), await self.store.get(ORDERS + job_id)
         job = None if saved is None else msgspec.json.decode(saved, type=Job)
         order = None if ordered is None else msgspec.json.decode(ordered, type=JobOrder)
         if saved is None or job is None or order is None:
-            await self.store.delete(keys.running(job_id))
+            await self.store.delete(RUNNING + job_id)
             return False
         if job.ended:  # its process ended just before it could tidy up
             await tidy(self.store, job, order.owner)
             return False
-        from callyard.jobs.run import RunningJob  # noqa: PLC0415 - most yards run no job, and start sooner without
-
         verdict = await self._verdict(job, order)
-        running = RunningJob(self, job, order, lease=lease, saved=saved, is_admitted=False)
+        running = RunningJob(self, job, order, lease=lease, saved=saved)
         if verdict is None or not await running.take():
             return False
         if isinstance(verdict, Profile):
             _log.info("job_resumed id=%s tool=%s", job_id, job.tool)
-            self._launch(running, None if order.caller.profile is None else verdict)
+            profile = None if order.caller.profile is None else verdict
+            self._follow(running, asyncio.create_task(running.run_again(profile), context=Context()))
             return True
         status, envelope = verdict
         _log.warning("job_settled id=%s tool=%s status=%s may_have_run=%s", job_id, job.tool, status, job.claimed)
@@ -343,7 +433,8 @@ class Jobs(StoredJobs):
         if job.cancel_requested or await self._was_cancelled(job.id):
             return "cancelled", cancelled(job)
         if order.has_session:
-            return "interrupted", interrupted(job, "The server ended, and with it the session of the job.", reason="session_gone")
+            why = "The server ended, and with it the session of the job."
+            return "interrupted", interrupted(job, why, reason="session_gone")
         left = "interrupted", interrupted(job, "The server ended while the job ran.")
         if not order.may_run_again(job):
             return left
@@ -357,44 +448,35 @@ class Jobs(StoredJobs):
 
     async def _was_cancelled(self, job_id: str) -> bool:
         """Return whether somebody cancelled a job that no process ran."""
-        messages = [await self._take_message(key) for key in await self.store.keys(keys.messages(job_id))]
+        messages = [await self._take_message(key) for key in await self.store.keys(f"{MESSAGES}{job_id}/")]
         return any(message.get("cancel") for message in messages)
 
     async def _take_message(self, key: str) -> dict[str, Any]:
-        """Return a message and delete it."""
         message = msgspec.json.decode(await self.store.get(key) or b"{}")
         await self.store.delete(key)
         return message
 
     def _find(self, order: JobOrder) -> tuple[Profile | None, ToolSpec | None]:
         """Return the profile and the tool of a job, as far as they are still there."""
+        name = order.caller.profile
         try:
-            profile = self.dispatcher.profile if order.caller.profile is None else self._find_profile(order.caller.profile)
+            profile = self.dispatcher.profile if name is None else self._find_profile(name)
             return profile, self._registry.find(order.name, profile).spec
         except (KeyError, ToolError):
             return None, None
 
 
-def _arguments_of(call: Any) -> msgspec.Raw:
-    """Return the arguments as they came, with references resolved, and with the session that the call found."""
-    if call.session is None or call.arguments.get("session_id"):
-        return msgspec.Raw(call.text)
-    return msgspec.Raw(encode({**msgspec.json.decode(call.text), "session_id": call.session.id}))
+async def _all_keys(store: Store, prefix: str) -> AsyncGenerator[str]:
+    """Yield every key with a prefix, page by page."""
+    page = await store.keys(prefix)
+    while page:
+        for key in page:
+            yield key
+        page = await store.keys(prefix, after=page[-1])
 
 
-def _becomes_job(call: Call) -> bool:
-    """Return whether a call becomes a job because its tool says so; inside other calls and jobs it is an ordinary call.
-
-    Raises:
-        ToolError: `not_supported` if the tool requires MCP's tasks and the client does not declare them.
-    """
-    mode = call.spec.job
-    if mode is None or call.channel.job_id or not is_first(call):
-        return False
-    if TASKS in call.channel.capabilities or mode == "always":
-        return True
-    if mode == "optional":
-        return False
-    message = f"'{call.spec.name}' runs only as a task, and this client does not declare the extension for tasks."
-    hint = f"Start it with run_tool(tool_id='{call.spec.name}', background=true)."
-    raise ToolError("not_supported", message, hint=hint, may_have_run=False, capabilities=[TASKS])
+def _first_answer(job: Job, status: str, approval_id: str) -> dict[str, Any]:
+    if not approval_id:
+        return started_data(job)
+    data = {"status": status, "approval_id": approval_id, "job_id": job.id}
+    return {**data, "poll_after_ms": POLL_MS, "what_to_do": _WHAT_TO_DO}

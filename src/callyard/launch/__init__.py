@@ -1,3 +1,21 @@
-"""From settings to a running server."""
+"""From settings to a running server.
+
+Its files:
+
+- `agents`: the manager, its runtime and its HTTP API, as the section `[agents]` says
+- `build`: from settings to a yard: reads settings and applies them to a yard that is not open yet
+- `errors`: failures to launch: the error and its exit status, and explanations that name the file and line of the
+  cause
+- `hangup`: SIGHUP while a server starts: it asks for a reload, so it must not end a server that cannot reload yet
+- `hint`: what a server says once it listens: the hint for a person at a terminal, and where its console is
+- `monitor`: the monitor of a served yard: its metrics, its log files, and the mounts '/metrics' and '/console'
+- `mounts`: what a server has beside '/mcp', and who may use it: the page '/metrics', and the token of console and
+  agents
+- `notices`: lines for people, and log lines, on stderr
+- `reload`: reloads what changed on disk: the settings of an open yard, or the whole server
+- `serve`: from settings to a transport that runs until a signal ends it
+- `signals`: runs a coroutine and cancels it on SIGTERM, as Ctrl-C does, so that it closes what it opened
+- `workers`: worker processes that serve one address; each is restarted when it dies
+"""
 
 __all__: list[str] = []

@@ -10,27 +10,25 @@ from callyard.agents.api import AgentApi
 from callyard.agents.claude import ClaudeRuntime
 from callyard.agents.manager import AgentManager, AgentOptions
 from callyard.agents.openai import OpenAIRuntime
-from callyard.agents.runtime import AgentRuntime
+from callyard.agents.turn import AgentRuntime
 from callyard.config import Config
 from callyard.config.settings import AgentSettings
 from callyard.inject.plain import import_sdk
 from callyard.launch.errors import LaunchError, as_launch_error
+from callyard.launch.mounts import need_token
 from callyard.transports.http.app import Mount
-from callyard.transports.http.request import Request
-from callyard.transports.http.response import ResponseWriter
 from callyard.yard import Yard
 
 __all__ = ["Agents"]
 
 _CLAUDE_ONLY: Final = ("tools", "setting_sources", "cli_path", "roots")
-"""The settings of what only Claude Code has."""
 
 
 class Agents:
     """What `callyard serve --agents` mounts beside '/mcp'."""
 
-    def __init__(self, yard: Yard, config: Config) -> None:
-        """Check the settings and load the SDK.
+    def __init__(self, yard: Yard, config: Config, *, token: str = "") -> None:
+        """Check the settings and load the SDK; with a token, callers of the API must have it.
 
         Raises:
             LaunchError: The SDK is not installed, a root is no folder, or the server cannot run agents.
@@ -45,6 +43,7 @@ class Agents:
             raise LaunchError(f"The runtime 'openai' has no use for {useless[0]}.")
         with as_launch_error(ImportError):
             runtime = _make_runtime(settings)
+            runtime.check()
         options = AgentOptions(
             permission_mode=settings.permission_mode,
             model=settings.model,
@@ -55,16 +54,9 @@ class Agents:
             ask_before_destroy=serving.ask_before_destroy,
         )
         self.manager = AgentManager(yard, runtime, options)
-        self._api = AgentApi(self.manager, roots=_roots(settings), keep_alive=serving.keep_alive)
-
-    @property
-    def mounts(self) -> Mapping[str, Mount]:
-        """Return the mounts of the API by path."""
-        return self._api.mounts
-
-    async def serve(self, request: Request, writer: ResponseWriter) -> None:
-        """Serve one request to the API, whose caller is known already."""
-        await self._api.serve(request, writer)
+        api = AgentApi(self.manager, roots=_roots(settings), keep_alive=serving.keep_alive)
+        self.mounts: Mapping[str, Mount] = need_token(api.mounts, token) if token else api.mounts
+        self.serve = api.serve  # one request, whose caller is known already
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
@@ -75,18 +67,17 @@ class Agents:
 
 def _make_runtime(settings: AgentSettings) -> AgentRuntime:
     if settings.runtime == "openai":
-        runtime = OpenAIRuntime()
-        runtime.check()
-        return runtime
+        return OpenAIRuntime()
     sdk: Any = import_sdk("claude_agent_sdk", extra="claude")
     # The callback is for questions, too, which Claude Code asks in every mode.
     warnings.filterwarnings("ignore", category=sdk.CanUseToolShadowedWarning)
     options = sdk.ClaudeAgentOptions(
-        tools=list(settings.tools), setting_sources=list(settings.setting_sources), cli_path=settings.cli_path, strict_mcp_config=True
+        tools=list(settings.tools),
+        setting_sources=list(settings.setting_sources),
+        cli_path=settings.cli_path,
+        strict_mcp_config=True,
     )
-    claude = ClaudeRuntime(options)
-    claude.check()
-    return claude
+    return ClaudeRuntime(options)
 
 
 def _roots(settings: AgentSettings) -> list[Path]:

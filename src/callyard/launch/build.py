@@ -1,28 +1,34 @@
-"""From settings to a yard: reads the settings of a command or program and applies them to a yard that is not open yet."""
+"""From settings to a yard: reads settings and applies them to a yard that is not open yet."""
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from callyard._internal.files import find_state_dir
 from callyard._internal.logfmt import log_value
 from callyard._internal.project import project_dir
-from callyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
+from callyard.config import Authentication, Config, ConfigError, known_settings, read_config
+from callyard.config.convert import Location, References
 from callyard.launch.errors import LaunchError, as_launch_error
 from callyard.launch.notices import Notices
-from callyard.launch.policy import policy_options
 from callyard.model.limits import Limits
 from callyard.model.profile import Profile
+from callyard.policy.rules import Rules
+from callyard.policy.webhook import HttpDecisionPoint, HttpWebhook
 from callyard.providers import Provider
+from callyard.providers.upstream import LOCK_FILE, make_upstreams
+from callyard.providers.upstream.settings import ResolvedUpstream
 from callyard.state.memory import MemoryStore
+from callyard.state.sqlite import SqliteStore
 from callyard.state.store import Store
-from callyard.yard import LOCK_FILE, ResolvedUpstream, Yard, upstream_providers
-
-if TYPE_CHECKING:
-    from callyard.transports.auth import Authenticator  # stdio needs none and starts sooner without
+from callyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, Tokens
+from callyard.transports.auth.authenticator import check_url
+from callyard.yard import Yard
 
 __all__ = [
     "apply_settings",
@@ -31,12 +37,14 @@ __all__ = [
     "make_authenticator",
     "make_providers",
     "make_store",
+    "policy_options",
+    "post_json",
     "read_settings",
     "resolve_upstreams",
 ]
 
 
-def make_authenticator(config: Config) -> "Authenticator | None":
+def make_authenticator(config: Config) -> Authenticator | None:
     """Return the authenticator of the section `[auth]`, or nothing without that section.
 
     Raises:
@@ -48,16 +56,10 @@ def make_authenticator(config: Config) -> "Authenticator | None":
         authenticators = list(_authenticators(config.settings.auth))
     if not authenticators:
         raise LaunchError("The section '[auth]' accepts nobody. Add 'api_keys', or 'issuer' and 'audience'.")
-    if len(authenticators) == 1:
-        return authenticators[0]
-    from callyard.transports.auth import AnyOf  # noqa: PLC0415 - stdio starts sooner without
-
-    return AnyOf(authenticators)
+    return authenticators[0] if len(authenticators) == 1 else AnyOf(authenticators)
 
 
-def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
-    from callyard.transports.auth import ApiKey, ApiKeys, Tokens  # noqa: PLC0415 - stdio starts sooner without
-
+def _authenticators(auth: Authentication) -> Iterator[Authenticator]:
     if auth.api_keys:
         yield ApiKeys(ApiKey(key.name, key.digest, key.profile, key.profiles) for key in auth.api_keys)
     if auth.issuer is not None:
@@ -80,15 +82,16 @@ _APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search"})
 _LOAD_SECTIONS: Final = frozenset({"queue", "rates", "budgets"})
 _log = logging.getLogger(__name__)
 _STORE_FILE: Final = "store.sqlite3"
-"""The name of a project's store in the folder of its state."""
+_ANSWER_BYTES: Final = 64 * 1024
+_CONNECT_S: Final = 10.0
 _YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
 
 def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool = False) -> None:
     """Apply settings and upstreams to a yard that is not open yet; values that were not set stay as its code has them.
 
-    A yard that is served and has no store yet gets the one in the SQLite file of its project. The limits of calls are those of a
-    server: a command that makes one call has no queue, and must not spend the budgets of callers.
+    A yard that is served and has no store yet gets the one in the SQLite file of its project. The limits of calls are
+    those of a server: a command that makes one call has no queue, and must not spend the budgets of callers.
 
     Raises:
         LaunchError: A profile, pack, metatool or store does not exist.
@@ -97,27 +100,28 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     yard.adopt(config.profiles.values())
     check_profiles(yard, config)
     sections = _APPLIED_SECTIONS | _LOAD_SECTIONS if serves else _APPLIED_SECTIONS
-    applied = {key: setting for key, setting in known_settings().items() if setting.section in sections and key != "target"}
-    origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
+    origins = {
+        # limits have no prefix in `Yard.configure`
+        setting.name if setting.section in {"", "limits"} else key: str(config.origins[key])
+        for key, setting in known_settings().items()
+        if setting.section in sections and key != "target" and key in config.origins
+    }
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
     policy = policy_options(config, notices)
     stores = _store_options(yard, config, serves=serves)
-    if config.rules and not stores and not yard.has_store:  # a command: an approval must outlive its process, and nothing else does
+    if config.rules and not stores and not yard.has_store:
+        # a command: an approval must outlive its process, and nothing else does
         policy["approval_store"] = make_store(config, state_dir=yard.state_dir)
     if not origins and not providers and not config.profiles and not stores and not policy:
         return
-    options: dict[str, Any] = {**stores, **policy} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
+    options: dict[str, Any] = {**stores, **policy} | {
+        name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins
+    }
     options |= {"profiles": config.profiles.values(), "providers": providers} | {
-        name: config.explicit(name) for name in sections & _LOAD_SECTIONS
+        name: config.explicit(name) for name in sections if name
     }
     with as_launch_error(ValueError):
-        yard.configure(
-            origins=origins,
-            limits=config.explicit("limits"),
-            search=config.explicit("search"),
-            runtime=config.explicit("runtime"),
-            **options,
-        )
+        yard.configure(origins=origins, **options)
 
 
 def make_store(config: Config, *, state_dir: str | None = None, max_bytes: int = Limits().store_bytes) -> Store:
@@ -135,9 +139,8 @@ def make_store(config: Config, *, state_dir: str | None = None, max_bytes: int =
     try:
         file = path or project_dir(find_state_dir(config.settings.state_dir or state_dir), config.project) / _STORE_FILE
     except OSError as error:
-        raise LaunchError(f"The store has no place: {error.strerror}. Set 'state_dir', or name a file with 'sqlite:PATH'.") from error
-    from callyard.state.sqlite import SqliteStore  # noqa: PLC0415 - a yard without one starts sooner
-
+        way_out = "Set 'state_dir', or name a file with 'sqlite:PATH'."
+        raise LaunchError(f"The store has no place: {error.strerror}. {way_out}") from error
     return SqliteStore(file)
 
 
@@ -157,11 +160,6 @@ def _store_options(yard: Yard, config: Config, *, serves: bool) -> dict[str, Sto
     return {"store" if is_chosen else "default_store": store}
 
 
-def _yard_name(setting: Setting) -> str:
-    """Return the name of a setting in `Yard.configure`, where limits have no prefix."""
-    return setting.name if setting.section in {"", "limits"} else setting.key
-
-
 def check_profiles(yard: Yard, config: Config) -> None:
     """Check that every profile that the settings name exists.
 
@@ -176,23 +174,23 @@ def check_profiles(yard: Yard, config: Config) -> None:
 
 
 def resolve_upstreams(config: Config, notices: Notices) -> dict[str, ResolvedUpstream]:
-    """Return the enabled upstreams with variables and secrets filled in, and write warnings; one without them cannot be used."""
-    warnings: list[str] = []
+    """Return the enabled upstreams with variables and secrets filled in.
+
+    Writes a warning for each variable or secret that is missing; without it the upstream cannot be used.
+    """
     resolved: dict[str, ResolvedUpstream] = {}
     for name, entry in config.upstreams.items():
         files = os.environ.get(_UPSTREAM_OF, "").split(os.pathsep)
         file = os.path.realpath(entry.location.file or "")
         if entry.location.file is not None and file in files:
-            warnings.append(f"{entry.location} is left out, because this server is itself an upstream of that file.")
+            notices.inform(f"{entry.location} is left out, because this server is itself an upstream of that file.")
         elif entry.settings.enabled:
-            try:
-                settings, problem = entry.resolve(os.environ, warnings.append), ""
-            except ConfigError as error:  # it must not stop the others
-                settings, problem = entry.settings, str(error)
-                warnings.append(f"The upstream '{name}' cannot be used. {problem}")
-            env = {**settings.env, _UPSTREAM_OF: os.pathsep.join([*filter(None, files), file])}
-            resolved[name] = ResolvedUpstream(replace(settings, env=env) if settings.command is not None else settings, problem)
-    _warn(warnings, notices)
+            found = resolved[name] = entry.try_resolve(os.environ, notices.inform)
+            if found.problem:
+                notices.inform(f"The upstream '{name}' cannot be used. {found.problem}")
+            if found.settings.command is not None:
+                env = {**found.settings.env, _UPSTREAM_OF: os.pathsep.join([*filter(None, files), file])}
+                resolved[name] = replace(found, settings=replace(found.settings, env=env))
     return resolved
 
 
@@ -202,14 +200,17 @@ def make_providers(yard: Yard, config: Config, upstreams: Mapping[str, ResolvedU
     Raises:
         LaunchError: There is no state directory.
     """
-    lock = None if config.path is None else config.path.parent / LOCK_FILE
-    longest = config.explicit("limits").get("name_characters", yard.limits.name_characters)
     try:
-        return upstream_providers(
-            upstreams, state_dir=config.settings.state_dir or yard.state_dir, project=config.project, lock=lock, longest=longest
+        return make_upstreams(
+            upstreams,
+            state_dir=config.settings.state_dir or yard.state_dir,
+            project=config.project,
+            lock=None if config.path is None else config.path.parent / LOCK_FILE,
+            longest=config.explicit("limits").get("name_characters", yard.limits.name_characters),
         )
     except OSError as error:
-        raise LaunchError(f"The state directory cannot be used: {error.strerror}. Set another with 'state_dir'.") from error
+        reason = f"The state directory cannot be used: {error.strerror}."
+        raise LaunchError(f"{reason} Set another with 'state_dir'.") from error
 
 
 def find_profile(yard: Yard, name: str | None) -> Profile:
@@ -233,10 +234,88 @@ def read_settings(overrides: Mapping[str, Any], notices: Notices, *, path: str |
     """
     with as_launch_error(ConfigError):
         config = read_config(overrides, path=path, origin="code" if in_code else "flag")
-    _warn(config.warnings, notices)
+    for warning in config.warnings:
+        notices.inform(warning)
     return config
 
 
-def _warn(warnings: Iterable[str], notices: Notices) -> None:
-    for warning in warnings:
-        notices.inform(warning)
+def policy_options(config: Config, notices: Notices) -> dict[str, Any]:
+    """Return the options for `Yard.configure` that concern rules and approvals.
+
+    Raises:
+        LaunchError: A rule, a URL or a secret is wrong.
+    """
+    settings, options = config.settings, dict[str, Any]()
+    if config.rules:
+        with as_launch_error(ValueError):
+            Rules(config.rules)  # compiles the patterns
+        options["rules"] = config.rules
+    operators = (*settings.approvals.operators, *(f"key:{key.name}" for key in settings.auth.api_keys if key.operator))
+    if operators:
+        options["operators"] = operators
+    if settings.approvals.webhook is not None:
+        options["webhook"] = _webhook(config, notices)
+    if settings.policy.url is not None:
+        with as_launch_error(ValueError):
+            check_url("policy.url", settings.policy.url)
+        options["decision_point"] = HttpDecisionPoint(settings.policy.url, post_json, seconds=settings.policy.seconds)
+    return options
+
+
+def _webhook(config: Config, notices: Notices) -> Any:
+    approvals = config.settings.approvals
+    url = approvals.webhook or ""
+    with as_launch_error(ValueError):
+        check_url("approvals.webhook", url)
+    if not approvals.webhook_secret:
+        raise LaunchError("'approvals.webhook' needs 'approvals.webhook_secret', which signs what is sent.")
+    folder = Path() if config.path is None else config.path.parent
+    references = References(variables=os.environ, folder=folder, warn=notices.inform)
+    with as_launch_error(ConfigError):
+        secret = references.resolve(approvals.webhook_secret, Location("approvals.webhook_secret"))
+    return HttpWebhook(url, secret, post_json)
+
+
+class _Answer:
+    connection: Any = None
+    is_event_stream = False
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._status = 0
+        self._body = b""
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:  # noqa: ARG002 - the interface of the client
+        self._status = status
+
+    def on_body(self, piece: bytes) -> None:
+        self._body += piece
+        if len(self._body) > _ANSWER_BYTES:
+            self.on_error(ValueError("The answer is too long."))
+
+    def on_complete(self) -> None:
+        if not self.done.done():
+            self.done.set_result((self._status, self._body))
+
+    def on_error(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(OSError(str(error)))
+
+
+async def post_json(url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Post JSON on a connection of its own, and return status and body of the response; redirects are not followed.
+
+    Raises:
+        OSError: There is no answer.
+    """
+    # Loaded with the first request, because a server starts sooner without.
+    from callyard.providers.upstream.http.client import Pool, RequestHead, parse_address  # noqa: PLC0415 - see above
+
+    address = parse_address(url, url)
+    pool = Pool("the service", address, limit=1, connect_seconds=_CONNECT_S)
+    answer = _Answer()
+    try:
+        pool.send(answer, RequestHead(address, {}).request("POST", headers, credentials={}, message=body))
+        return await answer.done
+    finally:
+        await pool.close()

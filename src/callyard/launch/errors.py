@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
@@ -44,7 +45,8 @@ CLOSED_PIPE: Final = 141
 TERMINATED: Final = 143
 STATUSES: Final[dict[int, str]] = {
     0: "Success.",
-    DEFECT: "`diff`, `scan` or `upstreams --check` found something; or the yard did not close cleanly, a file could not be used, the "
+    DEFECT: "`diff`, `scan` or `upstreams --check` found something; or the yard did not close cleanly, a file "
+    "could not be used, the "
     "output could not be written, or Callyard or a search strategy has a defect.",
     USAGE: "The command line is wrong, or TARGET cannot be loaded or opened.",
     INTERRUPTED: "Interrupted with Ctrl-C (SIGINT); the yard was closed first.",
@@ -83,7 +85,6 @@ def exit_status(code: CodeName | None) -> int:
 
 _LENGTH: Final = 300
 _OURS: Final = f"{Path(callyard.__file__).parent}{os.sep}"
-_COMPILED: Final = ".pyx"
 _log = logging.getLogger(__name__)
 
 
@@ -99,14 +100,15 @@ def explain_cause(error: BaseException) -> str:
 
 def explain_refusal(failure: BaseException, yard: "Yard") -> str:
     """Return why a yard cannot be opened: Callyard's own message, or the cause with its place."""
-    from callyard.model.spec import PublishError  # noqa: PLC0415 - only failures need it
-    from callyard.state.store import StoreUnavailableError  # noqa: PLC0415 - the same
-
     error = innermost(failure)
-    if isinstance(error, PublishError | StoreUnavailableError):
+    if isinstance(error, callyard.PublishError | callyard.StoreUnavailableError):
         return str(error)
     if isinstance(error, ValueError | ImportError) and is_own(error):
-        return f"{error}{_origin(error, yard)}"
+        from callyard.search import StrategyError  # noqa: PLC0415 - '--version' starts without
+
+        # the variable or file that set an unknown search strategy, if code did not
+        name = yard.origins.get("search.strategy", "").partition(" ")[2] if isinstance(error, StrategyError) else ""
+        return f"{error} It comes from '{name}'." if name else str(error)
     return f"The yard '{yard.name}' cannot be opened: {explain_cause(failure)}"
 
 
@@ -114,14 +116,6 @@ def search_failure(error: Exception, strategy: str) -> LaunchError:
     """Log the traceback of a search strategy and return the error to raise."""
     _log.debug("search_failed strategy=%s", strategy, exc_info=error)
     return LaunchError(f"The search strategy '{strategy}' failed: {explain_cause(error)}", status=DEFECT)
-
-
-def _origin(error: BaseException, yard: "Yard") -> str:
-    """Return a sentence with the variable or file that set an unknown search strategy, if code did not."""
-    from callyard.search import StrategyError  # noqa: PLC0415 - only failures need it
-
-    name = yard.origins.get("search.strategy", "").partition(" ")[2] if isinstance(error, StrategyError) else ""
-    return f" It comes from '{name}'." if name else ""
 
 
 def innermost(error: BaseException) -> BaseException:
@@ -153,14 +147,14 @@ def _place_of(error: BaseException) -> tuple[str, int] | None:
 
 
 def _frames_outside(error: BaseException) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Return the files and lines of a traceback outside Callyard, and those of them that belong to no installed package."""
+    """Return the files and lines of a traceback outside Callyard, and those outside installed packages."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     outside = [place for place in places if not place[0].startswith(("<", _OURS))]
-    return outside, [place for place in outside if not place[0].startswith(_installed()) and not place[0].endswith(_COMPILED)]
+    return outside, [
+        place for place in outside if not place[0].startswith(_installed()) and not place[0].endswith(".pyx")
+    ]
 
 
 @cache
 def _installed() -> tuple[str, ...]:
-    import sysconfig  # noqa: PLC0415 - only failures need it
-
     return tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "purelib", "platlib"))

@@ -1,6 +1,7 @@
 """Notices: lines for people, and log lines, on stderr.
 
-Control characters are escaped, so that text of tools cannot move the cursor. Data on stdout belongs to the command line.
+Control characters are escaped, so that text of tools cannot move the cursor. Data on stdout belongs to the command
+line.
 """
 
 import logging
@@ -18,7 +19,6 @@ from callyard._internal.mask import mask_text
 
 __all__ = [
     "CONTROL",
-    "UNMASKED",
     "Line",
     "Notices",
     "Painted",
@@ -92,13 +92,12 @@ class Notices:
             discard(self._err)
 
 
-UNMASKED: Final = {"unmasked": True}
-"""The `extra` of a line whose secret is meant for its reader, such as the address of the console."""
-
-
 @contextmanager
 def logging_to(notices: Notices, *, verbose: int, quiet: bool) -> Generator[None]:
-    """Log to stderr while the context is open: warnings; with `verbose` 1 information, with 2 everything; with `quiet` only errors."""
+    """Log to stderr while the context is open.
+
+    The level is warning; `verbose` 1 adds information, 2 everything; `quiet` leaves only errors.
+    """
     handler = _NoticeHandler(notices, with_messages=verbose > 1)
     root = logging.getLogger()
     before = root.level
@@ -120,7 +119,6 @@ class _NoticeHandler(logging.Handler):
         self.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", with_messages=with_messages))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
         try:
             self._notices.say(self.format(record))
         except Exception:  # noqa: BLE001 - logging must not fail the code that logs
@@ -135,20 +133,20 @@ class _LineFormatter(logging.Formatter):
         self._with_messages = with_messages
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback that another handler has formatted is made again, because it may not be masked."""
+        """Return the line with a traceback of its own.
+
+        A traceback that another handler has formatted may not be masked.
+        """
         if record.exc_info:
             record = copy(record)
             record.exc_text = None
         return super().format(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - logging's own name
-        """Return the time in UTC."""
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """Return the line without line breaks."""
-        line = super().formatMessage(record).replace("\n", "\\n")
-        return line if getattr(record, "unmasked", False) else mask_text(line)
+        return mask_text(super().formatMessage(record).replace("\n", "\\n"))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
         """Return a traceback, whose messages may hold contents of calls and are shown only with `-vv`."""
@@ -181,7 +179,9 @@ def discard(stream: TextIO) -> None:
 
 def clean(text: str) -> str:
     """Return the text with control characters escaped."""
-    return text if text.isprintable() else re.sub(CONTROL, lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
+    if text.isprintable():
+        return text
+    return re.sub(CONTROL, lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def encodable(text: str, stream: TextIO) -> str:

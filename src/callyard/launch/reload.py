@@ -1,32 +1,54 @@
-"""The supervisor of `--reload`: runs its own program as a server, and again after every change of a file. It knows no yard."""
+"""Reloads what changed on disk: the settings of an open yard, or the whole server.
+
+Live settings apply after a change of their files or SIGHUP. The supervisor of `--reload` runs its own program as a
+server, and again after every change of a file.
+"""
 
 import asyncio
 import os
+import signal
+import socket
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
+from msgspec.structs import replace
+
+from callyard._internal.tasks import background_task
+from callyard.config import Config, Key, known_settings, stamp_of
+from callyard.launch.build import check_profiles, make_authenticator, make_providers, policy_options, resolve_upstreams
+from callyard.launch.errors import LaunchError, explain_cause
+from callyard.launch.hangup import Hangup
 from callyard.launch.notices import Notices
+from callyard.launch.signals import run, success_on_sigterm
+from callyard.model.limits import LIVE
+from callyard.providers.upstream.settings import ResolvedUpstream, UpstreamSettings
+from callyard.transports.auth import Authenticator, ReplaceableAuthenticator
+from callyard.yard import Yard
 
-__all__ = ["Start", "read_port", "read_start", "stop", "supervise"]
+__all__ = ["LiveSettings", "Start", "is_supervisor", "read_port", "read_start", "run_supervisor", "stop"]
 
 _POLL_S: Final = 0.5
 """How often files are compared; the standard library has no file notifications."""
 _START: Final = "_CALLYARD_RELOAD"
 _PORT: Final = "_CALLYARD_RELOAD_PORT"
+_KILL_DELAY_S: Final = 10.0
+"""How long a supervised server may take to end after its calls had their time."""
 _SUFFIXES: Final = (".py", ".toml")
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 Start = Literal["", "first", "again"]
 """Whether a supervisor started this process, for the first time or again; empty without a supervisor."""
 Snapshot = dict[str, int]
 """Modification times of files by path."""
+_LIVE: Final = {f"limits.{name}" for name in LIVE}
 
 
 def read_start() -> Start:
     """Return how this process was started, and remove the variable, lest a child process inherits it."""
-    start = os.environ.pop(_START, "")
-    return "first" if start == "first" else "again" if start else ""
+    return cast("Start", os.environ.pop(_START, ""))
 
 
 def read_port() -> int:
@@ -34,8 +56,43 @@ def read_port() -> int:
     return int(os.environ.pop(_PORT, "0"))
 
 
-async def supervise(folder: Path, notices: Notices, *, kill_delay_s: float, port: int = 0) -> None:
-    """Run this program again as a server and restart it after every change, until cancelled; every start gets the port."""
+def is_supervisor(config: Config, start: Start) -> bool:
+    """Return whether this process supervises the server, which runs in another one and restarts when a file changes.
+
+    Raises:
+        LaunchError: The settings contradict each other.
+    """
+    serving = config.settings.serve
+    if serving.reload and serving.transport == "stdio":
+        raise LaunchError("'--reload' needs '--transport http': over stdio a restart would disconnect the client.")
+    if serving.reload and serving.workers > 1:
+        raise LaunchError(
+            "'--reload' and '--workers' contradict each other: one is for development, the other for production."
+        )
+    return serving.reload and not start
+
+
+def run_supervisor(folder: Path, config: Config, notices: Notices) -> None:
+    """Run the server in another process, and restart it after each change to a file of the folder."""
+    serving = config.settings.serve
+    port = 0 if serving.port or serving.socket is not None else _free_port(serving.host)
+    with success_on_sigterm():
+        run(_supervise(folder, notices, kill_delay_s=serving.shutdown_seconds + _KILL_DELAY_S, port=port))
+
+
+def _free_port(host: str) -> int:
+    """Return a free port, which stays the same over restarts; 0 if the address is wrong.
+
+    The server reports a wrong address itself.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe, suppress(OSError):
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+    return 0
+
+
+async def _supervise(folder: Path, notices: Notices, *, kill_delay_s: float, port: int = 0) -> None:
+    """Run this program as a server and restart it after every change, on the same port, until cancelled."""
     start: Start = "first"
     while True:
         seen = _snapshot(folder)
@@ -50,21 +107,28 @@ async def supervise(folder: Path, notices: Notices, *, kill_delay_s: float, port
 
 async def _start_server(start: Start, port: int) -> asyncio.subprocess.Process:
     # A process group of its own keeps Ctrl-C away: the supervisor ends the server, and once is enough.
-    variables: dict[str, str] = {_START: start, **({_PORT: str(port)} if port else {})}
     return await asyncio.create_subprocess_exec(
-        sys.executable, *sys.orig_argv[1:], stdin=asyncio.subprocess.PIPE, process_group=0, env={**os.environ, **variables}
+        sys.executable,
+        *sys.orig_argv[1:],
+        stdin=asyncio.subprocess.PIPE,
+        process_group=0,
+        env={**os.environ, _START: start, **({_PORT: str(port)} if port else {})},
     )
 
 
-async def _wait_for_change(folder: Path, seen: Snapshot, *, server: asyncio.subprocess.Process, notices: Notices) -> str:
-    """Wait until a file is changed, added or removed, and return its path; say once if the server has ended meanwhile."""
+async def _wait_for_change(
+    folder: Path, seen: Snapshot, *, server: asyncio.subprocess.Process, notices: Notices
+) -> str:
+    """Wait until a file is changed, added or removed, and return its path.
+
+    Logs once if the server ends meanwhile.
+    """
     is_reported = False
     while True:
         await asyncio.sleep(_POLL_S)
         now = _snapshot(folder)
         if now != seen:
-            changed = min(dict(seen.items() ^ now.items()))
-            return str(Path(changed).relative_to(folder))
+            return str(Path(min(dict(seen.items() ^ now.items()))).relative_to(folder))
         if server.returncode is not None and not is_reported:
             is_reported = True
             notices.say(f"The server ended with status {server.returncode}; it restarts when a file changes.")
@@ -84,21 +148,213 @@ async def stop(server: asyncio.subprocess.Process, kill_delay_s: float) -> None:
 
 
 def _snapshot(folder: Path) -> Snapshot:
-    """Return the modification time of each watched file."""
     found: Snapshot = {}
     for path in _files(folder):
-        try:
+        with suppress(FileNotFoundError):  # removed since it was listed
             found[path] = os.stat(path).st_mtime_ns  # noqa: PTH116 - faster than pathlib, and runs twice a second over many files
-        except FileNotFoundError:  # removed since it was listed
-            continue
     return found
 
 
 def _files(folder: Path) -> Iterator[str]:
     for place, inside, files in os.walk(folder):
-        inside[:] = [name for name in inside if not name.startswith(".") and name not in _SKIPPED and not _is_environment(place, name)]
+        inside[:] = [
+            name
+            for name in inside
+            if not name.startswith(".")
+            and name not in _SKIPPED
+            and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))  # noqa: PTH110, PTH118 - the same
+        ]
         yield from (os.path.join(place, name) for name in files if name.endswith(_SUFFIXES))  # noqa: PTH118 - the same
 
 
-def _is_environment(place: str, name: str) -> bool:
-    return os.path.exists(os.path.join(place, name, "pyvenv.cfg"))  # noqa: PTH110, PTH118 - the same
+@runtime_checkable
+class _FromSettings(Protocol):
+    """A provider that was made from the settings of an upstream."""
+
+    name: str
+    settings: UpstreamSettings
+    problem: str
+
+
+class LiveSettings:
+    """Applies changed settings to an open yard."""
+
+    def __init__(
+        self,
+        yard: Yard,
+        config: Config,
+        notices: Notices,
+        *,
+        read: Callable[[], Config],
+        authenticator: ReplaceableAuthenticator | None = None,
+        use_metrics_keys: Callable[[Sequence[Key]], None] | None = None,
+    ) -> None:
+        self._yard = yard
+        self._config = config
+        self._notices = notices
+        self._read_settings = read
+        self._authenticator = authenticator
+        self._use_metrics_keys = use_metrics_keys
+        self._changing_upstreams = asyncio.Lock()
+        self._requested = asyncio.Event()
+        open_upstreams = {
+            provider.name: ResolvedUpstream(provider.settings, provider.problem)
+            for provider in yard.providers
+            if isinstance(provider, _FromSettings)
+        }
+        self._upstreams = {name: open_upstreams[name] for name in config.upstreams if name in open_upstreams}
+
+    @asynccontextmanager
+    async def watch(self, hangup: Hangup) -> AsyncGenerator[None]:
+        """Reload while the context is open: when a file changes, and on SIGHUP, also if that came before."""
+        loop = asyncio.get_running_loop()
+        receives_signals = threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGHUP)
+
+        def request() -> None:
+            hangup.note()
+            if hangup.take():
+                self._requested.set()
+
+        if hangup.take():
+            self._requested.set()
+        if receives_signals:
+            loop.add_signal_handler(signal.SIGHUP, request)
+        try:
+            async with background_task(self._poll()):
+                yield
+        finally:
+            if receives_signals:
+                loop.remove_signal_handler(signal.SIGHUP)
+                signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)  # None: set by C code
+
+    async def _poll(self) -> None:
+        seen = before = self._config.files
+        async with asyncio.TaskGroup() as upstreams:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_S):
+                        await self._requested.wait()
+                now = {path: stamp_of(path) for path in self._config.files}
+                is_written = now != seen and now == before  # a file that still changes may be incomplete
+                before = now
+                if self._requested.is_set() or is_written:
+                    self._requested.clear()
+                    changes = await self._reload_settings()
+                    seen = now if changes is None else self._config.files
+                    if changes is not None:  # a slow upstream must not delay the next change of a key
+                        upstreams.create_task(self._reload_upstreams(self._config, changes))
+
+    async def reload(self) -> bool:
+        """Read the settings again and apply the differences; return false, with nothing changed, if they are wrong."""
+        changes = await self._reload_settings()
+        if changes is not None:
+            await self._reload_upstreams(self._config, changes)
+        return changes is not None
+
+    async def _reload_settings(self) -> Sequence[str] | None:
+        """Apply what takes no time, and return what changed in words; None if the settings are wrong."""
+        try:
+            config, authenticator = await asyncio.to_thread(self._read)
+            self._yard.adopt(config.profiles.values(), profile=config.settings.profile)
+        except (LaunchError, KeyError) as error:
+            self._notices.say(f"The settings are unchanged: {error.args[0]}")
+            return None
+        await self._apply_keys(config, authenticator)
+        changes = [*self._apply_settings(config)]
+        if config.rules != self._config.rules:
+            self._yard.use_rules(config.rules, instead_of=self._config.rules)
+            changes.insert(0, "the rules changed")
+        self._config = config
+        return changes
+
+    async def _reload_upstreams(self, config: Config, changes: Sequence[str]) -> None:
+        """Apply the upstreams of the settings, one change after the other, and say what changed."""
+        async with self._changing_upstreams:
+            resolved = await asyncio.to_thread(resolve_upstreams, config, self._notices)
+            changes = [*changes, *await self._apply_upstreams(config, resolved)]
+        if changes:
+            self._notices.inform(f"The settings were reloaded: {', '.join(changes)}.")
+
+    def _read(self) -> tuple[Config, Authenticator | None]:
+        config = self._read_settings()
+        if config.path != self._config.path:
+            raise LaunchError(f"The file '{self._config.path}' no longer exists.")
+        check_profiles(self._yard, config)
+        policy_options(config, self._notices)  # raises if a rule is wrong
+        auth = config.settings.auth
+        accepts_nobody = not auth.api_keys and auth.issuer is None
+        has_changed = self._authenticator is not None and auth != self._config.settings.auth
+        return config, make_authenticator(config) if has_changed and not accepts_nobody else None
+
+    async def _apply_keys(self, config: Config, authenticator: Authenticator | None) -> None:
+        """Accept the credentials that the settings name now; without any, nobody is admitted."""
+        before, now = self._config.settings, config.settings
+        if self._authenticator is not None and now.auth != before.auth:
+            only_keys = replace(now.auth, api_keys=()) == replace(before.auth, api_keys=())
+            await self._authenticator.replace(authenticator, only_keys=only_keys)
+            if authenticator is None:
+                self._notices.say("The settings name no credentials any more, so every caller is refused.")
+            names = {key.name for key in now.auth.api_keys}
+            if _operators(now.auth.api_keys) != _operators(before.auth.api_keys) & names:
+                self._notices.say("The operators among the API keys changed, which takes effect at the next start.")
+        if self._use_metrics_keys is not None and now.monitor.metrics_keys != before.monitor.metrics_keys:
+            self._use_metrics_keys(now.monitor.metrics_keys)
+
+    def _apply_settings(self, config: Config) -> Sequence[str]:
+        """Apply the settings that can change at run time, say which cannot, and return what changed in words."""
+        changed = [key for key in known_settings() if config.value(key) != self._config.value(key)]
+        live = [key for key in changed if self._is_live(key, config)]
+        for key in live:
+            if key.startswith("limits."):
+                setattr(self._yard.limits, key.partition(".")[2], config.value(key))
+        later = [key for key in changed if key not in live]
+        if later:
+            self._notices.say(f"{_listed(later)} changed, which takes effect at the next start.")
+        return [f"{_listed(live)} changed"] if live else []
+
+    def _is_live(self, key: str, config: Config) -> bool:
+        if key.startswith("auth."):
+            return self._authenticator is not None
+        if key == "monitor.metrics_keys":
+            return self._use_metrics_keys is not None
+        return key == "profile" or (key in _LIVE and key in config.origins)
+
+    async def _apply_upstreams(self, config: Config, upstreams: dict[str, ResolvedUpstream]) -> Sequence[str]:
+        """Close removed and changed upstreams, open added and changed ones, and return what changed in words."""
+        removed = [name for name in self._upstreams if name not in upstreams]
+        added = [name for name in upstreams if name not in self._upstreams]
+        changed = [name for name in upstreams if name in self._upstreams and upstreams[name] != self._upstreams[name]]
+        await asyncio.gather(*(self._close(name) for name in (*removed, *changed)))
+        pending = {name: upstreams[name] for name in (*changed, *added)}
+        opened = [new.name for new in make_providers(self._yard, config, pending) if await self._open(new)]
+        self._upstreams = {name: found for name, found in upstreams.items() if name not in pending or name in opened}
+        parts = (
+            ("added", [name for name in added if name in opened]),
+            ("restarted", [name for name in changed if name in opened]),
+            ("removed", removed),
+        )
+        return [f"{_listed(names)} {change}" for change, names in parts if names]
+
+    async def _close(self, name: str) -> None:
+        try:
+            await self._yard.providers.remove(name)
+        except Exception as error:  # noqa: BLE001 - one failure must not stop the other changes
+            self._notices.say(f"The upstream '{name}' did not close cleanly: {explain_cause(error)}")
+
+    async def _open(self, provider: Any) -> bool:
+        try:
+            await self._yard.providers.add(provider)
+        except Exception as error:  # noqa: BLE001 - one failure must not stop the other changes
+            self._notices.say(f"The upstream '{provider.name}' cannot be opened: {explain_cause(error)}")
+            return False
+        return True
+
+
+def _operators(keys: Iterable[Key]) -> set[str]:
+    """Return the names of keys whose owners decide about approvals."""
+    return {key.name for key in keys if key.operator}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

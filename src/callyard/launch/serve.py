@@ -11,23 +11,27 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+    suppress,
+)
 from functools import partial
-from hashlib import sha256
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
 
-from callyard._internal.files import find_state_dir, write_atomically
 from callyard._internal.logfmt import log_value
-from callyard._internal.project import project_dir
 from callyard.config import Config, known_settings
-from callyard.config.settings import Serving
+from callyard.config.settings import Key, Serving
 from callyard.launch.build import apply_settings, make_authenticator, read_settings
 from callyard.launch.errors import (
     DEFECT,
@@ -39,40 +43,45 @@ from callyard.launch.errors import (
     innermost,
     is_own,
 )
+from callyard.launch.hangup import Hangup
+from callyard.launch.hint import hint, log_console
 from callyard.launch.monitor import Monitor, Mounted
-from callyard.launch.notices import UNMASKED, Notices, logging_to
-from callyard.launch.reload import Start, read_port, read_start, supervise
-from callyard.launch.signals import Terminated, run, terminate_on_close
-from callyard.model.names import did_you_mean
+from callyard.launch.notices import Notices, logging_to
+from callyard.launch.reload import LiveSettings, Start, is_supervisor, read_port, read_start, run_supervisor
+from callyard.launch.signals import run, success_on_sigterm, terminate_on_close
+from callyard.launch.workers import Parent, run_workers
+from callyard.model.profile import Shape
 from callyard.transports import Address, Transport, fastest_loop
+from callyard.transports.auth import Authenticator, ReplaceableAuthenticator
 from callyard.yard import Yard
 
 if TYPE_CHECKING:
-    from callyard.console import Console  # stdio starts sooner without
     from callyard.launch.agents import Agents  # most servers run none
-    from callyard.transports.auth import Authenticator  # stdio needs none and starts sooner without
+    from callyard.transports.http.server import Http
 
-__all__ = ["is_supervisor", "make_transport", "run_server", "run_supervisor", "serve", "serve_configured", "serve_forever"]
+__all__ = ["make_transport", "run_server", "serve", "serve_configured", "serve_forever"]
 
 
-ReadSettings = Callable[[], Config]
-"""Reads the settings again; raises `LaunchError` if they are wrong."""
 Command = Callable[[], Sequence[str]]
 """Returns the command that starts this server."""
 Ready = Callable[[Transport], None]
-"""Called once the transport listens."""
 Background = Callable[[], AbstractAsyncContextManager[None]]
 """Returns a context manager that is entered in each serving process while its yard is open."""
-_KILL_DELAY_S: Final = 10.0
-"""How long a supervised server may take to end after its calls had their time."""
 _YOUNG_OBJECTS: Final = 5000
-"""New objects after which garbage is collected. With Python's 700, calls in flight alone cause collections, which find nothing."""
+"""New objects after which garbage is collected.
+
+With Python's 700, calls in flight alone cause collections, which find nothing.
+"""
 _KEPT_BYTES: Final = 16 * 1024 * 1024
-_GROUP: Final = "callyard.transports"
 _OWN: Final[Mapping[str, tuple[str, str]]] = {
     "stdio": ("callyard.transports.stdio", "Stdio"),
     "http": ("callyard.transports.http", "Http"),
     "sse": ("callyard.transports.sse", "Sse"),
+}
+_CODE_KEYS: Final[Mapping[str, str]] = {
+    setting.name: setting.key
+    for setting in known_settings().values()
+    if setting.section in {"", "serve", "monitor"} and setting.key != "target"  # a program passes the yard itself
 }
 _log = logging.getLogger(__name__)
 
@@ -84,10 +93,13 @@ def serve_configured(
     *,
     command: Command,
     start: Start,
-    read: ReadSettings,
-    authenticator: "Authenticator | None" = None,
+    read: Callable[[], Config],
+    hangup: Hangup,
+    authenticator: Authenticator | None = None,
 ) -> None:
-    """Apply settings to a yard that is not open yet, and serve it. Output of tools goes to stderr, because a stdio client reads stdout.
+    """Apply settings to a yard that is not open yet, and serve it.
+
+    Output of tools goes to stderr, because a stdio client reads stdout.
 
     Raises:
         LaunchError: The yard cannot be served with these settings, or serving failed.
@@ -96,14 +108,16 @@ def serve_configured(
     apply_settings(yard, config, notices, serves=True)
     serving = config.settings.serve
     _check_runtime(yard, serving)
+    replaceable: ReplaceableAuthenticator | None = None
     if authenticator is None and serving.transport != "stdio":
-        authenticator = make_authenticator(config)
+        found = make_authenticator(config)
+        authenticator = replaceable = None if found is None else ReplaceableAuthenticator(found)
     if start and not serving.port:
         serving = replace(serving, port=read_port())
     monitor = Monitor(yard, config, is_authenticated=authenticator is not None)
-    agents = _make_agents(yard, config)
-    monitor.add_console(config, authenticator, None if agents is None else agents.serve)
-    mounted = () if agents is None else (agents,)
+    token = _load_token(yard, config)
+    agents = _make_agents(yard, config, token if authenticator is None else "")
+    monitor.add_console(config, authenticator, None if agents is None else agents.serve, token=token)
     listening: list[str] = []
 
     def announce(transport: Transport) -> None:
@@ -111,82 +125,86 @@ def serve_configured(
             terminate_on_close(0)  # the supervisor holds the other end and never writes
         description = transport.info()
         listening.append(description.address)
-        _log.info("serving yard=%s transport=%s address=%s", log_value(yard.name), log_value(description.name), description.address)
-        if notices.stderr_is_terminal and not notices.quiet:
-            console = None if monitor.console is None else monitor.console.address
-            _write_hint(notices, yard, config, description, command=command(), console=console, again=start == "again")
-        elif monitor.console is not None:
-            _log_console(monitor.console, yard, config, description.address)
+        facts = log_value(yard.name), log_value(description.name), description.address
+        _log.info("serving yard=%s transport=%s address=%s", *facts)
+        console = None if monitor.console is None else monitor.console.address
+        _show_address(notices, yard, config, description, command=command, console=console, again=start == "again")
 
     def watch() -> AbstractAsyncContextManager[None]:
-        from callyard.launch.live_settings import LiveSettings  # noqa: PLC0415 - a server without files starts sooner
+        settings = LiveSettings(
+            yard, config, notices, read=read, authenticator=replaceable, use_metrics_keys=monitor.use_keys
+        )
+        return settings.watch(hangup)
 
-        return LiveSettings(yard, config, notices, read=read).watch()
-
-    def explain(error: Exception) -> str:
-        return _refusal(error, yard, serving, listening=False).message
-
-    background = watch if config.files and not start else None  # a supervisor restarts the server when a file changes
+    if not config.files:
+        hangup.release()
     try:
-        with redirect_stdout(sys.stderr), _success_on_sigterm(), _address_logged(enabled=not (notices.stderr_is_terminal or notices.quiet)):
+        with redirect_stdout(sys.stderr), success_on_sigterm(), _address_logged(notices):
             run_server(
-                yard, serving, authenticator, monitor=monitor, mounted=mounted, ready=announce, background=background, explain=explain
+                yard,
+                serving,
+                authenticator,
+                monitor=monitor,
+                mounted=() if agents is None else (agents,),
+                ready=announce,
+                background=watch if config.files else None,
+                explain=lambda error: _refusal(error, yard, serving, listening=False).message,
             )
     except Exception as error:
         raise _refusal(error, yard, serving, listening=bool(listening)) from error
 
 
-def _write_hint(
+def _show_address(
     notices: Notices,
     yard: Yard,
     config: Config,
     address: Address,
     *,
-    command: Sequence[str],
+    command: Command,
     console: Callable[[str], str] | None,
     again: bool,
 ) -> None:
-    """Tell the person at the terminal where the server is; after a restart only that."""
-    from callyard.launch.hint import hint  # noqa: PLC0415 - only a person reads it
-
-    keyed, url = bool(config.settings.auth.api_keys), config.settings.serve.public_url
-    lines = hint(yard.name, address.address, transport=address.name, command=command, keyed=keyed, public_url=url, console=console)
-    for line in islice(lines, 1 if console is None else 2) if again else lines:
+    """Tell the person at the terminal where the server is, after a restart only that; else log where its console is."""
+    if not notices.stderr_is_terminal or notices.quiet:
+        if console is not None:
+            log_console(console, yard, config, address.address)
+        return
+    lines = hint(
+        yard.name,
+        address.address,
+        transport=address.name,
+        command=command(),
+        keyed=bool(config.settings.auth.api_keys),
+        public_url=config.settings.serve.public_url,
+        console=console,
+    )
+    if again:
+        lines = islice(lines, 1 if console is None else 2)
+    for line in lines:
         notices.say(*line)
 
 
-def _log_console(console: "Console", yard: Yard, config: Config, address: str) -> None:
-    """Log where the console is. The log has the token only where everybody who reaches the server may read; else a private file has it."""
-    from callyard.launch.hint import console_base  # noqa: PLC0415 - most servers with a terminal, or without a console, need it not
-
-    login = console.address(console_base(address, config.settings.serve.public_url))
-    if console.access.is_open:
-        _log.info("console address=%s", login, extra=UNMASKED)
-        return
-    try:
-        state = find_state_dir(config.settings.state_dir or yard.state_dir)
-        # by the real address, because several servers of a project may run at one time
-        place = sha256(address.encode()).hexdigest()[:12] if address.startswith("unix:") else urlsplit(address).port
-        path = project_dir(state, config.project) / f"console-{place}.url"
-        write_atomically(path, f"{login}\n".encode())
-    except OSError as error:
-        reason = log_value(error.strerror or str(error))
-        _log.warning("console_address_not_written address=%s reason=%s", login.partition("?")[0], reason)
-    else:
-        _log.info("console address=%s file=%s", login.partition("?")[0], log_value(str(path)))
-
-
-def _make_agents(yard: Yard, config: Config) -> "Agents | None":
-    """Return the agents of the server, if the settings say that it runs any.
-
-    Raises:
-        LaunchError: It cannot be.
-    """
+def _make_agents(yard: Yard, config: Config, token: str) -> "Agents | None":
     if not config.settings.agents.enabled:
         return None
     from callyard.launch.agents import Agents  # noqa: PLC0415 - most servers run none
 
-    return Agents(yard, config)
+    return Agents(yard, config, token=token)
+
+
+def _load_token(yard: Yard, config: Config) -> str:
+    """Return the token for the console and for agents, if the server has either.
+
+    Raises:
+        LaunchError: The one of the environment cannot be used.
+    """
+    settings = config.settings
+    is_needed = settings.serve.console or settings.agents.enabled
+    if settings.serve.transport != "http" or settings.serve.workers > 1 or not is_needed:
+        return ""
+    from callyard.launch.mounts import load_token  # noqa: PLC0415 - stdio starts sooner without
+
+    return load_token(config, yard.state_dir)
 
 
 def _check_runtime(yard: Yard, serving: Serving) -> None:
@@ -199,25 +217,17 @@ def _check_runtime(yard: Yard, serving: Serving) -> None:
         return
     from callyard.runtimes.selection import unsafe_reason  # noqa: PLC0415 - most yards run no programs, and start sooner without
 
-    reason = unsafe_reason(yard.runtime, host=None if serving.transport == "stdio" or serving.socket is not None else serving.host)
+    is_local = serving.transport == "stdio" or serving.socket is not None
+    reason = unsafe_reason(yard.runtime, host=None if is_local else serving.host)
     if reason is not None:
         raise LaunchError(f"{reason} Use 'standard', or set 'runtime.allow_unsafe'.")
 
 
 @contextmanager
-def _success_on_sigterm() -> Generator[None]:
-    """Exit with 0 after an orderly end: SIGTERM is how a supervisor such as systemd stops a server, and no failure."""
-    try:
-        yield
-    except Terminated:
-        raise SystemExit(0) from None
-
-
-@contextmanager
-def _address_logged(*, enabled: bool) -> Generator[None]:
+def _address_logged(notices: Notices) -> Generator[None]:
     """Log where the server listens even if only warnings are logged, because nobody reads the hint."""
     before = _log.level
-    if enabled:
+    if not (notices.stderr_is_terminal or notices.quiet):
         _log.setLevel(min(logging.INFO, _log.getEffectiveLevel()))
     try:
         yield
@@ -238,24 +248,23 @@ def _refusal(failure: Exception, yard: Yard, serving: Serving, *, listening: boo
 
 
 def _explain_listen_failure(error: OSError, serving: Serving) -> str:
-    """Return why the address cannot be listened on, and what to do about it."""
     if error.errno == errno.EADDRINUSE and serving.socket is None:
         way_out = "Choose another with '--port' or CALLYARD_PORT, or any free one with '--port 0'."
         return f"Port {serving.port} of '{serving.host}' is in use. {way_out}"
     reason = (error.strerror or str(error)).removesuffix(".")
     if error.filename is not None:
         return f"The file '{error.filename}' cannot be used: {reason}."
-    if serving.tls_cert is not None and error.errno != errno.EADDRINUSE:
-        return f"The certificate '{serving.tls_cert}' and its key '{serving.tls_key}' cannot be used: {reason}."
+    if serving.certificate is not None and error.errno != errno.EADDRINUSE:
+        return "The certificate '{}' and its key '{}' cannot be used: {}.".format(*serving.certificate, reason)
     place = f"socket '{serving.socket}'" if serving.socket is not None else f"port {serving.port} of '{serving.host}'"
     return f"The {place} cannot be listened on: {reason}."
 
 
 def make_transport(
     serving: Serving,
-    authenticator: "Authenticator | None" = None,
+    authenticator: Authenticator | None = None,
     *,
-    listener: socket.socket | None = None,
+    listeners: Sequence[socket.socket] = (),
     http_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Transport:
     """Return the transport that the settings name, loaded from Callyard or from an installed package.
@@ -270,11 +279,11 @@ def make_transport(
         module, name = _OWN[serving.transport]
         make: Any = getattr(import_module(module), name)
         if serving.transport == "http":
-            return make(serving, authenticator, listener=listener, **http_options)
-        return make(serving) if serving.transport == "stdio" else make(serving, authenticator, listener=listener)
+            return make(serving, authenticator, listeners=listeners, **http_options)
+        return make(serving) if serving.transport == "stdio" else make(serving, authenticator, listeners=listeners)
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and only for transports of other packages
 
-    found = {point.name: point for point in entry_points(group=_GROUP)}
+    found = {point.name: point for point in entry_points(group="callyard.transports")}
     if serving.transport not in found:
         raise ValueError(f"There is no transport '{serving.transport}'. Known: {', '.join(sorted({*_OWN, *found}))}.")
     try:
@@ -288,25 +297,26 @@ def make_transport(
 async def serve_forever(
     yard: Yard,
     serving: Serving,
-    authenticator: "Authenticator | None" = None,
+    authenticator: Authenticator | None = None,
     *,
     monitor: Monitor | None = None,
     mounted: Sequence[Mounted] = (),
     ready: Ready | None = None,
     background: Background = nullcontext,
-    listener: socket.socket | None = None,
+    listeners: Sequence[socket.socket] = (),
 ) -> None:
-    """Open the yard and serve it until cancelled, or until a stdio client disconnects; `ready` is called once it listens.
+    """Open the yard and serve it until cancelled, or until a stdio client disconnects.
+
+    `ready` is called once it listens.
 
     Raises:
         ValueError: The transport refuses the settings.
         OSError: The address cannot be listened on.
     """
     http_options = {} if monitor is None else monitor.transport_options
-    if mounted:
-        paths = {path: mount for part in mounted for path, mount in part.mounts.items()}
-        http_options["mounts"] = {**http_options.get("mounts", {}), **paths}
-    transport = make_transport(serving, authenticator, listener=listener, http_options=http_options)
+    for part in mounted:
+        http_options["mounts"] = {**http_options.get("mounts", {}), **part.mounts}
+    transport = make_transport(serving, authenticator, listeners=listeners, http_options=http_options)
     if serving.ask_before_destroy:
         yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
     thresholds = gc.get_threshold()
@@ -317,10 +327,12 @@ async def serve_forever(
             for part in mounted:
                 await stack.enter_async_context(part.open())
             gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
-            _keep_freed_memory()
+            # glibc returns freed memory to the system beyond twice the largest block that it ever freed. After a block
+            # of this size it keeps it for the next large message, which otherwise took a thousand page faults.
+            bytes(_KEPT_BYTES)
             yard.address = transport.info().address
-            if monitor is not None:
-                monitor.attach(transport)
+            if monitor is not None and monitor.console is not None:
+                monitor.console.attach(transport)
             if ready is not None:
                 ready(transport)
             await transport.serve(yard)
@@ -330,20 +342,10 @@ async def serve_forever(
         await transport.close()
 
 
-def _keep_freed_memory() -> None:
-    """Make the allocator keep freed memory for the next large message.
-
-    glibc returns freed memory to the system beyond twice the largest block that it ever freed. After one block of this size it keeps
-    twice as much, so a message of 1 MB no longer takes a thousand page faults, which were half of its time. The block is never touched,
-    so it takes no memory itself.
-    """
-    bytes(_KEPT_BYTES)
-
-
 def run_server(
     yard: Yard,
     serving: Serving,
-    authenticator: "Authenticator | None" = None,
+    authenticator: Authenticator | None = None,
     *,
     monitor: Monitor | None = None,
     mounted: Sequence[Mounted] = (),
@@ -353,8 +355,8 @@ def run_server(
 ) -> None:
     """Serve a yard in this process, or in several worker processes, until a signal ends the program.
 
-    With `background`, SIGHUP is for it and is passed on to all workers. `explain` turns the error of a worker that cannot open the
-    yard into the one sentence that reaches this process.
+    With `background`, SIGHUP is for it and is passed on to all workers. `explain` turns the error of a worker that
+    cannot open the yard into the one sentence that reaches this process.
 
     Raises:
         NotOpenedError: No worker could open the yard.
@@ -363,17 +365,20 @@ def run_server(
     """
     _open_standard_streams()
     serve_here = partial(
-        serve_forever, yard, serving, authenticator, monitor=monitor, mounted=mounted, background=background or nullcontext
+        serve_forever,
+        yard,
+        serving,
+        authenticator,
+        monitor=monitor,
+        mounted=mounted,
+        background=background or nullcontext,
     )
     if serving.workers == 1:
         run(serve_here(ready=ready), loop=fastest_loop())
         return
     if serving.transport != "http":
         raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
-    from callyard.launch.workers import Parent, run_workers  # noqa: PLC0415 - only several workers need it
-    from callyard.transports.http.server import Http  # noqa: PLC0415 - only a server that speaks HTTP needs it
-
-    transport = Http(serving, authenticator)
+    transport = cast("Http", make_transport(serving, authenticator))
 
     def work(parent: Parent) -> None:
         def begin(_: Transport) -> None:
@@ -381,7 +386,7 @@ def run_server(
             parent.report_opened()
 
         try:
-            run(serve_here(ready=begin, listener=transport.listener), loop=fastest_loop())
+            run(serve_here(ready=begin, listeners=transport.listeners), loop=fastest_loop())
         except Exception as error:
             if parent.is_informed:
                 raise
@@ -404,30 +409,91 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
 
 
-def serve(yard: Yard, *, config: str | None = None, authenticator: "Authenticator | None" = None, **settings: Any) -> None:
+def serve(
+    yard: Yard,
+    *,
+    config: str | None = None,
+    authenticator: Authenticator | None = None,
+    profile: str | None = None,
+    allow_eval: bool | None = None,
+    shape: Shape | None = None,
+    packs: Sequence[str] | None = None,
+    metatools: bool | Sequence[str] | None = None,
+    state_dir: str | None = None,
+    store: str | None = None,
+    transport: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    socket: str | None = None,
+    stateless: bool | None = None,
+    json_response: bool | None = None,
+    session_timeout: float | None = None,
+    sessions: int | None = None,
+    sessions_per_identity: int | None = None,
+    requests: int | None = None,
+    requests_per_identity: int | None = None,
+    connections: int | None = None,
+    connections_per_identity: int | None = None,
+    tls: bool | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    workers: int | None = None,
+    reload: bool | None = None,
+    public_url: str | None = None,
+    allowed_hosts: Sequence[str] | None = None,
+    allowed_origins: Sequence[str] | None = None,
+    request_headers: Sequence[str] | None = None,
+    message_bytes: int | None = None,
+    page_size: int | None = None,
+    output_schemas: bool | None = None,
+    notify_changes: bool | None = None,
+    console: bool | None = None,
+    ask_before_destroy: bool | None = None,
+    ask_seconds: float | None = None,
+    keep_alive: float | None = None,
+    shutdown_seconds: float | None = None,
+    metrics: bool | None = None,
+    metrics_keys: Sequence[Key] | None = None,
+    audit_log: str | None = None,
+    access_log: str | None = None,
+    log_bytes: int | None = None,
+    log_backups: int | None = None,
+) -> None:
     """Serve a yard until a signal ends the program, as `callyard serve` does.
 
-    The settings are those at the top level, in `[serve]` and in `[monitor]`. Others may be in the environment, in 'callyard.toml' or in
-    the file `config`. An error is written to stderr and ends the program.
+    The settings are those at the top level, in `[serve]` and in `[monitor]`; None leaves one to the environment, to
+    'callyard.toml' or the file `config`, and to its default. A transport that
+    'callyard.toml' chooses is named on stderr. An error is written to stderr and ends the program.
 
     Raises:
         SystemExit: The yard cannot be served, or a signal ended the program.
     """
+    settings = {_CODE_KEYS[name]: value for name, value in locals().items() if name in _CODE_KEYS and value is not None}
     notices = Notices()
-    with ExitStack() as stack:
+    with ExitStack() as stack, Hangup() as hangup:
         if not logging.getLogger().handlers:
             stack.enter_context(logging_to(notices, verbose=0, quiet=False))
         try:
             _check_loop()
             start = read_start()
-            read = partial(read_settings, _keys(settings), notices, path=config, in_code=True)
+            read = partial(read_settings, settings, notices, path=config, in_code=True)
             found = read()
+            if config is None:
+                _name_transport(found, notices)
             program = Path(sys.argv[0]).resolve()
             if is_supervisor(found, start):
                 run_supervisor(program.parent, found, notices)
             else:
-                command = [sys.executable, str(program), *sys.argv[1:]]
-                serve_configured(yard, found, notices, command=lambda: command, authenticator=authenticator, start=start, read=read)
+                serve_configured(
+                    yard,
+                    found,
+                    notices,
+                    command=lambda: [sys.executable, str(program), *sys.argv[1:]],
+                    authenticator=authenticator,
+                    start=start,
+                    read=read,
+                    hangup=hangup,
+                )
         except LaunchError as error:
             notices.say(f"callyard: {error.message}")
             raise SystemExit(error.status) from None
@@ -435,47 +501,16 @@ def serve(yard: Yard, *, config: str | None = None, authenticator: "Authenticato
             raise SystemExit(INTERRUPTED) from None
 
 
+def _name_transport(config: Config, notices: Notices) -> None:
+    """Say that a file which the program does not name chose the transport: its client may wait on stdio for ever."""
+    transport, origin = config.settings.serve.transport, config.origin("serve.transport")
+    if origin.kind == "file" and transport != "stdio":
+        way_out = "'serve(yard, transport=…)' decides in code."
+        notices.say(f"The transport is '{transport}', because '{origin.name}' says so. {way_out}")
+
+
 def _check_loop() -> None:
     with suppress(RuntimeError):
         asyncio.get_running_loop()
-        raise LaunchError("'serve' runs an event loop of its own, so it cannot be called inside one. Serve 'asgi(yard)' there instead.")
-
-
-def is_supervisor(config: Config, start: Start) -> bool:
-    """Return whether this process supervises the server, which runs in another one and restarts when a file changes.
-
-    Raises:
-        LaunchError: The settings contradict each other.
-    """
-    serving = config.settings.serve
-    if serving.reload and serving.transport == "stdio":
-        raise LaunchError("'--reload' needs '--transport http': over stdio a restart would disconnect the client.")
-    if serving.reload and serving.workers > 1:
-        raise LaunchError("'--reload' and '--workers' contradict each other: one is for development, the other for production.")
-    return serving.reload and not start
-
-
-def run_supervisor(folder: Path, config: Config, notices: Notices) -> None:
-    """Run the server in another process, and restart it after each change to a file of the folder."""
-    serving = config.settings.serve
-    port = 0 if serving.port or serving.socket is not None else _free_port(serving.host)
-    with _success_on_sigterm():
-        run(supervise(folder, notices, kill_delay_s=serving.shutdown_seconds + _KILL_DELAY_S, port=port))
-
-
-def _free_port(host: str) -> int:
-    """Return a free port, which stays the same over restarts, or 0 if the address is wrong, which the server reports itself."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe, suppress(OSError):
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
-    return 0
-
-
-def _keys(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a program by key."""
-    known = {setting.name: setting.key for setting in known_settings().values() if setting.section in {"", "serve", "monitor"}}
-    del known["target"]  # the program passes the yard itself
-    for name in settings:
-        if name not in known:
-            raise LaunchError(f"There is no setting '{name}'.{did_you_mean(name, list(known))}")
-    return {known[name]: value for name, value in settings.items()}
+        why = "'serve' runs an event loop of its own, so it cannot be called inside one."
+        raise LaunchError(f"{why} Serve 'asgi(yard)' there instead.")

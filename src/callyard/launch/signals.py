@@ -14,11 +14,10 @@ from typing import Any, Final, TypeVar
 
 from callyard._internal.logfmt import log_fields
 
-__all__ = ["Terminated", "run", "terminate_on_close"]
+__all__ = ["Terminated", "run", "success_on_sigterm", "terminate_on_close"]
 
 T = TypeVar("T")
 
-_STATUS: Final = 128 + signal.SIGTERM
 _TIMEOUT_S: Final = 2.0
 _log = logging.getLogger(__name__)
 
@@ -27,11 +26,13 @@ class Terminated(SystemExit):
     """SIGTERM ended the program after its coroutine was cancelled; the exit status is 143."""
 
     def __init__(self) -> None:
-        super().__init__(_STATUS)
+        super().__init__(128 + signal.SIGTERM)
 
 
 def run(main: Coroutine[Any, Any, T], *, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> T:
-    """Run a coroutine as `asyncio.run` does and cancel it on SIGTERM as well; `loop` makes an event loop other than asyncio's own.
+    """Run a coroutine as `asyncio.run` does and cancel it on SIGTERM as well.
+
+    `loop` makes an event loop other than asyncio's own.
 
     Raises:
         Terminated: SIGTERM cancelled the coroutine.
@@ -55,8 +56,17 @@ def run(main: Coroutine[Any, Any, T], *, loop: Callable[[], asyncio.AbstractEven
         raise
 
 
+@contextmanager
+def success_on_sigterm() -> Generator[None]:
+    """Exit with 0 after an orderly end: SIGTERM is how a supervisor such as systemd stops a server, and no failure."""
+    try:
+        yield
+    except Terminated:
+        raise SystemExit(0) from None
+
+
 def terminate_on_close(descriptor: int) -> None:
-    """Send SIGTERM to this process when the other end of a pipe is closed, which also happens when its owner is killed."""
+    """Send SIGTERM to this process when the other end of a pipe is closed, also by the kill of its owner."""
     loop = asyncio.get_running_loop()
 
     def terminate() -> None:
@@ -67,7 +77,7 @@ def terminate_on_close(descriptor: int) -> None:
 
 
 async def _cancel_other_tasks() -> None:
-    """Cancel the remaining tasks and wait for them; a task that ignores it is abandoned, so that the program can end."""
+    """Cancel the remaining tasks and wait for them; abandon a task that ignores it."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -75,7 +85,8 @@ async def _cancel_other_tasks() -> None:
         return
     _, left = await asyncio.wait(others, timeout=_TIMEOUT_S)
     for task in left:
-        _log.warning("task_left_behind%s", log_fields({"task": task.get_name(), "of": getattr(task.get_coro(), "__qualname__", "")}))
+        facts = {"task": task.get_name(), "of": getattr(task.get_coro(), "__qualname__", "")}
+        _log.warning("task_left_behind%s", log_fields(facts))
         asyncio._unregister_task(task)  # noqa: SLF001 - otherwise the runner waits for it
 
 

@@ -1,7 +1,7 @@
 """Worker processes that serve one address; each is restarted when it dies.
 
-They are forked, because a yard holds functions and cannot be pickled, and share the listening socket and nothing else. So they can
-serve only clients without HTTP sessions.
+They are forked, because a yard holds functions and cannot be pickled, and share the listening socket and nothing else.
+So they can serve only clients without HTTP sessions.
 """
 
 import logging
@@ -64,7 +64,6 @@ class _Reports:
         self._pipe, self.writer = os.pipe()
         self._failure = ""
         self.opened = False
-        """Whether a worker has opened its yard."""
 
     def failure(self) -> str:
         """Return why a worker could not open its yard, once per failure; empty if none failed since the last call."""
@@ -82,15 +81,17 @@ class _Reports:
                 self._announce()
 
     def close(self) -> None:
-        """Close the pipe."""
         os.close(self._pipe)
         os.close(self.writer)
 
 
-def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[], None], *, forwards_hangup: bool) -> None:
-    """Run `work` in several processes until a signal ends this one; `announce` is called once a worker has opened the yard.
+def run_workers(
+    count: int, work: Callable[[Parent], None], announce: Callable[[], None], *, forwards_hangup: bool
+) -> None:
+    """Run `work` in several processes until a signal ends this one.
 
-    With `forwards_hangup`, SIGHUP is passed on to the workers and does not end the program.
+    `announce` is called once a worker has opened the yard. With `forwards_hangup`, SIGHUP is passed on
+    to the workers and does not end the program.
 
     Raises:
         NotOpenedError: No worker could open the yard.
@@ -110,7 +111,8 @@ def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _forward(started, end))
 
     def start() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a signal between fork and assignment would miss the new worker
+        # a signal between fork and assignment would miss the new worker
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             if not received:
                 started[_fork(work, pipe, reports.writer, terminate=before[signal.SIGTERM])] = time.monotonic()
@@ -132,7 +134,10 @@ def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[
 
 
 def _forward(started: Iterable[int], end: Callable[[int, object], None]) -> Callable[[int, object], None]:
-    """Return a handler that forwards a signal to the workers, or ends them if the terminal was closed, which sends SIGHUP, too."""
+    """Return a handler that forwards a signal to the workers.
+
+    It ends them if the terminal was closed, which sends SIGHUP, too.
+    """
     had_terminal = os.isatty(2)
 
     def forward(number: int, frame: object) -> None:
@@ -160,7 +165,9 @@ def _wait(reports: _Reports) -> tuple[int, int]:
     return os.wait()
 
 
-def _restart_workers(started: dict[int, float], received: list[int], start: Callable[[], None], *, reports: _Reports) -> None:
+def _restart_workers(
+    started: dict[int, float], received: list[int], start: Callable[[], None], *, reports: _Reports
+) -> None:
     """Restart workers that die, until all have ended because of a signal.
 
     Raises:
@@ -181,12 +188,13 @@ def _restart_workers(started: dict[int, float], received: list[int], start: Call
         lasted = time.monotonic() - since
         quick = quick + 1 if lasted < _RESTART_DELAY_S else 0
         if quick > _QUICK_DEATHS:
-            raise (RuntimeError if reports.opened else NotOpenedError)("The workers end right after they start; the log says why.")
+            kind = RuntimeError if reports.opened else NotOpenedError
+            raise kind("The workers end right after they start; the log says why.")
         _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
-        if lasted < _RESTART_DELAY_S:
-            time.sleep(_RESTART_DELAY_S - lasted)  # a worker that dies at once is not restarted in a busy loop
-            for other in started:
-                started[other] += _RESTART_DELAY_S - lasted  # this process slept meanwhile, so the time does not count as theirs
+        pause = max(0.0, _RESTART_DELAY_S - lasted)
+        time.sleep(pause)  # a worker that dies at once is not restarted in a busy loop
+        for other in started:
+            started[other] += pause  # this process slept meanwhile, so the time does not count as theirs
         start()
 
 

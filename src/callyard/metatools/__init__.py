@@ -1,6 +1,23 @@
 """Metatools: tools that find, describe, run and chain the other tools.
 
 They are ordinary tools that call the dispatcher again; it does not know them.
+
+Its files:
+
+- `catalogue`: the tools of a yard as metatools search and page through them
+- `chain`: the metatool `run_chain`, which calls its steps through the dispatcher, each with its own record
+- `chain_plan`: the plan of a chain: its steps, parsed and checked as far as possible before the first one runs
+- `code`: runs a program of an agent in a runtime
+- `describe`: the metatools `describe_tool`, with its alias, and `list_tool_examples`
+- `jobs`: the metatools `get_job`, `wait_job`, `cancel_job` and `list_jobs`, for calls in the background
+- `learned_output`: output schemas that are learned from the results of tools without one: names and types, never
+  values
+- `lists`: the metatools `list_tools`, `list_namespaces`, `list_toolsets` and `describe_toolset`, with their pages
+- `metatool`: how a metatool is built, and the parts of a yard that metatools use
+- `provider`: the provider of metatools, which publishes them like any other tools
+- `read_result`: the metatool `read_result`, which returns a stored result in parts
+- `run`: the metatool `run_tool`, with its alias `call_tool`, which calls one tool through the dispatcher
+- `search`: the metatool `search_tools`, which returns signatures of the tools that fit a query
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -9,7 +26,14 @@ from typing import Final
 from callyard.dispatch.registry import Suggestions
 from callyard.model.names import did_you_mean
 
-__all__ = ["LEARNING", "METATOOL_NAMES", "SUGGESTIONS", "metatool_instructions", "metatools_setting", "select_metatools"]
+__all__ = [
+    "LEARNING",
+    "METATOOL_NAMES",
+    "SUGGESTIONS",
+    "metatool_instructions",
+    "metatools_setting",
+    "select_metatools",
+]
 
 
 METATOOL_NAMES: Final = (
@@ -29,7 +53,9 @@ METATOOL_NAMES: Final = (
     "list_jobs",
 )
 """Every metatool; the listed ones come first."""
-SUGGESTIONS: Final = Suggestions(search="search_tools(query=…)", describe="describe_tool(tool_id={!r})", read="read_result(handle={!r})")
+SUGGESTIONS: Final = Suggestions(
+    search="search_tools(query=…)", describe="describe_tool(tool_id={!r})", read="read_result(handle={!r})"
+)
 """The actions that the core suggests to callers whose profile has the metatool."""
 LEARNING: Final = "learning"
 """Switched like a metatool, though it is none: whether output schemas are learned from results."""
@@ -45,7 +71,10 @@ def metatool_instructions(listed: Collection[str]) -> str:
         "Find one with search_tools(query): say what you want to do." if "search_tools" in listed else "",
         _how_to_describe(listed),
         _how_to_call(listed),
-        f'A long result is answered as a handle such as \'r_1\': {reading}pass it on as an argument, {{"$ref": "r_1"}}.',
+        (
+            f"A long result is answered as a handle such as 'r_1': {reading}pass it on as an argument, "
+            f'{{"$ref": "r_1"}}.'
+        ),
         "A failure says in 'hint' and 'next_actions' what to do.",
     ]
     return " ".join(part for part in parts if part)
@@ -64,7 +93,9 @@ def _how_to_call(listed: Collection[str]) -> str:
     several = "run_chain(steps), where later steps take earlier results."
     if "run_tool" not in listed:
         return f"Call {it} as a step of {several}" if "run_chain" in listed else f"Call {it} by its name."
-    return f"Call {it} with run_tool(tool_id, args)" + (f", or several in one go with {several}" if "run_chain" in listed else ".")
+    return f"Call {it} with run_tool(tool_id, args)" + (
+        f", or several in one go with {several}" if "run_chain" in listed else "."
+    )
 
 
 def select_metatools(selection: bool | Iterable[str]) -> tuple[str, ...]:  # noqa: FBT001 - all, none, or their names

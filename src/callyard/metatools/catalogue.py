@@ -5,26 +5,24 @@ The index is built by the first search, because most yards are never searched.
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from callyard._internal.signed_tokens import Cursors, SignatureError, Signer
 from callyard.dispatch.registry import Change, Registry
+from callyard.metatools.metatool import OTHER_NAME
 from callyard.model.envelope import encode_sorted, fingerprint
 from callyard.model.errors import ToolError, shortened
 from callyard.model.names import closest_name
 from callyard.model.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
 from callyard.model.spec import Operation, ToolSpec
+from callyard.search import Found, Index, make_index
 from callyard.search.settings import SearchSettings, read_environment
 
-if TYPE_CHECKING:
-    from callyard.search import Found, Index
+__all__ = ["Catalogue", "PageCursors"]
 
-__all__ = ["OTHER_NAME", "Catalogue", "PageCursors"]
-
-OTHER_NAME: Final = "other_name"
-"""The tag of a metatool that is an alias of another one."""
 _PROFILES: Final = 256
 _DIGITS: Final = 24
 _AT_ONCE: Final = 16
@@ -40,9 +38,8 @@ class Catalogue:
     def __init__(self, registry: Registry, settings: SearchSettings) -> None:
         self.registry = registry
         self.settings = settings
-        self._digests: dict[str, tuple[ToolSpec, bytes]] = {}
         self._fingerprints: dict[Profile, tuple[int, str]] = {}
-        self._stop: Callable[[], None] = _noop
+        self._stop: Callable[[], None] = lambda: None
         self._building: asyncio.Task[Index] | None = None
 
     def open(self) -> None:
@@ -52,31 +49,39 @@ class Catalogue:
             ValueError: A setting is invalid, or the strategy is not installed.
         """
         self.settings = read_environment(os.environ, self.settings)
-        if self.settings.strategy != SearchSettings().strategy:  # the default is always installed: loading it would slow the start
+        if self.settings.strategy != SearchSettings().strategy:  # loading the default would slow the start
             _empty_index(self.settings)
 
     def close(self) -> None:
         """Stop watching the registry, and drop the index."""
         self._stop()
-        self._stop = _noop
+        self._stop = lambda: None
         if self._building is not None:
             self._building.cancel()
             self._building = None
 
     async def search(
-        self, query: str, profile: Profile, *, namespace: str | None, operation: Operation | None, offset: int, limit: int
-    ) -> "Found":
+        self,
+        query: str,
+        profile: Profile,
+        *,
+        namespace: str | None,
+        operation: Operation | None,
+        offset: int,
+        limit: int,
+    ) -> Found:
         """Return the tools that fit best, of those that exist for the profile."""
-        index = await self._index()
-        return index.search(query, allows=profile.allows, namespace=namespace, operation=operation, offset=offset, limit=limit)
+        return (await self._index()).search(
+            query, allows=profile.allows, namespace=namespace, operation=operation, offset=offset, limit=limit
+        )
 
-    async def _index(self) -> "Index":
+    async def _index(self) -> Index:
         """Return the index; concurrent searches wait for the same build, and a failed one is tried again."""
         if self._building is None or (self._building.done() and self._building.exception() is not None):
             self._building = asyncio.create_task(self._build())
         return await asyncio.shield(self._building)
 
-    async def _build(self) -> "Index":
+    async def _build(self) -> Index:
         """Build the index a few tools at a time, so that other calls run in between."""
         index = await asyncio.to_thread(_empty_index, self.settings)
         self._stop()
@@ -85,13 +90,14 @@ class Catalogue:
         for start in range(0, len(specs), _AT_ONCE):
             for spec in specs[start : start + _AT_ONCE]:
                 tool = self.registry.get(spec.name)
-                if tool is not None and tool.spec is spec and _is_searchable(spec):  # else it changed, and '_apply' saw it
+                # if it is not current, it changed, and '_apply' saw it
+                if tool is not None and tool.spec is spec and _is_searchable(spec):
                     index.add(spec)
             index.prepare()
             await asyncio.sleep(0)
         return index
 
-    def _apply(self, change: Change, index: "Index") -> None:
+    def _apply(self, change: Change, index: Index) -> None:
         if change.what != "tool":
             return
         tool = None if change.kind == "withdrawn" else self.registry.get(change.name)
@@ -100,7 +106,9 @@ class Catalogue:
         else:
             index.remove(change.name)
 
-    def tools(self, profile: Profile, *, namespace: str | None = None, operation: Operation | None = None) -> Sequence[ToolSpec]:
+    def tools(
+        self, profile: Profile, *, namespace: str | None = None, operation: Operation | None = None
+    ) -> Sequence[ToolSpec]:
         """Return the tools of the profile by name; metatools only if their namespace is asked for."""
         return [
             spec
@@ -122,44 +130,29 @@ class Catalogue:
         if namespace in namespaces:
             return
         meant = closest_name(namespace, namespaces)
-        message = f"There is no namespace '{shortened(namespace)}'." + (f" Did you mean '{meant}'?" if meant else _known(list(namespaces)))
+        hint = f" Did you mean '{meant}'?" if meant else _known(list(namespaces))
+        message = f"There is no namespace '{shortened(namespace)}'.{hint}"
         issue = {"field": "namespace", "code": "unknown_namespace", "message": message, "did_you_mean": meant}
-        raise ToolError(
-            "invalid_input", message, next_actions=self.registry.available_actions(profile, "list_namespaces()"), issues=[issue]
-        )
+        actions = self.registry.available_actions(profile, "list_namespaces()")
+        raise ToolError("invalid_input", message, next_actions=actions, issues=[issue])
 
     def namespaces(self, profile: Profile) -> dict[str, int]:
         """Return the number of tools in each namespace of the profile, sorted, without the metatools."""
-        counts: dict[str, int] = {}
-        for spec in self.tools(profile):
-            counts[spec.source] = counts.get(spec.source, 0) + 1
-        return dict(sorted(counts.items()))
-
-    def ranking_fingerprint(self) -> str:
-        """Return a hash that changes when the search settings do."""
-        return fingerprint(self.settings)[:_DIGITS]
+        return dict(sorted(Counter(spec.source for spec in self.tools(profile)).items()))
 
     async def fingerprint(self, profile: Profile) -> str:
         """Return a hash that changes when the tools of the profile do; every process computes the same."""
         version = self.registry.versions["tool"]
         cached = self._fingerprints.get(profile)
         if cached is None or cached[0] != version:
-            digest = sha256()  # not 'fingerprint': the hash of each tool is cached, and other tasks run in between
+            digest = sha256()  # not 'fingerprint': other tasks run in between
             for number, spec in enumerate(self.registry.visible(profile), start=1):
-                digest.update(self._digest(spec))
+                digest.update(encode_sorted(spec))
                 if number % _DIGESTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
             if len(self._fingerprints) >= _PROFILES:
                 self._fingerprints.clear()
             cached = self._fingerprints[profile] = (version, digest.hexdigest()[:_DIGITS])
-        return cached[1]
-
-    def _digest(self, spec: ToolSpec) -> bytes:
-        cached = self._digests.get(spec.name)
-        if cached is None or cached[0] is not spec:
-            if len(self._digests) > 2 * len(self.registry):
-                self._digests.clear()
-            cached = self._digests[spec.name] = (spec, sha256(encode_sorted(spec)).digest())
         return cached[1]
 
 
@@ -170,14 +163,15 @@ class PageCursors:
         self._cursors = Cursors(signer, _PURPOSE)
 
     def sign(self, question: list[Any], offset: int) -> str:
-        """Return the cursor of the page that begins at an offset; the question holds everything that decides its content."""
+        """Return the cursor of the page at an offset; `question` holds everything that decides its content."""
         return self._cursors.sign(_bound_to(question), offset)
 
     def verify(self, question: list[Any], cursor: str | None, *, suggestion: str) -> int:
         """Return the offset of a cursor's page; 0 without a cursor.
 
         Raises:
-            ToolError: `invalid_input` if the cursor is not ours, of another question, or outdated; `suggestion` is what to do next.
+            ToolError: `invalid_input` if the cursor is not ours, of another question, or outdated; `suggestion` is what
+            to do next.
         """
         if cursor is None:
             return 0
@@ -205,10 +199,8 @@ def _refusal(code: str, message: str, suggestion: str) -> ToolError:
     )
 
 
-def _empty_index(settings: SearchSettings) -> "Index":
+def _empty_index(settings: SearchSettings) -> Index:
     """Return an empty index, with everything loaded that its first tool needs."""
-    from callyard.search import make_index  # noqa: PLC0415 - most yards are never searched, and it takes a while to load
-
     index = make_index(settings)
     index.prepare()
     return index
@@ -221,10 +213,6 @@ def _known(namespaces: Sequence[str]) -> str:
     more = len(namespaces) - _NAMESPACES_SHOWN
     shown = ", ".join(f"'{name}'" for name in namespaces[:_NAMESPACES_SHOWN])
     return f" Known: {shown} and {more} more." if more > 0 else f" Known: {shown}."
-
-
-def _noop() -> None:
-    """Do nothing: there is no watch to stop."""
 
 
 def _is_searchable(spec: ToolSpec) -> bool:

@@ -5,15 +5,14 @@ from typing import Any, Final
 
 import msgspec
 
-from callyard.dispatch.call import Call, Caller, Handler
-from callyard.dispatch.outcome import room_for_data
+from callyard.dispatch.call import Call, Caller
 from callyard.dispatch.tool import Tool
-from callyard.metatools.catalogue import OTHER_NAME, Catalogue
-from callyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
+from callyard.metatools.catalogue import Catalogue
+from callyard.metatools.metatool import TEXT, YardParts, build_metatool, build_with_alias, object_schema, room
 from callyard.model.envelope import encode
 from callyard.model.errors import CODES
-from callyard.model.spec import Example, ToolSpec
-from callyard.policy.gate import Gate
+from callyard.model.signature import signature, stub
+from callyard.model.spec import ToolSpec
 
 __all__ = ["LearnedOutput", "describe_metatools", "examples_metatool", "full_description"]
 
@@ -56,15 +55,13 @@ _OUTPUT_SCHEMA: Final = object_schema(
 
 def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, yard: YardParts) -> list[Tool]:
     """Return the metatool `describe_tool` and its alias `get_tool_schema`."""
-    limits = yard.limits
 
     async def describe(call: Call) -> dict[str, Any]:
         spec = _find(catalogue, call)
         level = call.arguments["detail_level"]
-        approval = _approval(spec, call, yard.gate)
+        needs = yard.gate is not None and yard.gate.needs_approval(spec, call.profile.name, call.caller)
+        approval = {} if needs is False else {"needs_approval": needs}  # None: it depends on the arguments
         if level == "stub":
-            from callyard.model.stub import stub  # noqa: PLC0415 - nobody reads one before the first call
-
             return {"tool_id": spec.name, "stub": stub(spec), **approval}
         described = _summary(spec) | approval
         if level != "summary":
@@ -73,30 +70,21 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, yard: Ya
             described |= _facts(spec)
         count = call.arguments.get("examples_max", _EXAMPLES if level == "full" else 0)
         if count:
-            described["examples"] = _as_json(spec.examples[:count])
+            described["examples"] = msgspec.to_builtins(spec.examples[:count])
         output = learned(spec, call.caller) if "input_schema" in described and spec.output_schema is None else None
         if output is None:
             return described
-        stated = call.channel.result_characters
-        room = limits.result_characters if stated is None else room_for_data(call, stated)
         with_output = {**described, "learnt_output": output}
-        return with_output if len(encode(with_output)) <= room else described  # a guess must not turn the rest into a handle
+        # a guess must not turn the rest into a handle
+        return with_output if len(encode(with_output)) <= room(yard, call) else described
 
-    return [_describe("describe_tool", describe, alias="get_tool_schema"), _describe("get_tool_schema", describe, alias_of="describe_tool")]
-
-
-def _describe(name: str, handler: Handler, *, alias: str = "", alias_of: str = "") -> Tool:
-    text = "Show one tool: its schemas, or with 'full' also notes, examples and error codes."
-    return build_metatool(
-        name,
-        text,
-        handler,
+    return build_with_alias(
+        "describe_tool",
+        "Show one tool: its schemas, or with 'full' also notes, examples and error codes.",
+        describe,
+        alias="get_tool_schema",
         input_schema=_INPUT_SCHEMA,
         output_schema=_OUTPUT_SCHEMA,
-        listed=not alias_of,
-        alias_of=alias_of,
-        alias=alias,
-        tags=(OTHER_NAME,) if alias_of else (),
     )
 
 
@@ -105,7 +93,7 @@ def examples_metatool(catalogue: Catalogue) -> Tool:
 
     async def examples(call: Call) -> dict[str, Any]:
         spec = _find(catalogue, call)
-        return {"tool_id": spec.name, "examples": _as_json(spec.examples[: call.arguments["max"]])}
+        return {"tool_id": spec.name, "examples": msgspec.to_builtins(spec.examples[: call.arguments["max"]])}
 
     return build_metatool(
         "list_tool_examples",
@@ -127,23 +115,14 @@ def _find(catalogue: Catalogue, call: Call) -> ToolSpec:
 
 
 def _summary(spec: ToolSpec) -> dict[str, Any]:
-    from callyard.model.signature import signature  # noqa: PLC0415 - nobody reads one before the first call
-
-    title = {} if spec.title is None else {"title": spec.title}
     return {
         "tool_id": spec.name,
-        **title,
+        **({} if spec.title is None else {"title": spec.title}),
         "signature": signature(spec, characters=_SIGNATURE_CHARACTERS),
         "description": spec.description,
         "operation": str(spec.operation),
         "namespace": spec.source,
     }
-
-
-def _approval(spec: ToolSpec, call: Call, gate: Gate | None) -> dict[str, Any]:
-    """Return whether a person must approve calls: True, or None if that depends on the arguments."""
-    needs = False if gate is None else gate.needs_approval(spec, call.profile.name, call.caller)
-    return {} if needs is False else {"needs_approval": needs}
 
 
 def _schemas(spec: ToolSpec) -> dict[str, Any]:
@@ -152,7 +131,6 @@ def _schemas(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _facts(spec: ToolSpec) -> dict[str, Any]:
-    """Return notes, codes, reasons, tags and annotations."""
     return {
         "tags": list(spec.tags),
         "notes": _notes(spec),
@@ -165,7 +143,8 @@ def _facts(spec: ToolSpec) -> dict[str, Any]:
 def _notes(spec: ToolSpec) -> list[str]:
     notes: dict[str, object] = {
         f"It is deprecated. {spec.deprecated}": spec.deprecated,
-        "Nobody said what kind of tool it is, so it is taken for a command, which may change something.": spec.operation_assumed,
+        "Nobody said what kind of tool it is, so it is taken for a command, which may change "
+        "something.": spec.operation_assumed,
         "It needs a session: pass 'session_id'.": spec.session == "required",
         "It may have a session: pass 'session_id'.": spec.session == "optional",
         "It asks a person before it runs.": spec.confirmation,
@@ -176,7 +155,3 @@ def _notes(spec: ToolSpec) -> list[str]:
         f"It is also known as {', '.join(spec.aliases)}.": spec.aliases,
     }
     return [note for note, applies in notes.items() if applies]
-
-
-def _as_json(examples: tuple[Example, ...]) -> list[Any]:
-    return [msgspec.to_builtins(example) for example in examples]

@@ -1,6 +1,7 @@
-"""The metatools `get_job`, `wait_job`, `cancel_job` and `list_jobs`, with which an agent follows calls in the background."""
+"""The metatools `get_job`, `wait_job`, `cancel_job` and `list_jobs`, for calls in the background."""
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -15,7 +16,10 @@ __all__ = ["job_metatools"]
 
 _MAX_WAIT_S: Final = 60
 _REASONS: Final = {"unknown_job": Reason("not_found", ("kind",))}
-_VIEW: Final = {"type": "object", "properties": {"status": TEXT, "job_id": TEXT, "tool_id": TEXT, "result": {"type": "object"}}}
+_VIEW: Final = {
+    "type": "object",
+    "properties": {"status": TEXT, "job_id": TEXT, "tool_id": TEXT, "result": {"type": "object"}},
+}
 
 
 def job_metatools(yard: YardParts) -> list[Tool]:
@@ -34,25 +38,25 @@ def job_metatools(yard: YardParts) -> list[Tool]:
         return await _view(yard, job if job.ended else await yard.jobs.wait(job_id, identity, seconds=1))
 
     async def list_jobs(call: Call) -> object:
-        found = await yard.jobs.of(call.caller.owner, limit=call.arguments["limit"])
-        return {"jobs": [{key: value for key, value in job.view().items() if key not in {"log", "questions"}} for job in found]}
+        views = [job.view() for job in await yard.jobs.of(call.caller.owner, limit=call.arguments["limit"])]
+        return {"jobs": [{key: view[key] for key in view if key not in {"log", "questions"}} for view in views]}
 
     one = object_schema("job_id", job_id=TEXT)
-    waits = object_schema("job_id", job_id=TEXT, timeout_s={"type": "number", "minimum": 0, "maximum": _MAX_WAIT_S, "default": 30})
+    seconds = {"type": "number", "minimum": 0, "maximum": _MAX_WAIT_S, "default": 30}
+    waits = object_schema("job_id", job_id=TEXT, timeout_s=seconds)
     limit = {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}
     listed = {"type": "object", "properties": {"jobs": {"type": "array", "items": _VIEW}}}
+    get_text = "Show a job: its status, progress and log lines, and its result once it has ended."
+    wait_text = "Wait until a job has ended or asks something, for 30 seconds by default, and show it."
+    list_text = "List your jobs, the newest first."
+    metatool = partial(build_metatool, reasons=_REASONS)
+    about_one = partial(metatool, output_schema=_VIEW)
     return [
-        _metatool("get_job", "Show a job: its status, progress and log lines, and its result once it has ended.", get_job, one),
-        _metatool("wait_job", "Wait until a job has ended or asks something, for 30 seconds by default, and show it.", wait_job, waits),
-        _metatool("cancel_job", "Cancel a job and show it.", cancel_job, one, operation=Operation.COMMAND),
-        _metatool("list_jobs", "List your jobs, the newest first.", list_jobs, object_schema(limit=limit), output=listed),
+        about_one("get_job", get_text, get_job, input_schema=one),
+        about_one("wait_job", wait_text, wait_job, input_schema=waits),
+        about_one("cancel_job", "Cancel a job and show it.", cancel_job, input_schema=one, operation=Operation.COMMAND),
+        metatool("list_jobs", list_text, list_jobs, input_schema=object_schema(limit=limit), output_schema=listed),
     ]
-
-
-def _metatool(
-    name: str, text: str, handler: Any, schema: dict[str, Any], *, operation: Operation = Operation.QUERY, output: Any = _VIEW
-) -> Tool:
-    return build_metatool(name, text, handler, input_schema=schema, output_schema=output, operation=operation, reasons=_REASONS)
 
 
 async def _view(yard: YardParts, job: Job) -> object:

@@ -5,24 +5,27 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from callyard._internal.signed_tokens import Signer
-from callyard.dispatch.call import Handler
+from callyard.dispatch.call import Call, Handler
 from callyard.dispatch.dispatcher import Dispatcher
+from callyard.dispatch.outcome import room_for_data
 from callyard.dispatch.registry import Registry
+from callyard.dispatch.run import run_of
 from callyard.dispatch.tool import Check, Tool, check_by_schema
 from callyard.jobs.service import Jobs
 from callyard.model.limits import Limits
 from callyard.model.profile import METATOOLS, UNLISTED
 from callyard.model.spec import Annotations, Metatool, Operation, Reason, ToolSpec, with_codes
 from callyard.policy.gate import Gate
-from callyard.runtimes.settings import RuntimeSettings
+from callyard.runtimes.runtime import RuntimeSettings
 from callyard.search.settings import SearchSettings
 from callyard.state.store import Store
 
-__all__ = ["TEXT", "YardParts", "build_metatool", "object_schema"]
+__all__ = ["OTHER_NAME", "TEXT", "WRAPS", "YardParts", "build_metatool", "build_with_alias", "object_schema", "room"]
 
-
+OTHER_NAME: Final = "other_name"
+"""The tag of a metatool that is an alias of another one."""
 TEXT: Final[dict[str, Any]] = {"type": "string"}
-_WRAPS: Final = Annotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+WRAPS: Final = Annotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 """The hints of a tool that runs any other tool."""
 
 
@@ -45,25 +48,48 @@ def build_metatool(
     alias_of: str = "",
     alias: str = "",
     check: Check | None = None,
-    tags: tuple[str, ...] = (),
     reasons: Mapping[str, Reason] = MappingProxyType({}),
     operation: Operation = Operation.QUERY,
+    outlives_as: str = "",
+    make: type[Tool] = Tool,
 ) -> Tool:
     """Return a metatool; one that wraps other tools has their effects and no deadline of its own."""
+    use = "call" if wraps else "other"
     spec = ToolSpec(
         name=name,
         description=description,
         input_schema=input_schema,
         output_schema=output_schema,
         operation=Operation.COMMAND if wraps else operation,
-        annotations=_WRAPS if wraps else None,
+        annotations=WRAPS if wraps else None,
         timeout=0 if wraps else None,
         source=METATOOLS,
-        tags=tags if listed else (*tags, UNLISTED),
-        metatool=Metatool("find" if finds else "call" if wraps else "other", alias_of, alias),
+        tags=(*((OTHER_NAME,) if alias_of else ()), *(() if listed else (UNLISTED,))),
+        metatool=Metatool("find" if finds else use, alias_of, alias),
         reasons=dict(reasons),
     )
-    return Tool(spec=with_codes(spec), handler=handler, check=check or check_by_schema(input_schema), may_return_none=wraps, wraps=wraps)
+    return make(
+        spec=with_codes(spec),
+        handler=handler,
+        check=check or check_by_schema(input_schema),
+        may_return_none=wraps,
+        wraps=wraps,
+        outlives_as=outlives_as,
+    )
+
+
+def build_with_alias(name: str, description: str, handler: Handler, *, alias: str, **given: Any) -> list[Tool]:
+    """Return a listed metatool, and its alias, which is not listed."""
+    return [
+        build_metatool(name, description, handler, listed=True, alias=alias, **given),
+        build_metatool(alias, description, handler, alias_of=name, **given),
+    ]
+
+
+def room(yard: "YardParts", call: Call) -> int:
+    """Return how many characters the data of an answer may have before it becomes a handle."""
+    stated = call.channel.result_characters
+    return yard.limits.result_characters if stated is None else room_for_data(run_of(call), stated)
 
 
 class YardParts(Protocol):

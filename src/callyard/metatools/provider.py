@@ -53,11 +53,9 @@ class Metatools:
         settings = self._yard.runtime
         if not settings.enabled:
             return []
-        from callyard.metatools.code import code_metatool  # noqa: PLC0415 - most yards run no programs, and start sooner without
-        from callyard.runtimes.selection import Runtimes  # noqa: PLC0415 - the same
+        from callyard.metatools.code import open_code_metatool  # noqa: PLC0415 - runtimes are off by default
 
-        runtimes = await stack.enter_async_context(Runtimes(settings, state_dir=self._yard.state_dir).open())
-        return [code_metatool(self._yard, runtimes, needs_flag=settings.profile == "dev")]
+        return [await stack.enter_async_context(open_code_metatool(self._yard, settings))]
 
     def _tools(self, catalogue: Catalogue, outputs: LearnedOutputs) -> list[Tool]:
         cursors = PageCursors(self._yard.signer)

@@ -6,10 +6,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from callyard.dispatch.call import Call
-from callyard.dispatch.outcome import room_for_data
 from callyard.dispatch.results import at_pointer, pointer_hint, shape_of, shape_within
 from callyard.dispatch.tool import Tool
-from callyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
+from callyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema, room
 from callyard.model.envelope import encode
 from callyard.model.errors import ToolError, invalid_input, shortened
 from callyard.model.spec import Reason
@@ -53,8 +52,7 @@ def read_metatool(yard: YardParts) -> Tool:
             part = at_pointer(whole, path)
         except LookupError:
             raise _unknown_path(handle, path, whole) from None
-        stated = call.channel.result_characters
-        allowed = yard.limits.result_characters if stated is None else room_for_data(call, stated)
+        stated, allowed = call.channel.result_characters, room(yard, call)
         head = {"handle": handle, "path": shortened(path)}
         window = _Window(arguments["offset"], arguments.get("limit"), arguments.get("grep"), allowed - _length(head))
         _check_window(part, window, suggestion=f"read_result(handle={handle!r}, path={shortened(path)!r})")
@@ -88,10 +86,12 @@ def _unknown_path(handle: str, path: str, whole: object) -> ToolError:
 
 def _no_room(handle: str, allowed: int, *, is_stated: bool) -> ToolError:
     """Return the failure for a part that would be stored again, because an agent would read on for ever."""
-    otherwise = "let the client state a larger size" if is_stated else "have whoever runs the yard raise 'result_characters'"
+    why, otherwise = "", "have whoever runs the yard raise 'result_characters'"
+    if is_stated:
+        why, otherwise = " by what the client states", "let the client state a larger size"
     return ToolError(
         "too_large",
-        f"Not even a part of '{handle}' fits: an answer may have {allowed} characters{' by what the client states' if is_stated else ''}.",
+        f"Not even a part of '{handle}' fits: an answer may have {allowed} characters{why}.",
         reason="no_room",
         hint=f'Pass it on as an argument, {{"$ref": "{handle}"}}, or {otherwise}.',
         may_have_run=False,
@@ -118,7 +118,8 @@ def _check_window(part: object, window: _Window, *, suggestion: str) -> None:
     if not isinstance(part, list | dict | str):
         for name in ("grep", "offset"):
             if getattr(window, name):
-                message = f"'{name}' is for lists, objects and texts, and this is one value of the type '{shape_of(part)['type']}'."
+                kind = shape_of(part)["type"]
+                message = f"'{name}' is for lists, objects and texts, and this is one value of the type '{kind}'."
                 raise invalid_input(message, field=name, hint=f"Leave '{name}' out.", next_actions=[suggestion])
     elif isinstance(part, str) and grep is not None and grep.splitlines() != [grep]:
         message = "A text is searched line by line, and 'grep' has a line break."
@@ -137,7 +138,8 @@ def _read_part(part: Any, window: _Window) -> dict[str, Any]:
     if isinstance(part, str) and window.grep is not None:
         lines = part.splitlines()
         matches = [f"{number}: {line}" for number, line in enumerate(lines, start=1) if _contains(line, window.grep)]
-        return _cut({"type": "lines", "total": len(lines), "matches": len(matches)}, matches, msgspec.structs.replace(window, grep=None))
+        frame = {"type": "lines", "total": len(lines), "matches": len(matches)}
+        return _cut(frame, matches, msgspec.structs.replace(window, grep=None))
     if isinstance(part, str):
         return _cut_text(part, window)
     return {"type": shape_of(part)["type"], "total": 1, "value": part}
@@ -170,14 +172,10 @@ def _cut(frame: dict[str, Any], items: list[Any], window: _Window) -> dict[str, 
     result = {**result, "value": value}
     end = offset + len(value)
     if not value and offset < len(matches):
-        result["too_long"] = _outline(matches[offset], offset, room)
+        room -= _length({"too_long": {"offset": offset, "shape": None}})
+        result["too_long"] = {"offset": offset, "shape": shape_within(matches[offset], room)}
         end += 1
     return {**result, "next_offset": end} if end < len(matches) else result
-
-
-def _outline(item: object, offset: int, room: int) -> dict[str, Any]:
-    """Return as much of the shape of a too long item as fits."""
-    return {"offset": offset, "shape": shape_within(item, room - _length({"too_long": {"offset": offset, "shape": None}}))}
 
 
 def _length(value: object) -> int:
@@ -188,10 +186,6 @@ def _length(value: object) -> int:
 
 def _contains(item: object, grep: str) -> bool:
     """Return whether an item contains the text, ignoring case; a plain text, because a pattern could take for ever."""
-    text = item if isinstance(item, str) else _unescaped(encode(item).decode())
-    return grep.lower() in text.lower()
-
-
-def _unescaped(text: str) -> str:
-    """Return JSON with its strings unescaped, as an agent searches for them."""
-    return re.sub(_ESCAPED, lambda found: msgspec.json.decode(f'"{found[0]}"'), text) if "\\" in text else text
+    if not isinstance(item, str):  # its strings are unescaped, as an agent searches for them
+        item = re.sub(_ESCAPED, lambda found: msgspec.json.decode(f'"{found[0]}"'), encode(item).decode())
+    return grep.lower() in item.lower()

@@ -9,6 +9,7 @@ from callyard.metatools.catalogue import Catalogue, PageCursors
 from callyard.metatools.metatool import TEXT, build_metatool, object_schema
 from callyard.model.errors import ToolError
 from callyard.model.profile import METATOOLS
+from callyard.model.signature import one_line, signature, stub
 from callyard.model.spec import Operation, ToolSpec
 
 __all__ = ["check_query", "search_metatool"]
@@ -56,9 +57,11 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
         check_query(query, catalogue.registry.available_actions(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
         tools = await catalogue.fingerprint(call.profile)
-        question = [tools, catalogue.ranking_fingerprint(), "search_tools", query, limit, namespace, operation]
+        question = [tools, catalogue.settings, "search_tools", query, limit, namespace, operation]
         start = cursors.verify(question, arguments.get("cursor"), suggestion="search_tools(query=…)")
-        found = await catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
+        found = await catalogue.search(
+            query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit
+        )
         result: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, detail) for hit in found.hits]}
         if found.total is not None:
             result["total"] = found.total
@@ -67,7 +70,8 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
         if not found.hits and not start:
             result["closest"] = [source for source in found.closest if source != METATOOLS]
             actions = catalogue.registry.available_actions(call.profile, "list_tools(namespace=…)")
-            result["hint"] = " or look through a namespace with ".join(["Nothing fits. Say it in other words", *actions]) + "."
+            say = ["Nothing fits. Say it in other words", *actions]
+            result["hint"] = f"{' or look through a namespace with '.join(say)}."
         return result
 
     return build_metatool(
@@ -90,27 +94,23 @@ def check_query(query: str, alternatives: Sequence[str] = ()) -> None:
     if not query.strip():
         raise _refusal("The query is empty.", "string_too_short", *(alternatives or ["search_tools(query=…)"]))
     if len(query) > _QUERY_CHARACTERS:
-        message = f"The query has {len(query)} characters; at most {_QUERY_CHARACTERS} are read. Say what you want to do in a sentence."
+        message = f"The query has {len(query)} characters; at most {_QUERY_CHARACTERS} are read."
+        message += " Say what you want to do in a sentence."
         raise _refusal(message, "string_too_long", "search_tools(query=…)")
     if any(not (character.isprintable() or character in _SPACES) and ord(character) < 160 for character in query):  # noqa: PLR2004 - where the second block of control characters ends
         raise _refusal("The query has control characters in it.", "control_character", "search_tools(query=…)")
 
 
 def _refusal(message: str, code: str, *actions: str) -> ToolError:
-    return ToolError("invalid_input", message, next_actions=actions, issues=[{"field": "query", "code": code, "message": message}])
+    issue = {"field": "query", "code": code, "message": message}
+    return ToolError("invalid_input", message, next_actions=actions, issues=[issue])
 
 
 def _hit(spec: ToolSpec, why: str, detail: str) -> dict[str, Any]:
-    from callyard.model.signature import one_line, signature  # noqa: PLC0415 - nobody reads one before the first call
-    from callyard.model.stub import stub  # noqa: PLC0415 - the same
-
     if detail == "stub":
         return {"stub": stub(spec), "tool_id": spec.name, "why": _short(why)}
-    hit: dict[str, Any] = {
-        "signature": signature(spec),
-        "description": one_line(spec.description, _DESCRIPTION),
-        "why": _short(why),
-    }
+    about = one_line(spec.description, _DESCRIPTION)
+    hit: dict[str, Any] = {"signature": signature(spec), "description": about, "why": _short(why)}
     if detail == "schema":
         hit |= {"tool_id": spec.name, "input_schema": spec.input_schema}
         if spec.output_schema is not None:

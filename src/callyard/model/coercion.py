@@ -3,14 +3,17 @@
 It proposes values; whether one of them is valid is decided by the tool's own check.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from itertools import islice, product
 from typing import Any, Final, cast
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard.model.envelope import encode
 from callyard.model.schema import Path, Schema, field_name, resolve
+from callyard.model.simple_schema import json_type
 
 __all__ = ["IntegerConverter", "Repair", "find_repairs"]
 
@@ -24,7 +27,6 @@ _BYTES_PER_VALUE: Final = 10_000
 """Bytes of JSON that take as long to write as one value to visit."""
 _CONTAINERS: Final = (dict, list)
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
-_TYPE_NAMES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 _OMITTED: Final = object()
 _PYTHON_WORDS: Final[dict[str, list[object]]] = {"True": [True], "False": [False], "None": [None]}
 
@@ -46,7 +48,6 @@ class IntegerConverter:
         return self._convert([self._root], value, 0) if self._has_integers and _has_whole_float(value) else value
 
     def _convert(self, schemas: Iterable[Any], value: Any, depth: int) -> Any:
-        """Return a value converted by all the schemas that apply to it."""
         if not isinstance(value, float | list | dict):
             return value
         nodes = self._expanded(schemas) if depth <= _MAX_DEPTH else []
@@ -60,28 +61,32 @@ class IntegerConverter:
 
     def _convert_items(self, nodes: list[dict[str, Any]], items: list[Any], depth: int) -> list[Any]:
         fixed = max(len(node.get("prefixItems", ())) for node in nodes)
-        head = [self._convert([_item_schema(node, index) for node in nodes], item, depth) for index, item in enumerate(items[:fixed])]
+        head = [
+            self._convert([_item_schema(node, index) for node in nodes], item, depth)
+            for index, item in enumerate(items[:fixed])
+        ]
         return [*head, *self._convert_alike([node.get("items") for node in nodes], items[fixed:], depth)]
 
     def _convert_members(self, nodes: list[dict[str, Any]], pairs: dict[str, Any], depth: int) -> dict[str, Any]:
         named = {key for node in nodes for key in node.get("properties", ())} & pairs.keys()
         others = pairs if not named else {key: value for key, value in pairs.items() if key not in named}
         rest = self._convert_alike([node.get("additionalProperties") for node in nodes], list(others.values()), depth)
-        converted = {key: self._convert([_member_schema(node, key) for node in nodes], pairs[key], depth) for key in named}
+        converted = {
+            key: self._convert([_member_schema(node, key) for node in nodes], pairs[key], depth) for key in named
+        }
         return {**pairs, **dict(zip(others, rest, strict=True)), **converted}
 
     def _convert_alike(self, schemas: list[Any], values: list[Any], depth: int) -> list[Any]:
         """Return values that have the same schemas converted; there may be millions."""
         nodes = self._expanded(schemas)
         only_integers = _allows_only_integers(nodes)
-        return [
-            (int(value) if only_integers and value.is_integer() else value)
-            if type(value) is float
-            else self._convert(schemas, value, depth)
-            if type(value) in _CONTAINERS
-            else value
-            for value in values
-        ]
+        converted = list(values)
+        for index, value in enumerate(values):
+            if type(value) in _CONTAINERS:
+                converted[index] = self._convert(schemas, value, depth)
+            elif only_integers and type(value) is float and value.is_integer():
+                converted[index] = int(value)
+        return converted
 
     def _expanded(self, schemas: Iterable[Any]) -> list[dict[str, Any]]:
         """Return the schemas with their branches; remembered, because the items of a list have the same ones."""
@@ -93,10 +98,9 @@ class IntegerConverter:
     def _expand(self, schemas: Iterable[Any], seen: set[int]) -> Iterator[dict[str, Any]]:
         """Yield every schema, its references resolved, followed by its branches."""
         for schema in schemas:
-            node = resolve(self._root, schema)
-            if isinstance(node, dict) and id(cast("object", node)) not in seen:
-                seen.add(id(cast("object", node)))
-                here = cast("dict[str, Any]", node)
+            here = as_object(resolve(self._root, schema))
+            if here and id(here) not in seen:
+                seen.add(id(here))
                 yield here
                 for keyword in _BRANCHES:
                     yield from self._expand(here.get(keyword, ()), seen)
@@ -169,7 +173,7 @@ class _RepairSearch:
             return self._distinct(repair for branch in branches for repair in self.find(branch, value, path, depth + 1))
         if _accepts(here, value):
             return self._find_inside(here, value, path, depth)
-        if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):  # another one is read at once or refused at once
+        if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):  # others are read or refused at once
             self._spend(len(value) // _TEXT_PER_VALUE)
         return self._distinct(
             Repair(inner.value, (field_name(path), *inner.changed))
@@ -207,12 +211,15 @@ class _RepairSearch:
             ]
         if isinstance(value, list):
             items = cast("list[object]", value)
-            parts = [self.find(_item_schema(here, index), item, (*path, index), depth + 1) for index, item in enumerate(items)]
+            parts = [
+                self.find(_item_schema(here, index), item, (*path, index), depth + 1)
+                for index, item in enumerate(items)
+            ]
             return [Repair(list(values), changed) for values, changed in _combine(parts)]
         return [Repair(value, ())]
 
     def _find_member(self, here: dict[str, Any], key: str, item: object, *, path: Path, depth: int) -> list[Repair]:
-        """Return the repairs of one member of an object; a null that is not allowed is omitted if the member is optional."""
+        """Return the repairs of one member of an object; a forbidden null is omitted if the member is optional."""
         found = self.find(_member_schema(here, key), item, path, depth + 1)
         if item is None and not found and key in here.get("properties", {}) and key not in here.get("required", ()):
             return [Repair(_OMITTED, (field_name(path),))]
@@ -222,8 +229,10 @@ class _RepairSearch:
 def _combine(parts: list[list[Repair]]) -> list[tuple[tuple[Any, ...], tuple[str, ...]]]:
     if not all(parts):
         return []
-    chosen = islice(product(*parts), _MAX_REPAIRS + 1)
-    return [(tuple(part.value for part in choice), tuple(name for part in choice for name in part.changed)) for choice in chosen]
+    return [
+        (tuple(part.value for part in choice), tuple(name for part in choice for name in part.changed))
+        for choice in islice(product(*parts), _MAX_REPAIRS + 1)
+    ]
 
 
 def _declared_types(schema: dict[str, Any]) -> set[str]:
@@ -232,18 +241,12 @@ def _declared_types(schema: dict[str, Any]) -> set[str]:
 
 
 def _types(schema: dict[str, Any]) -> set[str]:
-    if "type" in schema:
-        return _declared_types(schema)
-    options = cast("list[object]", schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else [])
-    return {_type_name(option) for option in options}
-
-
-def _type_name(value: object) -> str:
-    return _TYPE_NAMES.get(type(value), "null")
+    constants = [schema["const"]] if "const" in schema else []
+    return _declared_types(schema) or {json_type(option) for option in schema.get("enum", constants)}
 
 
 def _has_type(types: set[str], value: object) -> bool:
-    name = _type_name(value)
+    name = json_type(value)
     return name in types or (name == "integer" and "number" in types)
 
 
@@ -265,8 +268,6 @@ def _candidates(schema: dict[str, Any], value: object) -> list[object]:
 
 
 def _candidates_from_text(types: set[str], text: str) -> list[object]:
-    import json  # noqa: PLC0415 - valid arguments never need it
-
     try:
         value: object = json.loads(text.strip(), parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -5,7 +5,9 @@ A block is sent after the envelope. The envelope's data has only a description o
 
 from base64 import b64decode, b64encode
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast, get_args
+
+from callyard._internal.converted import as_object
 
 __all__ = [
     "MAX_BLOCKS",
@@ -74,7 +76,9 @@ class Embedded(Block):
     __slots__ = ("text", "uri")
     kind = "resource"
 
-    def __init__(self, uri: str, *, text: str | None = None, data: bytes | None = None, mime_type: str | None = None) -> None:
+    def __init__(
+        self, uri: str, *, text: str | None = None, data: bytes | None = None, mime_type: str | None = None
+    ) -> None:
         if (text is None) is (data is None):
             raise ValueError("An embedded resource has either 'text' or 'data'.")
         content = data if data is not None else (text or "").encode("utf-8", "replace")
@@ -92,26 +96,26 @@ class Embedded(Block):
         return {"uri": self.uri, "mimeType": self.mime_type, **content}
 
 
+_SHOWN: Final[dict[str, Literal["image", "audio"]]] = {"image": "image", "audio": "audio"}
+
+
 class UpstreamBlock(Block):
     """A block from an upstream, passed on unchanged."""
 
     __slots__ = ("kind", "raw")
 
     def __init__(self, raw: dict[str, Any]) -> None:
-        resource = raw.get("resource")
-        contents = cast("dict[str, Any]", resource) if isinstance(resource, dict) else raw
+        contents = as_object(raw.get("resource")) or raw
         text = contents.get("text")
         encoded = str(contents.get("blob", contents.get("data", "")))
         data = text.encode("utf-8", "replace") if isinstance(text, str) else _decode_base64(encoded)
         super().__init__(data, str(contents.get("mimeType", "")))
-        kind = str(raw.get("type", "resource"))
-        self.kind: Literal["image", "audio", "resource"] = "image" if kind == "image" else "audio" if kind == "audio" else "resource"
+        self.kind: Literal["image", "audio", "resource"] = _SHOWN.get(str(raw.get("type")), "resource")
         self.raw = raw
 
     def describe(self) -> dict[str, object]:
         """Return the description of the block for the envelope's data."""
-        resource = self.raw.get("resource")
-        uri = self.raw.get("uri") or (cast("dict[str, Any]", resource).get("uri") if isinstance(resource, dict) else None)
+        uri = self.raw.get("uri") or as_object(self.raw.get("resource")).get("uri")
         return {**super().describe(), "type": self.raw.get("type", "resource"), **({} if uri is None else {"uri": uri})}
 
 
@@ -173,15 +177,16 @@ class Message:
     __slots__ = ("content", "role")
 
     def __init__(self, role: Role, content: "str | Block | Text | ResourceLink") -> None:
-        if role not in _ROLES:
+        if role not in get_args(Role):
             raise ValueError(f"The role of a message is 'user' or 'assistant', not '{role}'.")
         if not isinstance(cast("object", content), str | Block | Text | ResourceLink):
-            raise TypeError(f"The content of a message is a text or a block, not a value of type '{type(content).__name__}'.")
+            raise TypeError(
+                f"The content of a message is a text or a block, not a value of type '{type(content).__name__}'."
+            )
         self.role: Role = role
         self.content = Text(content) if isinstance(content, str) else content
 
 
-_ROLES: Final = ("user", "assistant")
 _SIGNATURES: Final[tuple[tuple[bytes, int, type[Image | Audio], str], ...]] = (
     (b"\x89PNG\r\n\x1a\n", 0, Image, "image/png"),
     (b"\xff\xd8\xff", 0, Image, "image/jpeg"),
@@ -203,10 +208,8 @@ def _decode_base64(text: str) -> bytes:
 
 def block_from_bytes(data: bytes) -> Block:
     """Return bytes as a block of the type that their signature shows."""
-    for signature, offset, block, mime_type in _SIGNATURES:
-        if data.startswith(signature, offset):
-            return block(data, mime_type)
-    return Blob(data)
+    known = (block(data, kind) for signature, offset, block, kind in _SIGNATURES if data.startswith(signature, offset))
+    return next(known, None) or Blob(data)
 
 
 def to_mcp(block: Block | Text | ResourceLink) -> dict[str, Any]:
@@ -217,14 +220,11 @@ def to_mcp(block: Block | Text | ResourceLink) -> dict[str, Any]:
         return block.raw
     if isinstance(block, ResourceLink):
         return {"type": "resource_link", **block.to_mcp()}
-    if block.kind == "resource":
-        return {"type": "resource", "resource": _embedded(block)}
-    return {"type": block.kind, "data": b64encode(block.data).decode(), "mimeType": block.mime_type}
-
-
-def _embedded(block: Block) -> dict[str, Any]:
     if isinstance(block, Embedded):
-        return block.to_mcp()
+        return {"type": "resource", "resource": block.to_mcp()}
+    data = b64encode(block.data).decode()
+    if block.kind != "resource":
+        return {"type": block.kind, "data": data, "mimeType": block.mime_type}
     # MCP requires a URI; it is a hash of the bytes, so that equal answers are equal texts.
     uri = f"callyard://blob/{sha256(block.data).hexdigest()[:32]}"
-    return {"uri": uri, "mimeType": block.mime_type, "blob": b64encode(block.data).decode()}
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": block.mime_type, "blob": data}}

@@ -5,10 +5,11 @@ They are data in MCP's own format. How they reach the client, and in which proto
 
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, Protocol, TypeVar, cast, get_args, runtime_checkable
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard.model.errors import ToolError
 from callyard.model.limits import Limits
 from callyard.model.schema import SchemaError, SchemaValidator, check_schema
@@ -21,27 +22,42 @@ __all__ = [
     "ClientMethod",
     "ClientRequest",
     "Confirmation",
+    "RefusalReason",
     "check_form",
     "form_content",
+    "form_of",
+    "instance_of",
+    "require_support",
     "set_may_have_run",
     "unsupported_by_client",
 ]
 
+T = TypeVar("T")
 ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
 APPROVAL_REQUIRED: Final = "approval_required"
 """The status of a call that waits for the decision of a person."""
 STORE_UNAVAILABLE: Final = "store_unavailable"
 """The reason of `overloaded` while the store cannot be used."""
-_OF_APPROVALS: Final = ("already_used", "arguments_changed")
-_OF_LIMITS: Final = ("queue_full", "not_started", "rate_of_all", "rate_of_caller", "rate_of_tool")
-_OF_BUDGETS: Final = ("session_calls", "session_tokens", "caller_calls", "caller_tokens")
-OWN_REASONS: Final = frozenset({"declined", "dismissed", "session_changed", STORE_UNAVAILABLE, *_OF_APPROVALS, *_OF_LIMITS, *_OF_BUDGETS})
+RefusalReason = Literal[
+    "queue_full",
+    "not_started",
+    "rate_of_all",
+    "rate_of_caller",
+    "rate_of_tool",
+    "session_calls",
+    "session_tokens",
+    "caller_calls",
+    "caller_tokens",
+    "store_unavailable",
+]
+"""Why a call was refused by a limit, in `details.reason` and in the log."""
+OWN_REASONS: Final = frozenset(
+    {"declined", "dismissed", "session_changed", "already_used", "arguments_changed", *get_args(RefusalReason)}
+)
 """Reasons that a tool need not declare, because the yard sets them."""
 
-_CAPABILITIES: Final[dict[str, str]] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
-CLIENT_METHODS: Final = frozenset(_CAPABILITIES)
-"""Every method that a client can be asked."""
+CLIENT_METHODS: Final[frozenset[str]] = frozenset(get_args(ClientMethod))
 
 _MODES: Final = ("form", "url")
 _FORMATS: Final = ("date", "date-time", "email", "uri")
@@ -66,7 +82,8 @@ class ClientRequest(msgspec.Struct, frozen=True):
         try:
             check_form(schema)
         except SchemaError as error:
-            raise ToolError("internal_error", f"The tool has a question that cannot be asked: {error}.", blame="tool") from error
+            message = f"The tool has a question that cannot be asked: {error}."
+            raise ToolError("internal_error", message, blame="tool") from error
         return cls("elicitation/create", {"mode": "form", "message": text, "requestedSchema": dict(schema)})
 
     @classmethod
@@ -84,7 +101,7 @@ class ClientRequest(msgspec.Struct, frozen=True):
     @property
     def capability(self) -> str:
         """Return the capability that a client must declare to be asked this."""
-        return _CAPABILITIES[self.method]
+        return self.method.partition("/")[0]
 
     def missing_capability(self, capabilities: Mapping[str, Any] | Collection[str]) -> str | None:
         """Return the capability, or the mode of one such as `elicitation.form`, that the client lacks, if any.
@@ -116,22 +133,50 @@ def check_form(schema: object, limits: Limits = _DEFAULT_LIMITS) -> None:
     Raises:
         SchemaError: It cannot.
     """
-    form = _mapping(schema)
-    fields = form.get("properties")
-    if form.get("type") != "object" or not isinstance(fields, Mapping):
+    form = as_object(dict(cast("Mapping[str, Any]", schema)) if isinstance(schema, Mapping) else None)
+    if form.get("type") != "object" or not isinstance(form.get("properties"), dict):
         raise SchemaError("the schema must be of type 'object' and have 'properties'")
-    for name, field in cast("Mapping[object, object]", fields).items():
-        fault = _field_fault(_mapping(field))
+    for name, field in form["properties"].items():
+        fault = _field_fault(as_object(field))
         if fault:
             raise SchemaError(f"the field '{name}' {fault}")
-    check_schema(dict(form), max_bytes=limits.schema_bytes, max_depth=limits.schema_depth)
+    check_schema(form, max_bytes=limits.schema_bytes)
+
+
+@runtime_checkable
+class _Model(Protocol):
+    """A class that describes its own form, as the models of pydantic do."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]: ...
+
+    @classmethod
+    def model_validate(cls, obj: object) -> object: ...
+
+
+def form_of(kind: type) -> dict[str, Any]:
+    """Return the form of a type: a dataclass, a struct, a TypedDict or a model of pydantic."""
+    if isinstance(kind, _Model):
+        schema = kind.model_json_schema()
+    else:
+        schema = msgspec.json.schema(kind)
+        name = str(schema.get("$ref", "")).rpartition("/")[2]
+        schema = {**schema.get("$defs", {}).get(name, schema)}
+    return {key: value for key, value in schema.items() if key in {"type", "properties", "required"}}
+
+
+def instance_of(kind: type[T], content: Mapping[str, Any]) -> T:
+    """Return the content of a form as an instance of the type that the form was made of."""
+    if isinstance(kind, _Model):
+        return cast("T", kind.model_validate(dict(content)))
+    return msgspec.convert(dict(content), kind)
 
 
 def _field_fault(field: Mapping[str, Any]) -> str:
     """Return why a form cannot have such a field; empty if it can."""
     kind = field.get("type")
     if kind == "array":
-        items = _mapping(field.get("items"))
+        items = as_object(field.get("items"))
         is_choice = _are_texts(items.get("enum")) or _are_titled(items.get("anyOf"))
         return "" if is_choice else "is a list of something else than a choice of texts"
     if kind not in ("boolean", "integer", "number", "string"):
@@ -143,20 +188,33 @@ def _field_fault(field: Mapping[str, Any]) -> str:
     return ""
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
 def _are_texts(choices: object) -> bool:
-    return isinstance(choices, list | tuple) and all(isinstance(choice, str) for choice in cast("list[object]", choices))
+    return isinstance(choices, list | tuple) and all(
+        isinstance(choice, str) for choice in cast("list[object]", choices)
+    )
 
 
 def _are_titled(choices: object) -> bool:
-    return isinstance(choices, list | tuple) and _are_texts([_mapping(choice).get("const") for choice in cast("list[object]", choices)])
+    return isinstance(choices, list | tuple) and _are_texts(
+        [as_object(choice).get("const") for choice in cast("list[object]", choices)]
+    )
+
+
+def require_support(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any] | Collection[str]) -> None:
+    """Check that a client can be asked all of this.
+
+    Raises:
+        ToolError: `not_supported` names the capabilities that it lacks.
+    """
+    if any(ask.missing_capability(capabilities) is not None for ask in asks.values()):
+        raise unsupported_by_client(asks, capabilities)
 
 
 def unsupported_by_client(
-    asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any] | Collection[str] = (), *, stateless: bool = False
+    asks: Mapping[str, ClientRequest],
+    capabilities: Mapping[str, Any] | Collection[str] = (),
+    *,
+    stateless: bool = False,
 ) -> ToolError:
     """Return the failure `not_supported`: the client lacks a capability, or its request leaves no way to ask it."""
     if stateless:
@@ -164,10 +222,12 @@ def unsupported_by_client(
         return ToolError("not_supported", message, hint="Use a client of MCP 2026-07-28, or serve without 'stateless'.")
     lacks = sorted({missing for ask in asks.values() if (missing := ask.missing_capability(capabilities)) is not None})
     if not lacks:
-        message = "The tool has a question, and the response to this request must be one JSON object, so the question cannot be sent."
-        return ToolError("not_supported", message, hint="Accept 'text/event-stream', and serve without 'json_response'.")
+        message = "The tool has a question, and the response to this request must be one JSON object, "
+        hint = "Accept 'text/event-stream', and serve without 'json_response'."
+        return ToolError("not_supported", f"{message}so the question cannot be sent.", hint=hint)
     names = " and ".join(f"'{name}'" for name in lacks)
-    return ToolError("not_supported", f"The tool has a question, and this client does not declare {names}.", capabilities=lacks)
+    message = f"The tool has a question, and this client does not declare {names}."
+    return ToolError("not_supported", message, capabilities=lacks)
 
 
 def form_content(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,8 +241,7 @@ def form_content(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any
         raise ToolError("approval_denied", "The person declined to answer.", reason="declined")
     if action != "accept":
         raise ToolError("cancelled", "The question was dismissed without an answer.", reason="dismissed")
-    content = result.get("content")
-    filled = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    filled = as_object(result.get("content"))
     issues = SchemaValidator(ask.params["requestedSchema"]).issues(filled)
     if issues:
         raise ToolError("invalid_input", f"The answer to the question does not fit: {issues[0].message}", issues=issues)

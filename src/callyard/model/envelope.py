@@ -39,7 +39,17 @@ _log = logging.getLogger(__name__)
 WRAPPER_CHARACTERS: Final = len('{"success":true,"data":,"error":null}')
 """Characters of a successful envelope around its data."""
 _MAX_DETAILS_BYTES: Final = 100_000
-_SCALARS: Final = frozenset({int, str, bool, type(None)})
+
+
+_FIELDS_IN_HINTS: Final = {
+    "available_sessions": (", or pass one of 'available_sessions'", ""),
+    "issues": ("the arguments named in 'issues'", "the arguments"),
+    "next_actions": ("Sign in as 'next_actions' says", "Sign in"),
+    "retry_after_ms": ("Wait for 'retry_after_ms'", "Wait a moment"),
+    "similar": ("Use one of the names in 'similar', or list the tools", "List the tools"),
+    "step_index": ("the step that 'step_index' names", "the step"),
+}
+"""What hints say about a field, and what they say instead if it is not there."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +104,6 @@ class Envelope(msgspec.Struct, dict=True):
     error: Failure | None = None
     meta: Meta = msgspec.field(default=Meta("", 0, 0), name="_meta")
     content = cast("tuple[Content, ...]", ())
-    """Content blocks that follow the envelope."""
     passthrough = cast("UpstreamResult | None", None)
     """Result of an upstream that is passed on unchanged."""
     encoded_data = cast("bytes | None", None)
@@ -102,7 +111,7 @@ class Envelope(msgspec.Struct, dict=True):
     held = False
     """Whether a policy answered in place of the tool, or in place of a tool that it ran."""
     has_plain_shape = False
-    """Whether the tool's spec says `shape="plain"`, which a transport needs even if the tool was withdrawn meanwhile."""
+    """Whether the spec says `shape="plain"`; a transport needs it even if the tool was withdrawn meanwhile."""
 
     shortened_of = cast("Any", None)
     """Spec of the plain tool whose result was too long and became a handle."""
@@ -116,7 +125,9 @@ class Envelope(msgspec.Struct, dict=True):
         return envelope
 
     @classmethod
-    def fail(cls, error: ToolError, *, tool_id: str | None = None, may_have_run: bool | None = None, safe: bool = False) -> Self:
+    def fail(
+        cls, error: ToolError, *, tool_id: str | None = None, may_have_run: bool | None = None, safe: bool = False
+    ) -> Self:
         """Return a failure as an answer.
 
         `may_have_run` counts where the code leaves it open; `safe` means that running twice does no harm.
@@ -126,7 +137,11 @@ class Envelope(msgspec.Struct, dict=True):
         if ran is None:
             ran = code.may_have_run == "yes" or (code.may_have_run == "maybe" and bool(may_have_run))
         retryable = code.retryable and (safe or not ran)
-        hint = error.hint or _hint(code, retryable=retryable, ran=ran)
+        hint = _to_utf8(error.hint or _hint(code, retryable=retryable, ran=ran))
+        given = {*error.details, *(("next_actions",) if error.next_actions else ())}
+        for field, (text, instead) in _FIELDS_IN_HINTS.items():
+            if field not in given:
+                hint = hint.replace(text, instead)
         failure = Failure(
             code=error.code,
             message=_to_utf8(error.message),
@@ -136,15 +151,14 @@ class Envelope(msgspec.Struct, dict=True):
             blame=code.blame if error.blame is None else error.blame,
             may_have_run=ran,
             http=code.http,
-            hint=_to_utf8(hint),
+            hint=hint,
             next_actions=tuple(_to_utf8(action) for action in error.next_actions),
             tool_id=tool_id,
         )
-        data = error.data
-        if not isinstance(data, Encoded):
-            return cls(success=False, data=data, error=failure)
-        envelope = cls(success=False, data=data.data, error=failure)
-        envelope.content = data.content
+        if not isinstance(error.data, Encoded):
+            return cls(success=False, data=error.data, error=failure)
+        envelope = cls(success=False, data=error.data.data, error=failure)
+        envelope.content = error.data.content
         return envelope
 
     def expect_error(self, code: CodeName | None = None) -> Failure:
@@ -192,11 +206,6 @@ def encode(value: object) -> bytes:
         raise _unserialisable(value) from error
 
 
-def encode_sorted(value: object) -> bytes:
-    """Return a serialisable value as JSON with sorted keys, so that equal values give equal bytes."""
-    return _SORTING_ENCODER.encode(value)
-
-
 def fingerprint(*values: object) -> str:
     """Return a hash in hexadecimal that changes exactly when the values do, whatever the order of their keys."""
     digest = sha256()
@@ -211,31 +220,27 @@ def encode_data(value: object) -> Encoded:
     Raises:
         TypeError: The value, or something in it, cannot become JSON.
     """
-    if type(value) in _SCALARS:
-        try:
-            text = _ENCODER.encode(value)
-        except Exception as error:  # an integer that is too large, or a lone surrogate
-            raise _unserialisable(value) from error
-        return Encoded(value, text, len(text) if text.isascii() else len(text.decode()))
+    if type(value) in {str, int, bool}:  # nothing in these can be a content block
+        text = encode(value)
+        return Encoded(value, text, len(text.decode()))
     content: list[Content] = []
     _collector.content = content
     try:
         text = encode(value)
     finally:
         _collector.content = None
-    return Encoded(msgspec.json.decode(text), text, len(text) if text.isascii() else len(text.decode()), tuple(content))
+    return Encoded(msgspec.json.decode(text), text, len(text.decode()), tuple(content))
 
 
 def encode_uncopied(data: Any, content: tuple[Content, ...] = ()) -> Encoded:
     """Return serialisable data as JSON without copying it, for data that nothing else refers to."""
     text = encode_unchecked(data)
-    return Encoded(data, text, len(text) if text.isascii() else len(text.decode()), content)
+    return Encoded(data, text, len(text.decode()), content)
 
 
 def estimate_tokens(data: object, error: Failure | None) -> int:
     """Return an estimate of the tokens in an envelope without `_meta`."""
-    text = encode({"success": error is None, "data": data, "error": error})
-    return -(-len(text.decode()) // 4)
+    return -(-len(encode({"success": error is None, "data": data, "error": error}).decode()) // 4)
 
 
 class _Collector(threading.local):
@@ -258,8 +263,7 @@ def _to_serialisable(value: object) -> object:
         return dict(cast("Mapping[object, object]", value))
     if isinstance(value, complex) or (core := sys.modules.get("pydantic_core")) is None:
         raise _unserialisable(value)
-    to_jsonable = cast("Callable[[object], object]", core.to_jsonable_python)
-    return to_jsonable(value)
+    return cast("Callable[[object], object]", core.to_jsonable_python)(value)
 
 
 def _unserialisable(value: object) -> TypeError:
@@ -300,4 +304,7 @@ _collector = _Collector()
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_serialisable)
 encode_unchecked: Final[Callable[[object], bytes]] = _ENCODER.encode
 """Returns a value that is known to be serialisable as compact JSON; one Python call less than `encode`."""
-_SORTING_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_serialisable, order="deterministic")
+encode_sorted: Final[Callable[[object], bytes]] = msgspec.json.Encoder(
+    enc_hook=_to_serialisable, order="deterministic"
+).encode
+"""Returns a serialisable value as JSON with sorted keys, so that equal values give equal bytes."""

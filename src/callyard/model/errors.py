@@ -6,7 +6,18 @@ It must not know tools, calls or envelopes.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, cast
 
-__all__ = ["CODES", "Blame", "Code", "CodeName", "MayHaveRun", "ToolError", "invalid_input", "not_found", "not_implemented", "shortened"]
+__all__ = [
+    "CODES",
+    "Blame",
+    "Code",
+    "CodeName",
+    "MayHaveRun",
+    "ToolError",
+    "invalid_input",
+    "not_found",
+    "not_implemented",
+    "shortened",
+]
 
 _SHORTENED_CHARACTERS: Final = 200
 
@@ -190,9 +201,16 @@ class ToolError(Exception):
         self.details: dict[str, object] = details if reason is None else {"reason": reason, **details}
 
 
+def refused(code: CodeName, message: str, **details: Any) -> ToolError:
+    """Return a failure that came before anything ran."""
+    return ToolError(code, message, may_have_run=False, **details)
+
+
 def invalid_input(message: str, *, field: str, **details: Any) -> ToolError:
     """Return the failure of one argument that fits its schema but makes no sense."""
-    return ToolError("invalid_input", message, issues=[{"field": field, "code": "value_error", "message": message}], **details)
+    return ToolError(
+        "invalid_input", message, issues=[{"field": field, "code": "value_error", "message": message}], **details
+    )
 
 
 def not_found(kind: str, name: object, **details: Any) -> ToolError:

@@ -4,9 +4,27 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["LIVE", "Limits"]
+__all__ = ["CLEANUP_S", "LIVE", "Limits"]
+
+CLEANUP_S: Final = 5.0
+"""Seconds for one clean-up of a session, and for interrupted calls and jobs when a yard closes."""
 
 _MAX_APPROVAL_S: Final = 7200.0
+_CLIENT_SECONDS: Final = {
+    # Claude Desktop uses the default of the TypeScript SDK, DEFAULT_REQUEST_TIMEOUT_MSEC = 60000, and has no setting
+    # for it: https://github.com/anthropics/claude-code/issues/22542 and 63379. Claude Code itself states 'claude-code'
+    # and waits for MCP_TOOL_TIMEOUT, by default 28 hours, so it is not listed.
+    "claude-ai": 60.0,
+    # Codex: 'tool_timeout_sec' of a server in 'config.toml', documented with the default 60.
+    "codex-mcp-client": 60.0,
+    # Cline and Roo Code: 'timeout' of a server in their settings; the default in 'src/services/mcp' of both is 60.
+    "cline": 60.0,
+    "roo code": 60.0,
+}
+"""Time limits of MCP clients for one call, by the name that they state; a person may have changed it there.
+
+Only clients are listed whose own documentation or source names a limit below the default timeout.
+"""
 
 
 class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -18,7 +36,7 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     timeout: float = 120.0
     """Timeout of a call in seconds, unless its tool has its own; 0 means none."""
     client_timeout: float = 0.0
-    """Seconds that MCP clients wait for a call; the default timeout stays below. 0 uses what is known by the client's name."""
+    """Seconds that MCP clients wait for a call; 0 goes by the name of the client. The default timeout stays below."""
     job_timeout: float = 3600.0
     """Timeout of a job in seconds, unless its tool has its own; 0 means none."""
     job_ttl: float = 86_400.0
@@ -51,18 +69,12 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Live sessions of one caller."""
     session_idle: float = 1800.0
     """Seconds until an idle session is ended; 0 means never."""
-    cleanup: float = 5.0
-    """Seconds for one clean-up of a session, and for interrupted calls when a yard closes; 0 means no limit."""
     threads: int = 64
     """Worker threads for handlers that block."""
-    abandoned: int = 16
-    """Threads still running past their deadline; at this number, calls that need a thread are refused."""
     eval_characters: int = 100_000
     """Characters of an eval tool's payload."""
     schema_bytes: int = 256 * 1024
     """Bytes of a tool's schema."""
-    schema_depth: int = 64
-    """Nesting depth of a tool's schema."""
     name_characters: int = 48
     """Characters of a published name; clients put a prefix in front of it."""
     listed_tokens: int = 4000
@@ -79,11 +91,15 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if self.threads < 1:
             raise ValueError("The limit 'threads' must be at least 1.")
 
+    def client_seconds(self, client: str) -> float:
+        """Return how long a client with this name waits for a call; 0 if that is not known."""
+        return self.client_timeout or _CLIENT_SECONDS.get(client.strip().lower(), 0.0)
+
     def as_dict(self) -> dict[str, Any]:
         """Return every limit by name."""
         return msgspec.structs.asdict(self)
 
 
-_READ_AT_START: Final = ("listed_tokens", "name_characters", "repair", "schema_bytes", "schema_depth", "session_idle", "store_bytes")
+_READ_AT_START: Final = ("listed_tokens", "name_characters", "repair", "schema_bytes", "session_idle", "store_bytes")
 LIVE: Final = frozenset(Limits.__struct_fields__).difference(_READ_AT_START)
 """Limits that are read for every call, so that a change takes effect while a yard is open."""

@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from difflib import SequenceMatcher
+from difflib import SequenceMatcher
+from typing import Final
 
 __all__ = ["LIKE", "Likeness", "closest_name", "did_you_mean", "words_in", "words_of"]
 
@@ -13,15 +11,12 @@ LIKE: Final = 0.6
 """Likeness from which a name may have been meant."""
 _CHARACTERS: Final = 128
 """Longest name that is compared: the cost grows with the square of the length."""
-_WORD: Final = r"[a-z]+|[0-9]+"
 
 
 class Likeness:
     """Compares names with one name, ignoring case; the same words in another order are nearly equal."""
 
     def __init__(self, name: str) -> None:
-        from difflib import SequenceMatcher  # noqa: PLC0415 - only for names that somebody got wrong
-
         self._is_comparable = len(name) <= _CHARACTERS
         name = name[:_CHARACTERS]  # because the matchers index all of it
         self._letters = SequenceMatcher(None, "", name.lower(), autojunk=False)
@@ -32,7 +27,9 @@ class Likeness:
         if not self._is_comparable:
             return 0.0
         words = words_of(known)  # empty for other alphabets, and two empty texts would be equal
-        return max(_ratio(self._letters, known.lower()), _ratio(self._words, " ".join(sorted(words))) * 0.95 if words else 0.0)
+        return max(
+            _ratio(self._letters, known.lower()), _ratio(self._words, " ".join(sorted(words))) * 0.95 if words else 0.0
+        )
 
 
 def closest_name(name: str, known: Iterable[str], *, cutoff: float = LIKE) -> str | None:
@@ -50,15 +47,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def words_of(name: str) -> list[str]:
     """Return the words and numbers in a name, in lower case."""
-    return re.findall(_WORD, name.lower())
+    return re.findall(r"[a-z]+|[0-9]+", name.lower())
 
 
 def _ratio(matcher: "SequenceMatcher[str]", text: str) -> float:
-    """Return the ratio, after the cheaper upper bounds."""
     matcher.set_seq1(text)
-    if matcher.real_quick_ratio() < LIKE or matcher.quick_ratio() < LIKE:
-        return 0.0
-    return matcher.ratio()
+    return 0.0 if matcher.real_quick_ratio() < LIKE or matcher.quick_ratio() < LIKE else matcher.ratio()
 
 
 def words_in(text: str) -> frozenset[str]:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from fnmatch import translate
 from functools import lru_cache
-from typing import Final, Literal, TypeVar
+from typing import ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
+from callyard._internal.converted import Converted, Converters, as_tuple
 from callyard.model.envelope import encode
-from callyard.model.spec import AnySpec, Operation, ToolSpec, make_tuples
+from callyard.model.spec import AnySpec, Operation, ToolSpec
 
 __all__ = [
     "EVERYTHING",
@@ -58,15 +59,24 @@ class Surface(StrEnum):
     AUTO = "auto"
 
 
-class Toolset(msgspec.Struct, frozen=True, kw_only=True):
+def _operations(names: object) -> tuple[Operation, ...]:
+    return tuple(Operation(name) for name in as_tuple(names))
+
+
+class Toolset(msgspec.Struct, frozen=True, kw_only=True, metaclass=Converted):
     """A named subset of tools, resources and prompts: those that match every rule and that no `deny` rule matches.
 
     Each of `names`, `tags`, `sources` and `operations` matches if one of its entries does; an empty one matches all.
-    Names and sources may contain `*` and `?`. Names match tools and prompts by name, including former names, and resources
-    by name or URI. Operations apply to tools only. A metatool needs no matching rule, because it reaches no more than its
-    caller may: it is in the set unless its name, source, tag or alias is denied.
+    Names and sources may contain `*` and `?`. Names match tools and prompts by name, including former names, and
+    resources by name or URI. Operations apply to tools only. A metatool needs no matching rule, because it reaches no
+    more than its caller may: it is in the set unless its name, source, tag or alias is denied.
     """
 
+    converters: ClassVar[Converters] = {
+        **dict.fromkeys(("names", "tags", "sources", "deny", "deny_tags", "deny_sources"), as_tuple),
+        "operations": _operations,
+        "deny_operations": _operations,
+    }
     name: str
     names: tuple[str, ...] = ()
     """Patterns of names."""
@@ -87,19 +97,18 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     """What it is for."""
 
-    def __post_init__(self) -> None:
-        make_tuples(self, *(field for field in self.__struct_fields__ if field not in {"name", "description"}))
-        for name in ("operations", "deny_operations"):
-            msgspec.structs.force_setattr(self, name, tuple(Operation(operation) for operation in getattr(self, name)))
-
     def holds(self, spec: AnySpec) -> bool:
         """Return whether a spec is in the set, under any of its names; deny rules come first."""
-        if _any_matches(spec, self.deny) or matches_any(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
+        if (
+            _any_matches(spec, self.deny)
+            or matches_any(spec.source, self.deny_sources)
+            or any(tag in self.deny_tags for tag in spec.tags)
+        ):
             return False
         if isinstance(spec, ToolSpec):
             if spec.source == METATOOLS:
                 return spec.metatool.alias not in self.deny and not matches_any(spec.metatool.alias_of, self.deny)
-            if not self._allows_operation(spec.operation):
+            if spec.operation in self.deny_operations or (self.operations and spec.operation not in self.operations):
                 return False
         return (
             (not self.names or _any_matches(spec, self.names))
@@ -107,16 +116,14 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
             and (not self.tags or any(tag in self.tags for tag in spec.tags))
         )
 
-    def _allows_operation(self, operation: Operation) -> bool:
-        return operation not in self.deny_operations and (not self.operations or operation in self.operations)
 
-
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class Profile(msgspec.Struct, frozen=True, kw_only=True, metaclass=Converted):
     """A rule: the tools in any of its toolsets exist for a caller, or all if it has none; pins are always listed.
 
     The names of its toolsets are unique, because callers see them.
     """
 
+    converters: ClassVar[Converters] = {"toolsets": as_tuple, "pins": as_tuple, "surface": Surface}
     name: str
     toolsets: tuple[Toolset, ...] = ()
     surface: Surface = Surface.AUTO
@@ -126,8 +133,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """How successes are sent to MCP clients; by default as the yard says, or each tool."""
 
     def __post_init__(self) -> None:
-        make_tuples(self, "toolsets", "pins")
-        msgspec.structs.force_setattr(self, "surface", Surface(self.surface))
         names = [toolset.name for toolset in self.toolsets]
         if len(set(names)) < len(names):
             twice = next(name for number, name in enumerate(names) if name in names[:number])
@@ -144,18 +149,13 @@ class Profiles:
     def __init__(self, own: Profile, others: Iterable[Profile], *, shape: Shape = "envelope") -> None:
         self._given = (own, *others)
         self.shape = shape
-        """The shape of profiles that have none of their own."""
-        self._initial = {profile.name: self._shaped(profile) for profile in self._given}
-        self._by_name = self._initial
-        self._own = self._initial[own.name] if own.name not in {profile.name for profile in self._given[1:]} else self._shaped(own)
-
-    def reshape(self, shape: Shape) -> None:
-        """Change the shape of profiles that have none of their own."""
-        self.shape = shape
-        self._initial = {profile.name: self._shaped(profile) for profile in self._given}
+        """The shape of profiles that have none of their own; `adopt` gives it to them."""
+        self._own = self._shaped(own)
+        self._by_name = {profile.name: self._shaped(profile) for profile in self._given}
 
     def _shaped(self, profile: Profile) -> Profile:
-        return profile if self.shape == "envelope" or profile.shape is not None else msgspec.structs.replace(profile, shape=self.shape)
+        has_shape = self.shape == "envelope" or profile.shape is not None
+        return profile if has_shape else msgspec.structs.replace(profile, shape=self.shape)
 
     @property
     def known(self) -> tuple[Profile, ...]:
@@ -168,8 +168,8 @@ class Profiles:
         Raises:
             KeyError: There is no profile of that name.
         """
-        by_name = {**self._initial, **{profile.name: self._shaped(profile) for profile in profiles}}
-        self._own = _get(by_name, own or next(iter(self._initial)))
+        by_name = {profile.name: self._shaped(profile) for profile in (*self._given, *profiles)}
+        self._own = _get(by_name, own or self._given[0].name)
         self._by_name = by_name
         return self._own
 
@@ -191,23 +191,28 @@ def _get(by_name: Mapping[str, Profile], name: str) -> Profile:
 
 
 EVERYTHING: Final = Profile(name="everything")
-"""Default profile of a caller."""
 
 
-def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta: bool | None = None) -> tuple[list[ToolSpec], bool]:
+def listed(
+    profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta: bool | None = None
+) -> tuple[list[ToolSpec], bool]:
     """Return the tools that the profile lists, and whether that is the short list of metatools and pins.
 
     The surface `auto` changes only when the cost is a quarter past the budget, so that clients can cache the list.
     Without metatools to find and to call the other tools, all tools are listed. A full list has no metatools.
     """
-    pinned = [spec for spec in specs if _is_listed_metatool(spec) or PINNED in spec.tags or _any_matches(spec, profile.pins)]
+    pinned = [
+        spec for spec in specs if _is_listed_metatool(spec) or PINNED in spec.tags or _any_matches(spec, profile.pins)
+    ]
     rest = [spec for spec in specs if spec.source != METATOOLS or _any_matches(spec, profile.pins)]
     if profile.surface is Surface.META:
         return pinned, True
     uses = {spec.metatool.use for spec in pinned if _is_listed_metatool(spec)}
     if profile.surface is Surface.DIRECT or not uses >= {"find", "call"}:
         return rest, False
-    threshold = budget if was_meta is None else budget * (1 - _SLACK) if was_meta else budget * (1 + _SLACK)
+    threshold = float(budget)
+    if was_meta is not None:
+        threshold *= 1 - _SLACK if was_meta else 1 + _SLACK
     meta = cost(spec for spec in rest if spec.source != METATOOLS) > threshold
     return (pinned if meta else rest), meta
 
@@ -215,13 +220,13 @@ def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta
 def cost(specs: Iterable[ToolSpec]) -> int:
     """Return an estimate of the tokens in a list of these tools."""
     characters = sum(
-        len(encode({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}).decode()) for spec in specs
+        len(encode({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}).decode())
+        for spec in specs
     )
     return -(-characters // 4)
 
 
 def _is_listed_metatool(spec: ToolSpec) -> bool:
-    """Return whether this is a metatool of the short list."""
     return spec.source == METATOOLS and UNLISTED not in spec.tags
 
 

@@ -4,19 +4,21 @@ It must not know tools; a schema is a dictionary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
 import msgspec
 
+from callyard._internal.converted import as_list, as_object
 from callyard.model.errors import shortened
 from callyard.model.names import closest_name
+from callyard.model.schema_cost import schema_cost
+from callyard.model.simple_schema import is_simple_schema, json_type
 
 if TYPE_CHECKING:
     import jsonschema_rs
-from callyard.model.simple_schema import is_simple_schema, json_type
 
 __all__ = [
     "EXTRA",
@@ -30,6 +32,8 @@ __all__ = [
     "SchemaError",
     "SchemaValidator",
     "check_schema",
+    "compile_at",
+    "escaped",
     "field_name",
     "follow_reference",
     "has_more_values",
@@ -50,6 +54,7 @@ ROOT: Final = "(root)"
 """Field name that stands for the arguments as a whole."""
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
+_MAX_DEPTH: Final = 64
 _MAX_REFERENCES: Final = 32
 _MAX_BRANCH_DEPTH: Final = 8
 """How deep branches are searched in each other for a field; a cycle of them has no end."""
@@ -58,13 +63,14 @@ _MAX_EXPLAINED: Final = 5000
 _MAX_SEARCHED: Final = 16
 _RUN: Final = 1000
 _ROOT_URI: Final = "urn:callyard:schema"
-_OWN_KEYWORDS: Final = ("type", "maxItems", "minItems", "maxProperties", "minProperties", "uniqueItems", "enum", "const")
+_OF_WHOLE: Final = ("type", "maxItems", "minItems", "maxProperties", "minProperties", "uniqueItems", "enum", "const")
 """Keywords about a list or an object as a whole, the cheapest first."""
 _MAX_APPLIED: Final = 5000
 """Most subschemas that apply to one place of a value: 65 microseconds for the validator."""
 _MAX_NESTED: Final = 64
 """Most of them in each other: the validator overflows its stack with some thousand, in nested values sooner."""
 _MAX_UNEVALUATED: Final = 20_000
+_UNEVALUATED: Final = "'unevaluatedProperties' and 'unevaluatedItems'"
 _MAX_PATTERNS: Final = 500
 _PATTERN_BYTES: Final = 400_000
 """Most bytes of one compiled regular expression, which takes about a millisecond to compile."""
@@ -109,7 +115,7 @@ class Mismatch(msgspec.Struct, frozen=True):
     came: str
 
 
-def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
+def check_schema(schema: object, *, max_bytes: int, max_depth: int = _MAX_DEPTH) -> None:
     """Check that this is a JSON Schema of dialect 2020-12 within the limits.
 
     Raises:
@@ -125,53 +131,45 @@ def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
         raise SchemaError(f"it cannot be written as JSON ({error})") from error
     if size > max_bytes:
         raise SchemaError(f"it is larger than {max_bytes} bytes")
-    if is_simple_schema(cast("object", schema)) and size <= _MAX_APPLIED:  # too short to apply more subschemas than that
-        return
+    if is_simple_schema(cast("object", schema)) and size <= _MAX_APPLIED:
+        return  # it is too short to apply more subschemas than that
     _check_cost(cast("object", schema))
-    _check_by_compiling(cast("dict[str, Any]", schema))
+    try:
+        _compile(cast("dict[str, Any]", schema))
+    except ValueError as error:
+        raise SchemaError(f"it is no JSON Schema ({str(error).splitlines()[0]})") from error
 
 
 def _check_cost(schema: object) -> None:
     """Check that a validator ends: before one is compiled, because that alone may never end."""
-    from callyard.model.schema_cost import schema_cost  # noqa: PLC0415 - simple schemas, as most tools have, need none
-
     cost = schema_cost(schema)
-    if cost.applied > _MAX_APPLIED:
-        raise SchemaError(f"it applies more than {_MAX_APPLIED} subschemas to one place of a value")
-    if cost.nested > _MAX_NESTED:
-        raise SchemaError(f"it nests more than {_MAX_NESTED} subschemas at one place of a value")
-    if cost.unevaluated > _MAX_UNEVALUATED:
-        raise SchemaError(f"its 'unevaluatedProperties' and 'unevaluatedItems' concern more than {_MAX_UNEVALUATED} subschemas")
-    if cost.patterns > _MAX_PATTERNS:
-        raise SchemaError(f"it has more than {_MAX_PATTERNS} regular expressions")
-
-
-def _check_by_compiling(schema: Schema) -> None:
-    from jsonschema_rs import ReferencingError  # noqa: PLC0415 - slow to load, see `_compile`
-
-    try:
-        _compile(schema)
-    except (ReferencingError, ValueError) as error:
-        raise SchemaError(f"it is no JSON Schema ({str(error).splitlines()[0]})") from error
+    for found, most, fault in (
+        (cost.applied, _MAX_APPLIED, "it applies more than {} subschemas to one place of a value"),
+        (cost.nested, _MAX_NESTED, "it nests more than {} subschemas at one place of a value"),
+        (cost.unevaluated, _MAX_UNEVALUATED, f"its {_UNEVALUATED} concern more than {{}} subschemas"),
+        (cost.patterns, _MAX_PATTERNS, "it has more than {} regular expressions"),
+    ):
+        if found > most:
+            raise SchemaError(fault.format(most))
 
 
 class SchemaValidator:
     """Checks values against a schema, compiled when first used."""
 
-    __slots__ = ("_schema", "_validator")
-
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._validator: jsonschema_rs.Draft202012Validator | None = None
+
+    @cached_property
+    def _validator(self) -> "jsonschema_rs.Draft202012Validator":
+        return _compile(self._schema)
 
     def fits(self, value: object) -> bool:
         """Return whether the value fits."""
-        validator = self._validator or self._compiled()
-        return validator.is_valid(value)
+        return self._validator.is_valid(value)
 
     def issues(self, value: object) -> list[Issue]:
         """Return the first issues of the value, at most `MAX_ISSUES`."""
-        return _IssueSearch(self._schema, self._validator or self._compiled()).issues(value)
+        return _IssueSearch(self._schema, self._validator).issues(value)
 
     def mismatches(self, value: object, most: int = MAX_MISMATCHES) -> list[Mismatch]:
         """Return the places where a value does not fit, by types and not by contents; none of a large value.
@@ -181,58 +179,51 @@ class SchemaValidator:
         found: list[Mismatch] = []
         if has_more_values(value, _MAX_EXPLAINED):
             return found
-        for error in islice((self._validator or self._compiled()).iter_errors(value), most):
+        for error in islice(self._validator.iter_errors(value), most):
             path, kind = tuple(error.instance_path), str(cast("Any", error.kind).name)
-            here = _value_at(value, path)
             if kind == "required":
                 name = str(cast("Any", error.kind).property)
                 found.append(Mismatch(self._shown((*path, name)), self._expected((*path, name)), "nothing"))
             else:
+                here: Any = value
+                for part in path:
+                    here = here[part]
                 found.append(Mismatch(self._shown(path), self._expected(path, kind), json_type(here)))
         return found
 
-    def _expected(self, path: Path, kind: str = "type") -> str:
+    def _expected(self, path: Path, missed: str = "type") -> str:
         """Return the types that the schema expects at a path, and the keyword that was missed if it is another one."""
         node = subschema(self._schema, path)
-        branches = [node, *(cast("dict[str, Any]", node).get("anyOf", ()) if isinstance(node, dict) else ())]
-        resolved = [resolve(self._schema, branch) for branch in branches]
-        kinds = [cast("dict[str, Any]", branch).get("type") for branch in resolved if isinstance(branch, dict)]
-        names = [str(name) for one in kinds if one for name in (cast("list[object]", one) if isinstance(one, list) else [one])]
+        branches = [node, *as_object(node).get("anyOf", ())]
+        kinds = [as_object(resolve(self._schema, branch)).get("type") for branch in branches]
+        names = [str(name) for kind in kinds if kind for name in (as_list(kind) or [kind])]
         expected = " or ".join(dict.fromkeys(names)) or "something else"
-        return expected if kind in {"type", "anyOf", "oneOf"} else f"{expected} ({kind})"
+        return expected if missed in {"type", "anyOf", "oneOf"} else f"{expected} ({missed})"
 
     def _shown(self, path: Path) -> str:
         """Return a path with '*' in place of keys that the schema does not name, because those are contents."""
         parts: list[str | int] = []
         for number, part in enumerate(path):
-            node = subschema(self._schema, path[:number])
-            known: dict[str, Any] = cast("dict[str, Any]", node).get("properties", {}) if isinstance(node, dict) else {}
+            known = as_object(subschema(self._schema, path[:number])).get("properties", {})
             parts.append(part if isinstance(part, int) or part in known else "*")
         return field_name(parts)
-
-    def _compiled(self) -> "jsonschema_rs.Draft202012Validator":
-        self._validator = _compile(self._schema)
-        return self._validator
 
 
 class _IssueSearch:
     """Names the first issues of one value, in bounded time.
 
-    The validator makes all errors before it returns the first, each with those of every branch of a union. A million wrong
-    items take 15 seconds and 1.5 GB. So a large value is taken apart by its schema: the validator only says yes or no to its
-    parts, and explains those that are small.
+    The validator makes all errors before it returns the first, each with those of every branch of a union. A million
+    wrong items take 15 seconds and 1.5 GB. So a large value is taken apart by its schema: the validator only says yes
+    or no to its parts, and explains those that are small.
     """
 
     def __init__(self, root: Schema, validator: "jsonschema_rs.Draft202012Validator") -> None:
         self._root = root
         self._validators = {"": validator}
-        from callyard.model.schema_cost import schema_cost  # noqa: PLC0415 - no value is wrong before the first call
-
         self._small = max(_MAX_EXPLAINED // max(schema_cost(root).applied, 1), 1)
         self._found: list[Issue] = []
 
     def issues(self, value: object) -> list[Issue]:
-        """Return the first issues of the root value."""
         self._search("", self._root, value, ())
         return self._found[:MAX_ISSUES]
 
@@ -253,11 +244,13 @@ class _IssueSearch:
                 self._found.append(_issue(path, "invalid", "it does not fit", self._root))
 
     def _search_large(self, pointer: str, schema: dict[str, Any], value: object, path: Path) -> None:
-        """Add the issues of a large list or object: its type and size first, then its parts, then the branches of its schema."""
-        for keyword in _OWN_KEYWORDS:
+        """Add the issues of a large list or object: type and size, then its parts, then the schema's branches."""
+        for keyword in _OF_WHOLE:
             if keyword in schema and not _compile({keyword: schema[keyword]}).is_valid(value):
                 limit = f" {schema[keyword]}" if isinstance(schema[keyword], str | int) else ""
-                self._found.append(_issue(path, _CODES.get(keyword, keyword), f"it does not fit '{keyword}{limit}'", self._root))
+                self._found.append(
+                    _issue(path, _CODES.get(keyword, keyword), f"it does not fit '{keyword}{limit}'", self._root)
+                )
                 return
         if isinstance(value, list):
             self._search_items(pointer, schema, cast("list[object]", value), path)
@@ -274,7 +267,7 @@ class _IssueSearch:
             return
         inner = f"{pointer}/items"
         run = _compile({"items": {"$ref": f"{_ROOT_URI}#{inner}"}}, self._root)
-        for start in range(len(prefix), len(items), _RUN):  # in runs, because a call for each item takes longer than its check
+        for start in range(len(prefix), len(items), _RUN):  # in runs: a call for each item takes longer than its check
             if not run.is_valid(items[start : start + _RUN]):
                 for index, item in enumerate(items[start : start + _RUN], start):
                     self._search(inner, schema["items"], item, (*path, index))
@@ -286,10 +279,10 @@ class _IssueSearch:
         for name in cast("list[str]", schema.get("required", [])):
             if name not in pairs:
                 self._found.append(_missing_issue((*path, name), self._root))
-        for name in properties.keys() & pairs.keys() if len(pairs) > len(properties) else [name for name in pairs if name in properties]:
+        for name in [name for name in pairs if name in properties]:
             if len(self._found) >= MAX_ISSUES:
                 return
-            self._search(f"{pointer}/properties/{_escaped(name)}", properties[name], pairs[name], (*path, name))
+            self._search(f"{pointer}/properties/{escaped(name)}", properties[name], pairs[name], (*path, name))
         if "patternProperties" not in schema:
             others = {name: value for name, value in pairs.items() if name not in properties} if properties else pairs
             self._search_others(pointer, schema, others, path)
@@ -310,10 +303,13 @@ class _IssueSearch:
                         self._search(inner, rest, value, (*path, name))
 
     def _search_branches(self, pointer: str, schema: dict[str, Any], value: object, path: Path) -> None:
-        """Add the issues of every branch that must fit, or of the only branch of a union that has the type of the value."""
+        """Add the issues of every branch that must fit, or of a union's only branch with the value's type."""
         kind = "array" if isinstance(value, list) else "object"
         for keyword in ("allOf", "anyOf", "oneOf"):
-            branches = [(f"{pointer}/{keyword}/{index}", branch) for index, branch in enumerate(cast("list[Any]", schema.get(keyword, [])))]
+            branches = [
+                (f"{pointer}/{keyword}/{index}", branch)
+                for index, branch in enumerate(cast("list[Any]", schema.get(keyword, [])))
+            ]
             if keyword != "allOf":
                 branches = [branch for branch in branches if _allows_type(self._followed(*branch)[1], kind)]
             if keyword == "allOf" or len(branches) == 1:
@@ -323,16 +319,16 @@ class _IssueSearch:
     def _followed(self, pointer: str, schema: Any) -> tuple[str, Any]:
         """Return the pointer and the schema that a reference leads to."""
         for _ in range(_MAX_REFERENCES):
-            reference = cast("dict[str, Any]", schema).get("$ref") if isinstance(schema, dict) else None
+            reference = as_object(schema).get("$ref")
             target = follow_reference(self._root, reference) if isinstance(reference, str) else None
             if not isinstance(reference, str) or target is None:
                 break
             pointer, schema = reference.removeprefix("#"), target
-        return pointer, cast("Any", schema)
+        return pointer, schema
 
     def _validator(self, pointer: str) -> "jsonschema_rs.Draft202012Validator":
         if pointer not in self._validators:
-            self._validators[pointer] = _compile({"$ref": f"{_ROOT_URI}#{pointer}"}, self._root)
+            self._validators[pointer] = compile_at(self._root, pointer)
         return self._validators[pointer]
 
 
@@ -350,11 +346,12 @@ def has_more_values(value: object, most: int) -> bool:
 
 
 def _allows_type(schema: Any, kind: str) -> bool:
-    types = cast("dict[str, Any]", schema).get("type", kind) if isinstance(schema, dict) else kind
-    return kind == types or (isinstance(types, list) and kind in types)
+    types = as_object(schema).get("type", kind)
+    return kind == types or kind in as_list(types)
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
+    """Return a name as a part of a JSON pointer in a URI."""
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
 
 
@@ -376,9 +373,9 @@ def inline_references(root: Schema, node: Any) -> Any:
 def resolve(root: Schema, node: Any) -> Any:
     """Return the target of a reference within the schema, or the node itself if it is not one."""
     for _ in range(_MAX_REFERENCES):
-        reference = cast("dict[str, Any]", node).get("$ref") if isinstance(node, dict) else None
+        reference = as_object(node).get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#"):
-            return cast("Any", node)
+            return node
         node = follow_reference(root, reference)
     return None
 
@@ -389,8 +386,7 @@ def follow_reference(root: Schema, reference: str) -> Any:
         return None
     node: Any = root
     for raw in reference.split("/")[1:]:
-        part = raw.replace("~1", "/").replace("~0", "~")
-        node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
+        node = as_object(node).get(raw.replace("~1", "/").replace("~0", "~"))
     return node
 
 
@@ -424,7 +420,7 @@ class _Inliner:
 
     def _follow(self, reference: str, target: Any) -> Any:
         if reference in self._open_references:
-            kind = cast("dict[str, Any]", target).get("type") if isinstance(target, dict) else None
+            kind = as_object(target).get("type")
             return {"type": kind} if kind else {}
         self._open_references.append(reference)
         try:
@@ -434,11 +430,21 @@ class _Inliner:
 
 
 def _compile(schema: Schema, root: Schema | None = None) -> "jsonschema_rs.Draft202012Validator":
-    """Return a validator that fetches nothing and whose messages contain no values; `root` is the schema at `_ROOT_URI`."""
-    from jsonschema_rs import Draft202012Validator, FancyRegexOptions  # noqa: PLC0415 - slow to load, and tools with simple schemas never need it
+    """Return a validator that fetches nothing and quotes no values; `root` is the schema at `_ROOT_URI`."""
+    import jsonschema_rs  # noqa: PLC0415 - slow to load, and tools with simple schemas never need it
 
-    patterns = FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKS, size_limit=_PATTERN_BYTES)
-    return Draft202012Validator(cast("dict[str, Any]", schema), mask="it", retriever=partial(_retrieve, root), pattern_options=patterns)
+    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKS, size_limit=_PATTERN_BYTES)
+    try:
+        return jsonschema_rs.Draft202012Validator(
+            cast("dict[str, Any]", schema), mask="it", retriever=partial(_retrieve, root), pattern_options=patterns
+        )
+    except jsonschema_rs.ReferencingError as error:
+        raise ValueError(str(error)) from error
+
+
+def compile_at(root: Schema, pointer: str) -> "jsonschema_rs.Draft202012Validator":
+    """Return a validator of the part of a schema at a JSON pointer."""
+    return _compile({"$ref": f"{_ROOT_URI}#{pointer}"}, root)
 
 
 def _retrieve(root: Schema | None, uri: str) -> Any:
@@ -452,9 +458,9 @@ def _step(node: Any, part: str | int, root: Schema, depth: int = 0) -> Any:
         return None
     here = cast("dict[str, Any]", node)
     if isinstance(part, int):
-        prefix = here.get("prefixItems")
-        if isinstance(prefix, list) and part < len(cast("list[Any]", prefix)):
-            return cast("list[Any]", prefix)[part]
+        prefix = as_list(here.get("prefixItems"))
+        if part < len(prefix):
+            return prefix[part]
         found = here.get("items")
     else:
         found = here.get("properties", {}).get(part, here.get("additionalProperties"))
@@ -468,7 +474,6 @@ def _step(node: Any, part: str | int, root: Schema, depth: int = 0) -> Any:
 
 
 def _issues_of(error: "jsonschema_rs.ValidationError", root: Schema, at: Path = ()) -> list[Issue]:
-    """Return the issues of an error in the value at a path."""
     path: Path = (*at, *error.instance_path)
     kind: Any = error.kind
     name = str(kind.name)
@@ -487,21 +492,16 @@ def _missing_issue(path: Path, root: Schema) -> Issue:
 
 
 def _issue(path: Path, code: str, text: str, root: Schema) -> Issue:
-    return Issue(field_name(path), code, f"'{field_name(path)}': {text}.", inline_references(root, subschema(root, path)))
+    return Issue(
+        field_name(path), code, f"'{field_name(path)}': {text}.", inline_references(root, subschema(root, path))
+    )
 
 
 def unknown_field_issue(path: Path, known: Sequence[str]) -> Issue:
     """Return the issue of a field that the schema does not have."""
-    name = str(path[-1])
-    meant = closest_name(name, known)
+    meant = closest_name(str(path[-1]), known)
     text = f"'{field_name(path)}' is not known." + (f" Did you mean '{meant}'?" if meant else "")
     return Issue(field_name(path), EXTRA, text, did_you_mean=meant)
-
-
-def _value_at(value: Any, path: Path) -> Any:
-    for part in path:
-        value = value[part]
-    return value
 
 
 def _is_deeper_than(value: object, depth: int) -> bool:

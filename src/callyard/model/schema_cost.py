@@ -1,7 +1,7 @@
 """The cost of a JSON Schema: how many subschemas a validator applies to one place of a value.
 
-A short schema can apply millions: two references to the next definition, forty definitions deep. No validator ends there.
-Subschemas below `properties` and `items` apply to other places, so a schema with many of them costs no more.
+A short schema can apply millions: two references to the next definition, forty definitions deep. No validator ends
+there. Subschemas below `properties` and `items` apply to other places, so a schema with many of them costs no more.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
+from callyard._internal.converted import as_list, as_object
+
 __all__ = ["Cost", "schema_cost"]
 
 _LISTS: Final = ("allOf", "anyOf", "oneOf")
@@ -17,7 +19,10 @@ _SINGLE: Final = ("not", "if", "then", "else")
 _REFERENCES: Final = ("$ref", "$dynamicRef")
 _UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 _AGAIN: Final = 3
-"""How often a validator applies the subschemas beside `unevaluatedProperties`: to check, and to find what they evaluate."""
+"""How often a validator applies the subschemas beside `unevaluatedProperties`.
+
+Once to check, and again to find which properties they evaluate.
+"""
 _OUTSIDE: Final = 64
 """The cost of a reference to another document; only those of JSON Schema itself can be followed."""
 _CEILING: Final = 1_000_000_000
@@ -60,7 +65,6 @@ class _Document:
         self._costs: dict[int, tuple[int, int]] = {}
 
     def cost(self) -> Cost:
-        """Return the highest cost of any subschema."""
         applied = nested = unevaluated = 0
         for node in self._nodes:
             own, depth = self._measure(node)
@@ -74,9 +78,8 @@ class _Document:
         pending: list[tuple[object, str]] = [(root, "")]
         while pending:
             value, base = pending.pop()
-            if isinstance(value, list):
-                pending += [(item, base) for item in cast("list[object]", value)]
-            elif isinstance(value, dict):
+            pending += [(item, base) for item in as_list(value)]
+            if isinstance(value, dict):
                 pending += self._register_object(cast("dict[str, Any]", value), base)
 
     def _register_object(self, schema: dict[str, Any], base: str) -> list[tuple[object, str]]:
@@ -87,25 +90,26 @@ class _Document:
             if isinstance(anchor := schema.get(keyword), str):
                 self._anchors.setdefault(anchor, []).append(schema)
         self._patterns += isinstance(schema.get("pattern"), str)
-        if isinstance(patterns := schema.get("patternProperties"), dict):
-            self._patterns += len(cast("dict[str, Any]", patterns))
+        self._patterns += len(as_object(schema.get("patternProperties")))
         node = _Node(schema, base)
         self._nodes.append(node)
         self._by_identity[id(schema)] = node
         return [(item, base) for item in schema.values()]
 
     def _measure(self, start: _Node) -> tuple[int, int]:
-        """Return how many subschemas apply where this one does, and how deep; without recursion, as chains may be long."""
-        costs = self._costs
-        open_nodes: set[int] = set()
+        """Return how many subschemas apply where this one does, and how deep.
+
+        Works without recursion, because chains may be long.
+        """
         stack = [(start, self._applied_by(start), [0, 0])]
-        open_nodes.add(id(start.schema))
+        open_nodes = {id(start.schema)}
         while True:
             node, children, total = stack[-1]
             key = id(node.schema)
-            child = None if key in costs else next(children, None)
+            child = None if key in self._costs else next(children, None)
             if child is None:
-                done = costs.setdefault(key, _summed(node, total))
+                again = 1 if node.schema.keys().isdisjoint(_UNEVALUATED) else _AGAIN
+                done = self._costs.setdefault(key, (min(1 + again * total[0], _CEILING), 1 + total[1]))
                 stack.pop()
                 open_nodes.discard(key)
                 if not stack:
@@ -121,11 +125,9 @@ class _Document:
         """Yield the subschemas that apply to the same place; a number is the cost of another document."""
         schema = node.schema
         for keyword in _LISTS:
-            if isinstance(branches := schema.get(keyword), list):
-                yield from self._known(cast("list[object]", branches))
+            yield from self._known(as_list(schema.get(keyword)))
         yield from self._known([schema.get(keyword) for keyword in (*_SINGLE, *_UNEVALUATED)])
-        if isinstance(dependent := schema.get("dependentSchemas"), dict):
-            yield from self._known(list(cast("dict[str, object]", dependent).values()))
+        yield from self._known(list(as_object(schema.get("dependentSchemas")).values()))
         for keyword in _REFERENCES:
             if isinstance(reference := schema.get(keyword), str):
                 yield from self._targets(reference, node.base)
@@ -140,7 +142,7 @@ class _Document:
         if url not in self._resources:
             yield _OUTSIDE
         elif fragment and not fragment.startswith("/"):
-            yield from self._known(cast("list[object]", self._anchors.get(unquote(fragment), [])))
+            yield from self._known(list(self._anchors.get(unquote(fragment), [])))
         else:
             yield from self._known([_at(self._resources[url], fragment)])
 
@@ -163,12 +165,6 @@ def _at(value: object, fragment: str) -> object:
         else:
             return None
     return value
-
-
-def _summed(node: _Node, total: list[int]) -> tuple[int, int]:
-    applied, depth = total
-    again = 1 if node.schema.keys().isdisjoint(_UNEVALUATED) else _AGAIN
-    return min(1 + again * applied, _CEILING), 1 + depth
 
 
 def _add(total: list[int], child: tuple[int, int]) -> None:

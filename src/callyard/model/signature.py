@@ -1,18 +1,21 @@
 """Signatures: a tool on one line, written as a function, and the types of its parameters in the same notation.
 
-Agents, `callyard search`, `callyard describe` and manifests all show what this module writes.
+Agents, `callyard search`, `callyard describe` and manifests all show what this module writes. Programs of agents get a
+Python stub instead: a typed async function.
 """
 
+import keyword
 import re
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
 import msgspec
 
+from callyard._internal.converted import as_list, as_object
 from callyard.model.schema import Schema, follow_reference, resolve
 from callyard.model.spec import ToolSpec
 
-__all__ = ["Parameters", "TypeNames", "one_line", "read_parameters", "signature"]
+__all__ = ["Parameters", "TypeNames", "identifier", "one_line", "read_parameters", "signature", "stub", "stub_path"]
 
 _TYPES: Final = {
     "string": "str",
@@ -29,7 +32,6 @@ _DEPTH: Final = 4
 _TYPE_PARTS: Final = 256
 """Parts of a schema that one type may read: a schema that refers to itself has no end."""
 _PARAMETER_PARTS: Final = 64
-"""The same for the parameters of a tool."""
 _CHOICES: Final = 5
 _CHOICES_CHARACTERS: Final = 40
 _EXPANDED_CHOICES: Final = 12
@@ -58,21 +60,17 @@ class TypeNames:
         """Return a part of the schema as a short type."""
         self._left -= 1
         referenced = _reference_name(node)
-        here = resolve(self._root, node)
-        if not isinstance(here, dict) or not here or not depth or self._left < 0:
+        schema = as_object(resolve(self._root, node))
+        if not schema or not depth or self._left < 0:
             return referenced or _ANY
-        schema = cast("dict[str, Any]", here)
-        choices = _as_list(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
-        if choices:
+        if choices := _choices_of(schema):
             return self._choices(choices)
-        branches = [*_as_list(schema.get("anyOf")), *_as_list(schema.get("oneOf"))]
-        if branches:
+        if branches := _branches_of(schema):
             return self.of_any(branches, depth - 1)
         if "type" not in schema and "allOf" in schema:
-            parts = (self.of(part, depth - 1) for part in _as_list(schema["allOf"])[:_TYPE_PARTS])
+            parts = (self.of(part, depth - 1) for part in as_list(schema["allOf"])[:_TYPE_PARTS])
             return next((name for name in parts if name != _ANY), _ANY)
-        types = schema.get("type", "object" if "properties" in schema else None)
-        return _union(self._of_type(kind, schema, referenced, depth) for kind in _as_list(types) or [types])
+        return _union(self._of_type(kind, schema, referenced, depth) for kind in _types_of(schema))
 
     def of_any(self, nodes: list[Any], depth: int = _DEPTH) -> str:
         """Return the union of several parts."""
@@ -88,18 +86,23 @@ class TypeNames:
         return _TYPES.get(kind if isinstance(kind, str) else "", referenced or _ANY)
 
     def _of_object(self, schema: dict[str, Any], referenced: str, depth: int) -> str:
-        properties, values, title = schema.get("properties"), schema.get("additionalProperties"), schema.get("title")
-        if not properties and isinstance(values, dict) and values:
-            return f"dict[str, {self.of(cast('object', values), depth - 1)}]"
-        if self._expand and isinstance(properties, dict) and 0 < len(fields := cast("dict[str, Any]", properties)) <= _EXPANDED_FIELDS:
-            required = _as_list(schema.get("required"))
-            written = (f"{_escape(name)}{'' if name in required else '?'}: {self.of(part, depth - 1)}" for name, part in fields.items())
+        fields, values, title = as_object(schema.get("properties")), _values_of(schema), schema.get("title")
+        if values:
+            return f"dict[str, {self.of(values, depth - 1)}]"
+        if self._expand and 0 < len(fields) <= _EXPANDED_FIELDS:
+            required = as_list(schema.get("required"))
+            written = (
+                f"{_escape(name)}{'' if name in required else '?'}: {self.of(part, depth - 1)}"
+                for name, part in fields.items()
+            )
             return f"{{{', '.join(written)}}}"
         return referenced or (title if isinstance(title, str) and title.isidentifier() else "object")
 
     def _choices(self, choices: list[Any]) -> str:
         count = _EXPANDED_CHOICES if self._expand else _CHOICES
-        written = "|".join(f"'{_escape(choice)}'" if isinstance(choice, str) else str(choice) for choice in choices[:count])
+        written = "|".join(
+            f"'{_escape(choice)}'" if isinstance(choice, str) else str(choice) for choice in choices[:count]
+        )
         if self._expand:
             return written if len(choices) <= count else f"{written}|{_MORE}"
         if len(choices) <= count and len(written) <= _CHOICES_CHARACTERS:
@@ -113,7 +116,6 @@ class Parameters(msgspec.Struct):
     properties: dict[str, list[Any]] = msgspec.field(default_factory=dict[str, list[Any]])
     """The schema of each parameter, or several where alternatives differ."""
     required: dict[str, None] = msgspec.field(default_factory=dict[str, None])
-    """Parameters that every call needs."""
     is_partial: bool = False
     """Whether conditions or alternatives add parameters, or the schema was not read to its end."""
 
@@ -143,21 +145,18 @@ class _ParameterReader:
 
     def read(self, node: object) -> Parameters:
         self._left -= 1
-        if not isinstance(node, dict):
-            return Parameters(is_partial=node is None)
-        here = cast("dict[str, Any]", node)
-        properties = here.get("properties")
+        here = as_object(node)
         parameters = Parameters(
-            properties={name: [part] for name, part in cast("dict[str, Any]", properties).items()} if isinstance(properties, dict) else {},
-            required=dict.fromkeys(name for name in _as_list(here.get("required")) if isinstance(name, str)),
-            is_partial=any(key in here for key in _CONDITIONS),
+            properties={name: [part] for name, part in as_object(here.get("properties")).items()},
+            required=dict.fromkeys(name for name in as_list(here.get("required")) if isinstance(name, str)),
+            is_partial=node is None or any(key in here for key in _CONDITIONS),
         )
         reference = here.get("$ref")
         if isinstance(reference, str):
             self._join_all(parameters, [follow_reference(self._root, reference)])
-        self._join_all(parameters, _as_list(here.get("allOf")))
+        self._join_all(parameters, as_list(here.get("allOf")))
         for key in ("anyOf", "oneOf"):
-            self._join_shared(parameters, _as_list(here.get(key)))
+            self._join_shared(parameters, as_list(here.get(key)))
         return parameters
 
     def _join_all(self, parameters: Parameters, parts: Iterable[object]) -> None:
@@ -210,8 +209,7 @@ def one_line(text: str, characters: int) -> str:
     line = _first_sentence(re.sub(_HEADING, "", " ".join(written.split()), count=1))
     if len(line) <= characters:
         return line
-    cut = line[:characters].rsplit(" ", 1)[0].rstrip(",;:-")
-    return f"{cut}{_MORE}"
+    return line[:characters].rsplit(" ", 1)[0].rstrip(",;:-") + _MORE
 
 
 def _first_sentence(line: str) -> str:
@@ -221,15 +219,29 @@ def _first_sentence(line: str) -> str:
         word = line[:end].rpartition(" ")[2].lstrip(_OPENING).rpartition(".")[2]
         is_abbreviated = word in _ABBREVIATIONS or (len(word) == 1 and word.isalpha())
         follows = line[end + 2 :].lstrip(_OPENING)[:1]
-        if not is_abbreviated and follows.isalpha() and not follows.islower():  # `isupper` fails for scripts without capitals
+        # `isupper` fails for scripts without capitals.
+        if not is_abbreviated and follows.isalpha() and not follows.islower():
             return line[: end + 1]
         end = line.find(". ", end + 1)
     return line
 
 
-def _as_list(value: object) -> list[Any]:
-    """Return a list, or an empty one: schemas of others need not be correct."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
+def _choices_of(schema: dict[str, Any]) -> list[Any]:
+    return as_list(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
+
+
+def _branches_of(schema: dict[str, Any]) -> list[Any]:
+    return [*as_list(schema.get("anyOf")), *as_list(schema.get("oneOf"))]
+
+
+def _types_of(schema: dict[str, Any]) -> list[Any]:
+    types = schema.get("type", "object" if "properties" in schema else None)
+    return as_list(types) or [types]
+
+
+def _values_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the values of a mapping; an empty one for objects with fields."""
+    return {} if schema.get("properties") else as_object(schema.get("additionalProperties"))
 
 
 def _escape(text: str) -> str:
@@ -239,10 +251,83 @@ def _escape(text: str) -> str:
 
 def _reference_name(node: object) -> str:
     """Return the last part of a node's reference, if that is an identifier."""
-    reference = cast("dict[str, Any]", node).get("$ref") if isinstance(node, dict) else None
+    reference = as_object(node).get("$ref")
     name = reference.rpartition("/")[2] if isinstance(reference, str) else ""
     return name if name.isidentifier() else ""
 
 
 def _union(types: Iterable[str]) -> str:
     return "|".join(dict.fromkeys(types))
+
+
+_STUB_ANY: Final = "Any"
+_STUB_CHOICES: Final = 12
+_STUB_DESCRIPTION: Final = 200
+_NO_LETTER: Final = r"(?a)\W"
+
+
+def identifier(name: str) -> str:
+    """Return a name as a Python identifier: '_' for what none may contain, before a digit, and after a keyword."""
+    spelled = re.sub(_NO_LETTER, "_", name) or "_"
+    if spelled[0].isdigit():
+        spelled = f"_{spelled}"
+    return f"{spelled}_" if keyword.iskeyword(spelled) else spelled
+
+
+def stub_path(spec: ToolSpec) -> tuple[str, str]:
+    """Return namespace and name of a tool as a program spells them: `tools.<namespace>.<name>`."""
+    return identifier(spec.source), identifier(spec.name.removeprefix(spec.source.replace("-", "_") + "__"))
+
+
+def stub(spec: ToolSpec) -> str:
+    """Return a tool as an async function with its types and the first sentence of its description."""
+    namespace, name = stub_path(spec)
+    returns = _stub_type(spec.output_schema, spec.output_schema) if spec.output_schema is not None else _STUB_ANY
+    head = f"async def {name}({', '.join(_stub_parameters(spec))}) -> {returns}:"
+    text = one_line(spec.description, _STUB_DESCRIPTION).replace("\\", "\\\\").replace('"', "'")
+    return f'# tools.{namespace}\n{head}\n    """{text}"""'
+
+
+def _stub_parameters(spec: ToolSpec) -> Iterable[str]:
+    """Yield the parameters, those without a default first; a name that is no identifier can be given in a dict only."""
+    found = read_parameters(spec.input_schema)
+    named = [name for name in found.properties if name.isidentifier() and not keyword.iskeyword(name)]
+    if named:
+        yield "*"
+    for name in sorted(named, key=lambda name: name not in found.required):
+        written = f"{name}: {_stub_union(_stub_type(part, spec.input_schema) for part in found.properties[name])}"
+        yield written if name in found.required else f"{written} = {_stub_default(found.properties[name])}"
+    if len(named) < len(found.properties) or found.is_partial:
+        yield "**more: Any"
+
+
+def _stub_default(parts: list[Any]) -> str:
+    written = next((repr(part["default"]) for part in parts if "default" in as_object(part)), "...")
+    return written if len(written) <= _STUB_DESCRIPTION else "..."
+
+
+def _stub_type(node: object, root: Schema, depth: int = _DEPTH) -> str:
+    schema = as_object(resolve(root, node))
+    if not schema or not depth:
+        return _STUB_ANY
+    choices = _choices_of(schema)
+    if len(choices) > _STUB_CHOICES:
+        return _stub_union(type(choice).__name__ for choice in choices)
+    if choices:
+        return f"Literal[{', '.join(map(repr, choices))}]"
+    if branches := _branches_of(schema):
+        return _stub_union(_stub_type(branch, root, depth - 1) for branch in branches[:_STUB_CHOICES])
+    return _stub_union(_stub_type_of_kind(kind, schema, root, depth) for kind in _types_of(schema))
+
+
+def _stub_type_of_kind(kind: Any, schema: dict[str, Any], root: Schema, depth: int) -> str:
+    if kind == "array":
+        return f"list[{_stub_type(schema.get('items'), root, depth - 1)}]"
+    if kind == "object":
+        return f"dict[str, {_stub_type(_values_of(schema), root, depth - 1)}]"
+    return _TYPES.get(kind, _STUB_ANY) if isinstance(kind, str) else _STUB_ANY
+
+
+def _stub_union(types: Iterable[str]) -> str:
+    found = list(dict.fromkeys(types))
+    return _STUB_ANY if _STUB_ANY in found or not found else " | ".join(found)

@@ -1,4 +1,4 @@
-"""Simple schemas: those that are checked without loading the validator, so that a yard of simple tools starts sooner."""
+"""Simple schemas, which are checked without the validator, so that a yard of simple tools starts sooner."""
 
 from collections.abc import Callable
 from math import isfinite
@@ -28,7 +28,9 @@ def is_simple_schema(schema: object) -> bool:
         return True
     if type(schema) is not dict:
         return False
-    for key, value in cast("dict[str, object]", schema).items():  # a loop is quicker than 'all', and a yard that opens checks many
+    for key, value in cast(
+        "dict[str, object]", schema
+    ).items():  # a loop is quicker than 'all', and a yard that opens checks many
         check = _KEYWORDS.get(key)
         if check is None or not check(value):
             return False
@@ -121,4 +123,3 @@ _KEYWORDS: Final[dict[str, Callable[[object], bool]]] = {
     "required": _are_names,
     "type": _is_type,
 }
-"""Keywords of a simple schema, each with the check of its value."""

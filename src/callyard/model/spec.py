@@ -4,12 +4,12 @@ It must not know handlers; those are in `dispatch/tool` and `dispatch/resource`.
 """
 
 import re
-from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 import msgspec
 
+from callyard._internal.converted import Converted, Converters, as_tuple
 from callyard._internal.logfmt import is_tool_name
 from callyard.model.elicitation import Confirmation, check_form
 from callyard.model.envelope import encode
@@ -36,7 +36,6 @@ __all__ = [
     "check_prompt_spec",
     "check_resource_spec",
     "check_spec",
-    "make_tuples",
     "unknown_spec",
     "with_codes",
 ]
@@ -80,29 +79,36 @@ class Reason(msgspec.Struct, frozen=True):
 _SPELLINGS: Final = {
     "python": "py python3 python2 cpython ipython",
     "javascript": "js ecmascript node nodejs node.js es6 mjs cjs jsx typescript ts",
-    "sql": "postgres postgresql psql pgsql plpgsql mysql mariadb sqlite sqlite3 tsql t-sql mssql oracle plsql duckdb bigquery snowflake",
+    "sql": "postgres postgresql psql pgsql plpgsql mysql mariadb sqlite sqlite3 tsql t-sql mssql oracle plsql "
+    "duckdb bigquery snowflake",
 }
-_LANGUAGES: Final = {spelling: language for language, others in _SPELLINGS.items() for spelling in (language, *others.split())}
+_LANGUAGES: Final = {
+    spelling: language for language, others in _SPELLINGS.items() for spelling in (language, *others.split())
+}
 """The languages that code is checked in, by each of their usual spellings."""
 
 
-class EvalRule(msgspec.Struct, frozen=True):
+def _language(spelling: object) -> str:
+    written = str(spelling).strip().lower()
+    return _LANGUAGES.get(written, written)
+
+
+class EvalRule(msgspec.Struct, frozen=True, metaclass=Converted):
     """Which argument of an eval tool is the payload, its language, and which rules apply.
 
     `host` is for code that runs in this process or in an application; `sandbox` for a runtime with rules of its own.
     """
 
+    converters: ClassVar[Converters] = {"imports": as_tuple, "language": _language}
     argument: str
     language: str = "python"
-    """`python`, `javascript` or `sql`, or a usual spelling of one, such as `py`, `js` or `postgres`; a sandbox may have others."""
+    """`python`, `javascript` or `sql`, or a usual spelling such as `py`, `js` or `postgres`.
+
+    A sandbox may have others.
+    """
     rules: Literal["host", "sandbox"] = "host"
     imports: tuple[str, ...] = ()
-    """Modules of the application that Python code may import besides the allowed ones of the standard library."""
-
-    def __post_init__(self) -> None:
-        make_tuples(self, "imports")
-        written = str(self.language).strip().lower()
-        msgspec.structs.force_setattr(self, "language", _LANGUAGES.get(written, written))
+    """Blocked modules that Python code may import all the same."""
 
 
 class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -125,21 +131,15 @@ class Metatool(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its own alias; a rule that denies exactly this name denies the metatool."""
 
 
-def make_tuples(struct: msgspec.Struct, *fields: str) -> None:
-    """Convert a sequence, or a single text or struct, to a tuple; for use in `__post_init__` only.
-
-    A text alone would otherwise be read letter by letter. msgspec has no other way to convert fields of a frozen struct.
-    """
-    for field in fields:
-        value = getattr(struct, field)
-        if not isinstance(value, tuple):
-            items: Iterable[object] = [value] if isinstance(value, str | msgspec.Struct) else value
-            msgspec.structs.force_setattr(struct, field, tuple(items))
+def _operation(name: object) -> object:
+    """Return an operation by its name; another name stays, and is refused when the tool is published."""
+    return Operation(name) if isinstance(name, str) and name in _OPERATIONS else name
 
 
-class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=Converted):
     """A tool as data."""
 
+    converters: ClassVar[Converters] = {"operation": _operation, "tags": as_tuple, "aliases": as_tuple}
     name: str
     description: str
     input_schema: dict[str, Any]
@@ -172,11 +172,6 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Set by the provider of metatools, ignored for other tools."""
     kind: Kind = "tool"
     """What the call is for: reading a resource or making a prompt has a spec, too, which is never listed as a tool."""
-
-    def __post_init__(self) -> None:
-        if type(self.operation) is str and self.operation in _OPERATIONS:  # only decoding converts it
-            msgspec.structs.force_setattr(self, "operation", Operation(self.operation))
-        make_tuples(self, "tags", "aliases")
 
     @property
     def known_as(self) -> tuple[str, ...]:
@@ -215,9 +210,10 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=Converted):
     """A resource as data; with variables in its URI it is a resource template."""
 
+    converters: ClassVar[Converters] = {"tags": as_tuple}
     uri: str
     name: str
     title: str | None = None
@@ -230,9 +226,6 @@ class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Audience and priority, in MCP's format."""
     extra: dict[str, Any] = {}
     """Further fields for lists, in MCP's format."""
-
-    def __post_init__(self) -> None:
-        make_tuples(self, "tags")
 
     @property
     def is_template(self) -> bool:
@@ -254,9 +247,10 @@ class PromptArgument(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str | None = None
 
 
-class PromptSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PromptSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=Converted):
     """A prompt as data."""
 
+    converters: ClassVar[Converters] = {"tags": as_tuple}
     name: str
     title: str | None = None
     description: str = ""
@@ -265,9 +259,6 @@ class PromptSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     extra: dict[str, Any] = {}
     """Further fields for lists, in MCP's format."""
-
-    def __post_init__(self) -> None:
-        make_tuples(self, "tags")
 
     @property
     def known_as(self) -> tuple[str, ...]:
@@ -288,12 +279,20 @@ def unknown_spec(kind: Kind, name: str) -> ToolSpec:
 def with_codes(spec: ToolSpec) -> ToolSpec:
     """Return the spec with its less common codes appended to the description."""
     codes = [code for code in spec.codes() if not CODES[code].common]
-    return msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.") if codes else spec
+    return (
+        msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.")
+        if codes
+        else spec
+    )
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
 _UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _MAX_EXAMPLES: Final = 5
+
+
+def _fault(spec: ToolSpec, text: str) -> PublishError:
+    return PublishError(f"Tool '{spec.name}' {text}")
 
 
 def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None:
@@ -304,21 +303,25 @@ def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None
     """
     if spec.operation not in _OPERATIONS:
         operations = ", ".join(f"'{operation}'" for operation in Operation)
-        raise PublishError(f"Tool '{spec.name}' has the operation '{spec.operation}', which is none of {operations}.")
+        raise _fault(spec, f"has the operation '{spec.operation}', which is none of {operations}.")
     _check_schemas(spec, limits, foreign=foreign)
     _check_types(spec, "tool")
     if spec.kind != "tool":
-        raise PublishError(f"Tool '{spec.name}' says that it is a {spec.kind}.")
+        raise _fault(spec, f"says that it is a {spec.kind}.")
     for name in spec.known_as:
         _check_name("tool", name, limits, foreign=foreign)
     if not spec.description.strip():
-        raise PublishError(f"Tool '{spec.name}' has no description.")
+        raise _fault(spec, "has no description.")
     _check_eval(spec)
-    _check_question(spec, limits)
+    try:
+        if spec.confirmation is not None:
+            check_form(spec.confirmation.schema, limits)
+    except SchemaError as error:
+        raise _fault(spec, f"has a question that cannot be asked: {error}.") from error
     if len(spec.examples) > _MAX_EXAMPLES:
-        raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_MAX_EXAMPLES} are shown.")
+        raise _fault(spec, f"has {len(spec.examples)} examples; at most {_MAX_EXAMPLES} are shown.")
     if spec.timeout is not None and not 0 <= spec.timeout < float("inf"):
-        raise PublishError(f"Tool '{spec.name}' has the timeout {spec.timeout}, which is no number of seconds.")
+        raise _fault(spec, f"has the timeout {spec.timeout}, which is no number of seconds.")
 
 
 def check_resource_spec(spec: ResourceSpec, limits: Limits, *, foreign: bool = False) -> None:
@@ -331,7 +334,9 @@ def check_resource_spec(spec: ResourceSpec, limits: Limits, *, foreign: bool = F
     try:
         check_uri(spec.uri)
     except ValueError as error:
-        raise PublishError(f"Resource '{spec.name}' has the URI '{spec.uri}', which cannot be served: {error}.") from error
+        raise PublishError(
+            f"Resource '{spec.name}' has the URI '{spec.uri}', which cannot be served: {error}."
+        ) from error
     if not spec.name.strip():
         raise PublishError(f"The resource '{spec.uri}' has no name.")
     if not foreign:  # resources of an upstream are found by URI, so any name will do
@@ -365,48 +370,42 @@ def _check_types(spec: ToolSpec | ResourceSpec | PromptSpec, kind: Kind) -> None
 
 def _check_name(kind: Kind, name: str, limits: Limits, *, foreign: bool) -> None:
     if not (_UPSTREAM_NAME if foreign else _NAME).match(name):
-        raise PublishError(f"{kind.capitalize()} '{name}' must be named with small letters, digits and '_', a letter first.")
+        raise PublishError(
+            f"{kind.capitalize()} '{name}' must be named with small letters, digits and '_', a letter first."
+        )
     if len(name) > limits.name_characters:
-        message = f"{kind.capitalize()} '{name}' has a name of {len(name)} characters; at most {limits.name_characters} are published."
-        raise PublishError(message)
+        most = f"at most {limits.name_characters} are published"
+        raise PublishError(f"{kind.capitalize()} '{name}' has a name of {len(name)} characters; {most}.")
 
 
 def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
     if not isinstance(cast("object", spec.input_schema), dict):
-        raise PublishError(f"Tool '{spec.name}' has an input schema that is no object.")
+        raise _fault(spec, "has an input schema that is no object.")
     for which, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
         if schema is None:
             continue
         try:
-            check_schema(schema, max_bytes=limits.schema_bytes, max_depth=limits.schema_depth)
+            check_schema(schema, max_bytes=limits.schema_bytes)
         except SchemaError as error:
-            raise PublishError(f"Tool '{spec.name}' has a wrong {which} schema: {error}.") from error
+            raise _fault(spec, f"has a wrong {which} schema: {error}.") from error
     if spec.input_schema.get("type") != "object":
-        raise PublishError(f"Tool '{spec.name}' has an input schema that is not of type 'object'.")
+        raise _fault(spec, "has an input schema that is not of type 'object'.")
     if not foreign and spec.input_schema.get("additionalProperties") is not False:
-        raise PublishError(f"Tool '{spec.name}' has an input schema without 'additionalProperties: false'.")
-
-
-def _check_question(spec: ToolSpec, limits: Limits) -> None:
-    try:
-        if spec.confirmation is not None:
-            check_form(spec.confirmation.schema, limits)
-    except SchemaError as error:
-        raise PublishError(f"Tool '{spec.name}' has a question that cannot be asked: {error}.") from error
+        raise _fault(spec, "has an input schema without 'additionalProperties: false'.")
 
 
 def _check_eval(spec: ToolSpec) -> None:
     if spec.operation is not Operation.EVAL:
         if spec.eval is not None:
-            raise PublishError(f"Tool '{spec.name}' has an eval rule, so its operation must be 'eval'.")
+            raise _fault(spec, "has an eval rule, so its operation must be 'eval'.")
         return
     if spec.eval is None:
-        raise PublishError(f"Tool '{spec.name}' has the operation 'eval' and must name the argument that holds the code.")
+        raise _fault(spec, "has the operation 'eval' and must name the argument that holds the code.")
     if spec.eval.rules != "sandbox" and spec.eval.language not in _SPELLINGS:
         known = ", ".join(f"'{language}'" for language in _SPELLINGS)
-        raise PublishError(f"Tool '{spec.name}' has the language '{spec.eval.language}', which cannot be checked. Known: {known}.")
+        raise _fault(spec, f"has the language '{spec.eval.language}', which cannot be checked. Known: {known}.")
     if not spec.requires_eval and spec.eval.rules != "sandbox":  # a sandbox protects the host in another way
-        raise PublishError(f"Tool '{spec.name}' has the operation 'eval', so it must require the flag for it.")
+        raise _fault(spec, "has the operation 'eval', so it must require the flag for it.")
     guarded = spec.input_schema.get("properties", {}).get(spec.eval.argument)
     if guarded is None or guarded.get("type") != "string":
-        raise PublishError(f"Tool '{spec.name}' has no argument '{spec.eval.argument}' of type 'string' to guard.")
+        raise _fault(spec, f"has no argument '{spec.eval.argument}' of type 'string' to guard.")

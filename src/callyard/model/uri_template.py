@@ -33,22 +33,19 @@ def check_uri(uri: str) -> None:
 
 def variables_of(uri: str) -> list[str]:
     """Return the names of the variables in a URI, in order, without those that are invalid."""
-    found = [re.match(_VARIABLE, inner) for inner in re.findall(_EXPRESSION, uri)]
-    return [match[2] for match in found if match is not None]
+    return [match[2] for inner in re.findall(_EXPRESSION, uri) if (match := re.match(_VARIABLE, inner))]
 
 
 class UriTemplate:
     """A URI with variables, parsed once and matched in time linear in the length of the URI.
 
     One variable is the middle: the one that may contain '/', else the last. A variable before it ends at the first
-    occurrence of the literal that follows it. A variable after it starts at the last occurrence of the literal before it.
-    The middle takes the rest.
+    occurrence of the literal that follows it. A variable after it starts at the last occurrence of the literal before
+    it. The middle takes the rest.
 
     Raises:
         ValueError: The template uses an unsupported expression, or its variables are ambiguous.
     """
-
-    __slots__ = ("_first", "_last", "_left", "_middle", "_names", "_right", "_wide", "literal_characters")
 
     def __init__(self, uri: str) -> None:
         parts = re.split(_EXPRESSION, uri)
@@ -59,7 +56,7 @@ class UriTemplate:
         if len(wide) > 1:
             raise ValueError("at most one variable may contain '/'")
         middle = wide[0] if wide else len(variables) - 1
-        self._wide = bool(wide)
+        self._narrow = [name for name, is_wide in variables if not is_wide]
         self._first, self._last = literals[0], literals[-1]
         self._left = list(zip(self._names[:middle], literals[1 : middle + 1], strict=True))
         self._middle = self._names[middle]
@@ -85,17 +82,11 @@ class UriTemplate:
             raw[name] = uri[found + len(before) : end]
             end = found
         raw[self._middle] = uri[start:end]
-        if any(not value or self._has_separator(name, value) for name, value in raw.items()):
+        if not all(raw.values()) or any(not _SEPARATORS.isdisjoint(raw[name]) for name in self._narrow):
             return None
         decoded = {name: unquote(raw[name]) for name in self._names}
         # '%2F' is a '/' for the handler, which may use the value as the name of a file
-        return None if any("/" in value and not self._is_wide(name) for name, value in decoded.items()) else decoded
-
-    def _has_separator(self, name: str, value: str) -> bool:
-        return not self._is_wide(name) and not _SEPARATORS.isdisjoint(value)
-
-    def _is_wide(self, name: str) -> bool:
-        return self._wide and name == self._middle
+        return None if any("/" in decoded[name] for name in self._narrow) else decoded
 
 
 def _variable(inner: str) -> tuple[str, bool]:

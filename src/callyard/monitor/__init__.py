@@ -1,40 +1,15 @@
-"""Sinks for the records of calls: logs, metrics and a ring. Names are loaded lazily, because most yards need few of them."""
+"""Sinks for the records of calls: logs, metrics and a ring.
 
-from typing import TYPE_CHECKING
+Its files:
 
-from callyard._internal.lazy import load_names
+- `log_files`: log files of JSON lines: the audit log of calls and the access log of HTTP requests
+- `metrics`: sinks without a file: counters of calls by tool, source and caller with their rates, a ring, and lines of
+  the log
+- `prometheus`: metrics in the text formats of Prometheus
+"""
 
-if TYPE_CHECKING:
-    from callyard.monitor.log_files import AccessLine, AccessLog, AuditLog
-    from callyard.monitor.metrics import CallStats, Label, Metrics, Rates, Second, Step, Trend
-    from callyard.monitor.prometheus import UpstreamState, render, snapshot_of
-    from callyard.monitor.sinks import Ring, log_sink
+from callyard.monitor.log_files import AuditLog
+from callyard.monitor.metrics import Label, Metrics, Ring, log_sink
+from callyard.monitor.prometheus import UpstreamState, render, snapshot_of
 
-__all__ = [
-    "AccessLine",
-    "AccessLog",
-    "AuditLog",
-    "CallStats",
-    "Label",
-    "Metrics",
-    "Rates",
-    "Ring",
-    "Second",
-    "Step",
-    "Trend",
-    "UpstreamState",
-    "log_sink",
-    "render",
-    "snapshot_of",
-]
-
-if not TYPE_CHECKING:  # a checker that saw it would accept every name
-    __getattr__ = load_names(
-        "callyard.monitor",
-        {
-            "log_files": ("AccessLine", "AccessLog", "AuditLog"),
-            "metrics": ("CallStats", "Label", "Metrics", "Rates", "Second", "Step", "Trend"),
-            "prometheus": ("UpstreamState", "render", "snapshot_of"),
-            "sinks": ("Ring", "log_sink"),
-        },
-    )
+__all__ = ["AuditLog", "Label", "Metrics", "Ring", "UpstreamState", "log_sink", "render", "snapshot_of"]

@@ -10,17 +10,15 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Self
 
 import msgspec
 
 from callyard._internal.files import make_private
 from callyard._internal.logfmt import log_fields
-from callyard.dispatch.outcome import Record
 
 __all__ = ["AccessLine", "AccessLog", "AuditLog", "LogFile"]
 
-T = TypeVar("T")
 _MAX_WAITING: Final = 100_000
 """The most lines that wait for a slow disk; what comes then is counted as lost."""
 _BATCH: Final = 1000
@@ -30,29 +28,20 @@ _GATHER_S: Final = 0.1
 _RETRY_S: Final = 1.0
 """How long the thread waits after the disk refused a write."""
 _CLOSE_S: Final = 5.0
-"""How long closing waits for a disk."""
 _log = logging.getLogger(__name__)
 
 
-class LostLines(msgspec.Struct, frozen=True):
-    """A line in place of lost ones."""
+class LogFile:
+    """Appends structs as JSON to a file while the context is open, and rotates the file.
 
-    started: float
-    """Seconds since the epoch."""
-    lost_lines: int
-
-
-class LogFile(Generic[T]):
-    """Appends structs as JSON to a file while the context is open; a full file is renamed, and the oldest one is deleted.
-
-    Several processes may write to the same file.
+    A full file is renamed, and the oldest one is deleted. Several processes may write to the same file.
     """
 
     def __init__(self, path: str | Path, *, max_bytes: int = 64 * 1024 * 1024, backups: int = 5) -> None:
         self.path = Path(path)
         self._max_bytes = max_bytes
         self._backups = backups
-        self._waiting: deque[T] = deque()
+        self._waiting: deque[msgspec.Struct] = deque()
         self._refused = 0
         """Items that did not fit in the queue; only the caller's thread counts them."""
         self._unwritten = 0
@@ -89,7 +78,7 @@ class LogFile(Generic[T]):
             if thread.is_alive():
                 self._report("The disk does not answer.")
 
-    def __call__(self, item: T) -> None:
+    def __call__(self, item: msgspec.Struct) -> None:
         """Append a line for an item soon; this never waits."""
         waiting = self._waiting
         if len(waiting) >= _MAX_WAITING:
@@ -118,9 +107,9 @@ class LogFile(Generic[T]):
         while True:
             batch = [waiting.popleft() for _ in range(min(len(waiting), _BATCH))]
             lost = self._refused + self._unwritten - self._reported
-            lines: list[T | LostLines] = [*batch]
+            lines: list[object] = [*batch]
             if lost and not waiting:
-                lines.append(LostLines(time.time(), lost))
+                lines.append({"started": time.time(), "lost_lines": lost})
             if not lines:
                 return True
             try:
@@ -195,9 +184,9 @@ class AccessLine(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The identity; none for a request that was refused before it had one."""
 
 
-class AuditLog(LogFile[Record]):
+class AuditLog(LogFile):
     """A sink that writes each record as a line of JSON to a rotated file, while its context is open."""
 
 
-class AccessLog(LogFile[AccessLine]):
+class AccessLog(LogFile):
     """Writes a line for each HTTP request to a rotated file, while its context is open."""

@@ -20,12 +20,16 @@ __all__ = ["Snapshot", "UpstreamState", "render", "snapshot_of"]
 
 _TOOL: Final = ("source", "tool")
 _SUMS: Final[tuple[tuple[str, str, Callable[[CallStats], float]], ...]] = (
-    ("callyard_calls", "Finished calls.", lambda stats: stats.calls),
-    ("callyard_call_wait_seconds", "Time that calls waited for policies, limiters and people.", lambda stats: stats.waited_ms / 1000),
-    ("callyard_result_bytes", "Size of results as JSON.", lambda stats: stats.bytes),
-    ("callyard_result_estimated_tokens", "Estimated tokens of answers.", lambda stats: stats.estimated_tokens),
-    ("callyard_repaired_arguments", "Arguments that were repaired.", lambda stats: stats.coerced),
-    ("callyard_held_calls", "Calls that a policy answered, such as those that wait for approval.", lambda stats: stats.held),
+    ("calls", "Finished calls.", lambda stats: stats.calls),
+    (
+        "call_wait_seconds",
+        "Time that calls waited for policies, limiters and people.",
+        lambda one: one.waited_ms / 1000,
+    ),
+    ("result_bytes", "Size of results as JSON.", lambda stats: stats.bytes),
+    ("result_estimated_tokens", "Estimated tokens of answers.", lambda stats: stats.estimated_tokens),
+    ("repaired_arguments", "Arguments that were repaired.", lambda stats: stats.coerced),
+    ("held_calls", "Calls that a policy answered, such as those that wait for approval.", lambda stats: stats.held),
 )
 """The counters: name, help and value."""
 _SHOWN: Final = 2
@@ -39,7 +43,6 @@ class UpstreamState(msgspec.Struct, frozen=True):
     name: str
     state: str
     is_open: bool
-    """Whether its circuit breaker is open, so that it is not called."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -66,50 +69,47 @@ def snapshot_of(metrics: Metrics, calls: Iterable[Call] = (), upstreams: Iterabl
 
 def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
     """Return a page for Prometheus and its media type, which the header `Accept` chooses."""
-    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
-    from prometheus_client.registry import Collector  # noqa: PLC0415 - see above
+    import prometheus_client.core  # noqa: PLC0415 - see above
 
-    class Source(Collector):
+    class Source(prometheus_client.registry.Collector):
         def collect(self) -> Iterator["Metric"]:
-            yield from _families(snapshot)
+            yield from _families(snapshot, prometheus_client.core)
 
-    encode, media_type = choose_encoder(accept)
+    encode, media_type = prometheus_client.exposition.choose_encoder(accept)
     return encode(Source()), media_type
 
 
-def _families(snapshot: Snapshot) -> Iterator["Metric"]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - see above
-
+def _families(snapshot: Snapshot, core: Any) -> Iterator["Metric"]:
+    counter, gauge = core.CounterMetricFamily, core.GaugeMetricFamily
+    tools, callers, upstreams = snapshot.tools.items(), snapshot.callers.items(), snapshot.upstreams
     for name, text, value in _SUMS:
-        yield _family(CounterMetricFamily, name, text, _TOOL, {label: value(stats) for label, stats in snapshot.tools.items()})
-    yield _durations(snapshot)
-    errors = {(*label, code, blame): count for label, stats in snapshot.tools.items() for (code, blame), count in stats.errors.items()}
-    yield _family(CounterMetricFamily, "callyard_errors", "Failed calls by code and blame.", (*_TOOL, "code", "blame"), errors)
-    approvals = {(*label, event): count for label, stats in snapshot.tools.items() for event, count in stats.approvals.items()}
-    yield _family(CounterMetricFamily, "callyard_approvals", "Approvals by what happened to them.", (*_TOOL, "event"), approvals)
-    yield _family(GaugeMetricFamily, "callyard_calls_in_flight", "Calls that run or wait.", _TOOL, snapshot.running)
-    yield _family(GaugeMetricFamily, "callyard_calls_queued", "Calls that wait for policies and limiters.", _TOOL, snapshot.queued)
-    callers = {(name,): stats.calls for name, stats in snapshot.callers.items()}
-    failed = {(name,): stats.errors for name, stats in snapshot.callers.items()}
-    yield _family(CounterMetricFamily, "callyard_caller_calls", "Calls by caller.", ("caller",), callers)
-    yield _family(CounterMetricFamily, "callyard_caller_errors", "Failed calls by caller.", ("caller",), failed)
-    states = {(upstream.name, upstream.state): 1 for upstream in snapshot.upstreams}
-    breakers = {(upstream.name,): int(upstream.is_open) for upstream in snapshot.upstreams}
-    yield _family(GaugeMetricFamily, "callyard_upstream_state", "1 for the state of each upstream.", ("upstream", "state"), states)
-    yield _family(GaugeMetricFamily, "callyard_upstream_breaker_open", "1 if the circuit breaker is open.", ("upstream",), breakers)
+        yield _family(counter, name, text, _TOOL, {label: value(stats) for label, stats in tools})
+    yield _durations(snapshot, core.HistogramMetricFamily)
+    errors = {(*label, *failure): count for label, stats in tools for failure, count in stats.errors.items()}
+    approvals = {(*label, event): count for label, stats in tools for event, count in stats.approvals.items()}
+    calls = {(name,): stats.calls for name, stats in callers}
+    failed = {(name,): stats.errors for name, stats in callers}
+    states = {(upstream.name, upstream.state): 1 for upstream in upstreams}
+    breakers = {(upstream.name,): int(upstream.is_open) for upstream in upstreams}
+    yield _family(counter, "errors", "Failed calls by code and blame.", (*_TOOL, "code", "blame"), errors)
+    yield _family(counter, "approvals", "Approvals by what happened to them.", (*_TOOL, "event"), approvals)
+    yield _family(gauge, "calls_in_flight", "Calls that run or wait.", _TOOL, snapshot.running)
+    yield _family(gauge, "calls_queued", "Calls that wait for policies and limiters.", _TOOL, snapshot.queued)
+    yield _family(counter, "caller_calls", "Calls by caller.", ("caller",), calls)
+    yield _family(counter, "caller_errors", "Failed calls by caller.", ("caller",), failed)
+    yield _family(gauge, "upstream_state", "1 for the state of each upstream.", ("upstream", "state"), states)
+    yield _family(gauge, "upstream_breaker_open", "1 if the circuit breaker is open.", ("upstream",), breakers)
 
 
 def _family(make: Any, name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> "Metric":
-    family = make(name, text, labels=labels)
+    family = make(f"callyard_{name}", text, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
     return family
 
 
-def _durations(snapshot: Snapshot) -> "Metric":
-    from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415 - see above
-
-    family = HistogramMetricFamily("callyard_call_seconds", "Duration of calls, without their waits.", labels=_TOOL)
+def _durations(snapshot: Snapshot, make: Any) -> "Metric":
+    family = make("callyard_call_seconds", "Duration of calls, without their waits.", labels=_TOOL)
     for label, stats in snapshot.tools.items():
         sums = [*accumulate(stats.buckets)]
         buckets = [*zip(_BOUNDS, (*sums[:-1:_SHOWN], sums[-1]), strict=True)]

@@ -1,4 +1,9 @@
-"""First-party packs: providers that come with Callyard and publish nothing unless configured."""
+"""First-party packs: providers that come with Callyard and publish nothing unless configured.
+
+Its files:
+
+- `system`: tools that describe the yard to an agent
+"""
 
 from importlib import import_module
 from typing import Any

@@ -124,7 +124,7 @@ class System:
 
     @tool(operation="query", tags=("system",))
     async def get_server_info(self, *, include_uptime: bool = False) -> ServerInfo:
-        """Show the name and version of the yard, the transport of this call, and the address and port that it is served at.
+        """Show the name and version of the yard, the transport of this call, and the yard's address and port.
 
         Args:
             include_uptime: Whether to show how long it has been running.
@@ -132,7 +132,11 @@ class System:
         address = self._yard.address
         port = urlsplit(address).port if address is not None and "://" in address else None
         info = ServerInfo(
-            name=self._yard.name, version=self._yard.version, transport=current_call().channel.name, address=address, port=port
+            name=self._yard.name,
+            version=self._yard.version,
+            transport=current_call().channel.name,
+            address=address,
+            port=port,
         )
         return {**info, "uptime_s": self._uptime()} if include_uptime else info
 

@@ -1,27 +1,29 @@
 """Approvals: decisions of people about single calls, kept in the store so that they outlive the process that asked.
 
-An approval is bound to caller, profile, tool, definition, session and arguments, may be used once, and expires. This module asks
-nobody and judges no call.
+An approval is bound to caller, profile, tool, definition, session and arguments, may be used once, and expires. This
+module asks nobody and judges no call.
 """
 
 import asyncio
+import getpass
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from callyard._internal.logfmt import log_value
-from callyard._internal.mask import mask_values
+from callyard._internal.logfmt import log_exception, log_value
+from callyard.dispatch.arguments import BoundArguments
 from callyard.dispatch.call import Call
-from callyard.model.envelope import encode, encode_sorted
-from callyard.model.errors import ToolError, not_found
-from callyard.model.spec import ToolSpec
-from callyard.state.store import Store, owner_key
+from callyard.dispatch.tool import Tool
+from callyard.model.envelope import encode, fingerprint
+from callyard.model.errors import CodeName, ToolError, not_found
+from callyard.policy.cards import Card, uri_of
+from callyard.state.store import Clock, Store, owner_key
 
 __all__ = [
     "BY_CLIENT",
@@ -29,20 +31,21 @@ __all__ = [
     "Approvals",
     "Audit",
     "AuditLine",
+    "Authority",
     "Binding",
-    "Card",
     "Grant",
-    "arguments_hash",
     "binding_of",
     "local_user",
-    "make_card",
 ]
 
+T = TypeVar("T")
 Status = Literal["pending", "approved", "denied", "spent", "expired"]
+Authority = Literal["anyone", "operator"]
 Decision = Literal["approve", "deny", "withdraw"]
-Clock = Callable[[], float]
 _DECIDED: Final[Mapping[Decision, Status]] = {"approve": "approved", "deny": "denied", "withdraw": "expired"}
-"""The status after each decision."""
+_RECORD: Final = "approval/"
+"""What the keys of approvals in the store begin with."""
+_MASK_KEY: Final = "approval_mask_key"
 _LOOK_S: Final = 1.0
 """How often a waiting call reads its approval again, because messages may get lost."""
 _KEPT_S: Final = 3600.0
@@ -50,71 +53,8 @@ _KEPT_S: Final = 3600.0
 _MAX_PENDING: Final = 1000
 _MAX_PENDING_OF_OWNER: Final = 100
 _MAX_GRANT_S: Final = 30 * 86_400.0
+_log = logging.getLogger(__name__)
 _audit = logging.getLogger("callyard.audit")
-
-
-class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person sees of a call. Apart from arguments and identity, everything is from the registry and the rules."""
-
-    tool: str
-    title: str
-    operation: str
-    source: str
-    arguments: str
-    """The arguments as JSON in one line, with secrets masked and unprintable characters escaped; without their middle if very long."""
-    identity: str
-    profile: str
-    client: str = ""
-    """The name that the client states; nothing verifies it."""
-    why: str
-    """Why the rule asks."""
-    by: Literal["anyone", "operator"] = "anyone"
-
-    def text(self) -> str:
-        """Return the card in a few lines for a person."""
-        asker = f"{self.identity} ({self.client})" if self.client else self.identity
-        title = f" ({self.title})" if self.title != self.tool else ""
-        return (
-            f"May '{self.tool}'{title} run?\nOperation: {self.operation}, of '{self.source}'\nArguments: {self.arguments}\n"
-            f"Asked by: {asker}, profile '{self.profile}'\nWhy you are asked: {self.why}"
-        )
-
-
-_NAME_CHARACTERS: Final = 200
-_ARGUMENT_CHARACTERS: Final = 20_000
-"""Much is shown, because nobody should approve what they cannot read."""
-
-
-def make_card(call: Call, *, spec: ToolSpec, arguments: object, why: str, by: Literal["anyone", "operator"]) -> Card:
-    """Return the card of a call."""
-    shown = encode(mask_values(msgspec.json.decode(encode(arguments)))).decode()
-    return Card(
-        tool=spec.name,
-        title=_printable(spec.title or spec.name),
-        operation=str(spec.operation),
-        source=_printable(spec.source),
-        arguments=_without_middle(_printable(shown), _ARGUMENT_CHARACTERS),
-        identity=_without_middle(_printable(call.caller.identity), _NAME_CHARACTERS),
-        profile=call.profile.name,
-        client=_printable(call.caller.client),
-        why=why,
-        by=by,
-    )
-
-
-def _without_middle(text: str, most: int) -> str:
-    """Return a text, or its beginning and end with a remark between them that nobody overlooks."""
-    left_out, half = len(text) - most, most // 2
-    # On a line of its own, so that it stands out, and what is left of JSON is none that a page would show as a table.
-    return text if left_out <= 0 else f"{text[:half]}\n[… {left_out:,} OF {len(text):,} CHARACTERS ARE NOT SHOWN …]\n{text[-half:]}"
-
-
-def _printable(text: str) -> str:
-    """Return a text in which nothing can hide: unprintable characters and those of markup are escaped."""
-    return "".join(char if char.isprintable() and char not in _MARKUP else f"\\u{ord(char):04x}" for char in text)
-
-
-_MARKUP: Final = frozenset("<>&`")
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,41 +68,28 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     arguments: str
     """The hash of the arguments."""
+    by: Authority = "anyone"
+    """Who had to decide: what anybody approved counts for nothing once a rule requires an operator."""
 
     @property
     def key(self) -> str:
         """Return one hash of all fields."""
-        return sha256(encode_sorted([self.owner, self.profile, self.tool, self.definition, self.session, self.arguments])).hexdigest()
+        fields = [self.owner, self.profile, self.tool, self.definition, self.session, self.arguments, self.by]
+        return fingerprint(fields)
 
 
-def arguments_hash(arguments: object) -> str:
-    """Return the hash of parsed arguments; the order of keys does not matter.
-
-    Raises:
-        ToolError: `permission_denied` if they hold something that cannot be compared.
-    """
-    try:
-        return sha256(encode_sorted(arguments)).hexdigest()
-    except Exception:  # noqa: BLE001 - a serialiser of a value may raise anything
-        message = "The arguments cannot be compared, so no approval can be bound to them."
-        raise ToolError("permission_denied", message, reason="not_comparable", may_have_run=False) from None
-
-
-def spec_hash(spec: ToolSpec) -> str:
-    """Return the hash of a whole definition."""
-    return sha256(encode_sorted(spec)).hexdigest()
-
-
-def binding_of(call: Call, spec: ToolSpec, arguments: object) -> Binding:
+def binding_of(call: Call, tool: Tool, bound: BoundArguments, by: Authority = "anyone") -> Binding:
     """Return the binding of a call with these arguments."""
+    spec, uri, caller = tool.spec, uri_of(call, tool), call.caller
     return Binding(
-        owner=call.caller.owner,
-        identity=call.caller.identity,
+        owner=caller.owner,
+        identity=caller.identity,
         profile=call.profile.name,
         tool=f"{spec.kind}:{spec.name}",
-        definition=spec_hash(spec),
+        definition=fingerprint(spec),
         session="" if call.session is None else call.session.id,
-        arguments=arguments_hash(arguments),
+        arguments=fingerprint(bound.common, uri),
+        by=by,
     )
 
 
@@ -183,7 +110,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decided_by: str = ""
     reason: str = ""
     call_id: str = ""
-    """The call that used it."""
+    text: str = ""
+    """The arguments as JSON if default factories made some of them: the call that uses the approval runs with these."""
 
     @property
     def is_denied_by_client(self) -> bool:
@@ -193,7 +121,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def at(self, now: float) -> "Approval":
         """Return it as it is at a time: one that nobody used before it expired is expired."""
         is_over = self.status in {"pending", "approved", "denied"} and now >= self.expires_at
-        return msgspec.structs.replace(self, status="expired") if is_over else self
+        return replace(self, status="expired") if is_over else self
 
     def view(self) -> dict[str, Any]:
         """Return what operators see of it."""
@@ -214,6 +142,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     definition: str
     arguments: str = ""
     """The hash of the arguments; empty for any."""
+    by: Authority = "anyone"
     card: Card
     created_at: float
     expires_at: float
@@ -222,7 +151,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def view(self) -> dict[str, Any]:
         """Return what operators see of it."""
-        card = self.card if self.arguments else msgspec.structs.replace(self.card, arguments="any")
+        card = self.card if self.arguments else replace(self.card, arguments="any")
         facts = {"grant_id": self.id, **msgspec.to_builtins(card), "created_at": round(self.created_at, 3)}
         return {**facts, "expires_at": round(self.expires_at, 3), "granted_by": self.granted_by, "reason": self.reason}
 
@@ -248,16 +177,10 @@ Audit = Callable[[AuditLine], None]
 
 def local_user() -> str:
     """Return the name of the user of this process as somebody who decides."""
-    import getpass  # noqa: PLC0415 - only a command needs it
-
     try:
         return f"user:{getpass.getuser()}"
     except (OSError, KeyError):
         return "user:unknown"
-
-
-def _record(approval_id: str) -> str:
-    return f"approval/{approval_id}"
 
 
 def _pending(owner: str = "") -> str:
@@ -265,18 +188,13 @@ def _pending(owner: str = "") -> str:
 
 
 def _pending_key(approval: "Approval") -> str:
-    """Return the key of a pending approval, which says when it was asked, so that a list reads no more than it shows."""
+    """Return the key of a pending approval; it begins with the time, so that a list reads no more than it shows."""
     return f"{_pending(approval.binding.owner)}{int(approval.created_at * 1000):014}-{approval.id}"
 
 
-def _decided(at: float, approval_id: str) -> str:
-    """Return the key of a decision; keys in order are decisions by age, the newest first."""
-    return f"approval_decided/{10**14 - int(at * 1000):014}/{approval_id}"
-
-
-def _grant_key(binding: Binding, arguments: str) -> str:
-    parts = [binding.identity, binding.profile, binding.tool, binding.definition, arguments]
-    return f"grant/{sha256(encode_sorted(parts)).hexdigest()}"
+def _grant_key(of: Binding | Grant, arguments: str) -> str:
+    parts = [of.identity, of.profile, of.tool, of.definition, arguments, of.by]
+    return f"grant/{fingerprint(parts)}"
 
 
 class Approvals:
@@ -284,8 +202,17 @@ class Approvals:
 
     def __init__(self, store: Store, *, clock: Clock = time.time, audit: Audit | None = None) -> None:
         self._store = store
-        self._clock = clock
+        self.clock = clock
         self._audit = audit
+        self._mask_key: bytes | None = None
+
+    async def mask_key(self) -> bytes:
+        """Return the key of the hashes that stand for secrets on cards, the same for all processes."""
+        while self._mask_key is None:
+            self._mask_key = await self._store.get(_MASK_KEY)
+            if self._mask_key is None:
+                await self._store.compare_and_set(_MASK_KEY, None, os.urandom(32))
+        return self._mask_key
 
     async def get(self, approval_id: str) -> Approval:
         """Return an approval.
@@ -293,23 +220,26 @@ class Approvals:
         Raises:
             ToolError: `not_found` if there is none.
         """
-        data = await self._store.get(_record(approval_id)) if approval_id.isprintable() else None
-        if data is None:
-            raise not_found("approval", approval_id, reason="unknown_approval", may_have_run=False)
-        return self._decode(data)
+        return (await self._load(approval_id))[1]
 
     async def find(self, binding: Binding) -> Approval | None:
         """Return the current approval of a binding, if there is one."""
-        approval_id = await self._store.get(f"approval_by/{binding.key}")
-        data = None if approval_id is None else await self._store.get(_record(approval_id.decode()))
-        return None if data is None else self._decode(data)
+        return await self._current(await self._store.get(f"approval_by/{binding.key}"))
 
     async def ask(
-        self, binding: Binding, make: Callable[[], Card], *, ttl: float, call_id: str = "", replaces_denial: bool = False
+        self,
+        binding: Binding,
+        make: Callable[[bytes], Card],
+        *,
+        ttl: float,
+        call_id: str = "",
+        text: str = "",
+        replaces_denial: bool = False,
     ) -> tuple[Approval, bool]:
         """Return the approval of a binding that is pending or decided, or a new one, and whether it is new.
 
-        `replaces_denial` asks anew although the person at the client denied the call before; a denial by anybody else stays.
+        `replaces_denial` asks anew although the person at the client denied the call before; a denial by anybody else
+        stays.
 
         Raises:
             ToolError: `overloaded` if too many are pending.
@@ -317,55 +247,56 @@ class Approvals:
         pointer = f"approval_by/{binding.key}"
         while True:
             known = await self._store.get(pointer)
-            data = None if known is None else await self._store.get(_record(known.decode()))
-            found = None if data is None else self._decode(data)
-            if found is not None and found.status not in {"spent", "expired"} and not (replaces_denial and found.is_denied_by_client):
+            found = await self._current(known)
+            is_replaced = replaces_denial and found is not None and found.is_denied_by_client
+            if found is not None and found.status not in {"spent", "expired"} and not is_replaced:
                 if found.status == "pending":  # the process that made it may have died before it was listed
                     await self._list(found)
                 return found, False
             await self._check_room(binding.owner)
-            now = self._clock()
-            approval = Approval(id=f"a_{os.urandom(16).hex()}", binding=binding, card=make(), created_at=now, expires_at=now + ttl)
-            await self._store.put(_record(approval.id), encode(approval), ttl=ttl + _KEPT_S)
+            card, approval_id = make(await self.mask_key()), f"a_{os.urandom(16).hex()}"
+            now = self.clock()
+            approval = Approval(
+                id=approval_id, binding=binding, card=card, created_at=now, expires_at=now + ttl, text=text
+            )
+            await self._store.put(_RECORD + approval.id, encode(approval), ttl=ttl + _KEPT_S)
             if await self._store.compare_and_set(pointer, known, approval.id.encode(), ttl=ttl):
                 await self._list(approval)
                 self._note("approval_asked", approval, call_id)
                 return approval, True
-            await self._store.delete(_record(approval.id))
+            await self._store.delete(_RECORD + approval.id)
 
     async def decide(self, approval_id: str, decision: Decision, *, by: str, reason: str = "") -> Approval:
         """Approve, deny or withdraw; an approval that is not used yet can still be denied or withdrawn.
 
-        A denial holds for the same call until it expires. One that is withdrawn is expired at once, so the same call asks anew.
+        A denial holds for the same call until it expires. One that is withdrawn is expired at once, so the same call
+        asks anew.
 
         Raises:
             ToolError: `not_found` if there is none, `state_error` if it is decided already.
         """
         while True:
-            data = await self._store.get(_record(approval_id)) if approval_id.isprintable() else None
-            if data is None:
-                raise not_found("approval", approval_id, reason="unknown_approval", may_have_run=False)
-            approval = self._decode(data)
+            data, approval = await self._load(approval_id)
             if approval.status != "pending" and not (approval.status == "approved" and decision != "approve"):
                 message = f"The approval '{approval.id}' is {approval.status} already."
-                raise ToolError("state_error", message, reason="already_decided", may_have_run=False, status=approval.status)
-            status = _DECIDED[decision]
-            decided = msgspec.structs.replace(approval, status=status, decided_at=self._clock(), decided_by=by, reason=reason)
+                raise _refusal("state_error", message, "already_decided", status=approval.status)
+            status, now = _DECIDED[decision], self.clock()
+            decided = replace(approval, status=status, decided_at=now, decided_by=by, reason=reason)
             if await self._replace(data, decided):
-                await self._store.put(_decided(decided.decided_at, decided.id), b"", ttl=_KEPT_S)
+                age = 10**14 - int(now * 1000)  # so that keys in order are decisions by age, the newest first
+                await self._store.put(f"approval_decided/{age:014}/{decided.id}", b"", ttl=_KEPT_S)
                 self._note(f"approval_{status}", decided)
                 return decided
 
-    async def spend(self, approval: Approval, arguments: str, *, call_id: str = "") -> bool:
-        """Use an approved approval for a call, once and before it expires; return whether it could be used.
-
-        Other arguments do not use it up.
-        """
-        data = await self._store.get(_record(approval.id))
-        current = None if data is None else self._decode(data)
-        if data is None or current is None or current.status != "approved" or current.binding.arguments != arguments:
+    async def spend(self, approval: Approval, *, call_id: str = "") -> bool:
+        """Use an approved approval for a call, once and before it expires; return whether it could be used."""
+        try:
+            data, current = await self._load(approval.id)
+        except ToolError:  # it is gone
             return False
-        spent = msgspec.structs.replace(current, status="spent", call_id=call_id)
+        if current.status != "approved":
+            return False
+        spent = replace(current, status="spent", call_id=call_id)
         if not await self._replace(data, spent):
             return False
         self._note("approval_spent", spent, call_id)
@@ -374,20 +305,19 @@ class Approvals:
     async def wait(self, approval: Approval, seconds: float) -> Approval:
         """Return an approval once it is no longer pending, or after so many seconds."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._store.subscribe(_record(approval.id)) as messages:
-                approval = await self.get(approval.id)
+            async with asyncio.timeout(seconds), self._store.subscribe(_RECORD + approval.id) as messages:
+                _, approval = await self._load(approval.id)
                 while approval.status == "pending":
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(min(_LOOK_S, max(approval.expires_at - self._clock(), 0.001))):
+                        async with asyncio.timeout(min(_LOOK_S, max(approval.expires_at - self.clock(), 0.001))):
                             await anext(messages)
-                    approval = await self.get(approval.id)
-        return approval.at(self._clock())  # it may have expired at this very moment
+                    _, approval = await self._load(approval.id)
+        return approval.at(self.clock())  # it may have expired at this very moment
 
     async def pending(self, *, limit: int = 100, offset: int = 0) -> list[Approval]:
         """Return the pending approvals, the oldest first."""
         names = sorted(key.rpartition("/")[2] for key in await self._store.keys(_pending(), limit=_MAX_PENDING))
-        ids = [name.partition("-")[2] for name in names[offset : offset + limit]]
-        found = [self._decode(data) for approval_id in ids if (data := await self._store.get(_record(approval_id))) is not None]
+        found = await self._existing([name.partition("-")[2] for name in names[offset : offset + limit]])
         return [one for one in found if one.status == "pending"]
 
     async def count(self) -> int:
@@ -397,8 +327,7 @@ class Approvals:
     async def decided(self, *, limit: int = 50) -> list[Approval]:
         """Return the approvals that were decided in the last hour, the newest decision first."""
         keys = await self._store.keys("approval_decided/", limit=limit)
-        ids = dict.fromkeys(key.rpartition("/")[2] for key in keys)
-        return [self._decode(data) for approval_id in ids if (data := await self._store.get(_record(approval_id))) is not None]
+        return await self._existing(dict.fromkeys(key.rpartition("/")[2] for key in keys))
 
     async def watch(self, seen: set[str]) -> Approval:
         """Wait for a pending approval that was not seen yet, add it to the seen ones and return it."""
@@ -412,26 +341,29 @@ class Approvals:
                     async with asyncio.timeout(_LOOK_S):
                         await anext(messages)
 
-    async def grant(self, approval: Approval, *, seconds: float, any_arguments: bool, by: str, reason: str = "") -> Grant:
+    async def grant(
+        self, approval: Approval, *, seconds: float, any_arguments: bool, by: str, reason: str = ""
+    ) -> Grant:
         """Allow further calls of the same tool by the same identity for a time, with the same arguments or any."""
         if not 0 < seconds <= _MAX_GRANT_S:
-            raise ToolError("invalid_input", f"A grant lasts at most {_MAX_GRANT_S / 86_400:g} days.", may_have_run=False)
-        now, binding = self._clock(), approval.binding
-        arguments = "" if any_arguments else binding.arguments
+            message = f"A grant lasts at most {_MAX_GRANT_S / 86_400:g} days."
+            raise ToolError("invalid_input", message, may_have_run=False)
+        now, binding = self.clock(), approval.binding
         grant = Grant(
             id=f"g_{os.urandom(16).hex()}",
             identity=binding.identity,
             profile=binding.profile,
             tool=binding.tool,
             definition=binding.definition,
-            arguments=arguments,
+            arguments="" if any_arguments else binding.arguments,
+            by=binding.by,
             card=approval.card,
             created_at=now,
             expires_at=now + seconds,
             granted_by=by,
             reason=reason,
         )
-        await self._store.put(_grant_key(binding, arguments), encode(grant), ttl=seconds)
+        await self._store.put(_grant_key(grant, grant.arguments), encode(grant), ttl=seconds)
         self._write("approval_granted", grant.id, grant.card, by=by, reason=reason)
         return grant
 
@@ -439,16 +371,17 @@ class Approvals:
         """Return a grant that allows a call now, if there is one."""
         for arguments in (binding.arguments, ""):
             data = await self._store.get(_grant_key(binding, arguments))
-            grant = None if data is None else msgspec.json.decode(data, type=Grant)
-            if grant is not None and self._clock() < grant.expires_at:
+            grant = None if data is None else _decoded(data, Grant)
+            if grant is not None and self.clock() < grant.expires_at:
                 return grant
         return None
 
     async def grants(self) -> list[Grant]:
         """Return the grants that have not expired."""
-        found = [await self._store.get(key) for key in await self._store.keys("grant/")]
-        grants = [msgspec.json.decode(data, type=Grant) for data in found if data is not None]
-        return sorted((grant for grant in grants if self._clock() < grant.expires_at), key=lambda grant: grant.created_at)
+        keys = await self._store.keys("grant/")
+        grants = [_decoded(await self._store.get(key), Grant) for key in keys]
+        live = [grant for grant in grants if grant is not None and self.clock() < grant.expires_at]
+        return sorted(live, key=lambda grant: grant.created_at)
 
     async def revoke(self, grant_id: str, *, by: str) -> Grant:
         """End a grant.
@@ -456,11 +389,9 @@ class Approvals:
         Raises:
             ToolError: `not_found` if there is none.
         """
-        for key in await self._store.keys("grant/"):
-            data = await self._store.get(key)
-            grant = None if data is None else msgspec.json.decode(data, type=Grant)
-            if grant is not None and grant.id == grant_id:
-                await self._store.delete(key)
+        for grant in await self.grants():
+            if grant.id == grant_id:
+                await self._store.delete(_grant_key(grant, grant.arguments))
                 self._write("approval_revoked", grant_id, grant.card, by=by, reason="")
                 return grant
         raise not_found("grant", grant_id, reason="unknown_approval", may_have_run=False)
@@ -473,29 +404,62 @@ class Approvals:
         identity = log_value(card.identity)
         _audit.info("%s id=%s tool=%s identity=%s by=%s", event, approval_id, card.tool, identity, log_value(by or "-"))
         if self._audit is not None:
-            who: dict[str, Any] = {"tool": card.tool, "source": card.source, "identity": card.identity, "by": by, "reason": reason}
-            self._audit(AuditLine(started=self._clock(), event=event, approval_id=approval_id, call_id=call_id, **who))
+            facts: dict[str, str] = {"tool": card.tool, "source": card.source, "identity": card.identity}
+            facts |= {"event": event, "approval_id": approval_id, "by": by, "reason": reason, "call_id": call_id}
+            self._audit(AuditLine(started=self.clock(), **facts))
 
-    def _decode(self, data: bytes) -> Approval:
-        return msgspec.json.decode(data, type=Approval).at(self._clock())
+    async def _load(self, approval_id: str) -> tuple[bytes, Approval]:
+        """Return an approval as it is stored, and as it is now."""
+        data = await self._store.get(_RECORD + approval_id) if approval_id.isprintable() else None
+        if data is None:
+            raise not_found("approval", approval_id, reason="unknown_approval", may_have_run=False)
+        approval = _decoded(data, Approval)
+        if approval is None:
+            message = "The record of the approval is damaged, so nobody can decide about it."
+            raise _refusal("internal_error", message, "damaged_record")
+        return data, approval.at(self.clock())
+
+    async def _current(self, approval_id: bytes | None) -> Approval | None:
+        """Return the approval that a stored id names, if both are there."""
+        found = [] if approval_id is None else await self._existing([approval_id.decode()])
+        return found[0] if found else None
+
+    async def _existing(self, ids: Iterable[str]) -> list[Approval]:
+        """Return the approvals with these ids that are still stored."""
+        found = [await self._store.get(_RECORD + approval_id) for approval_id in ids]
+        approvals = [_decoded(data, Approval) for data in found]
+        return [approval.at(self.clock()) for approval in approvals if approval is not None]
 
     async def _list(self, approval: Approval) -> None:
-        left = approval.expires_at - self._clock()
+        left = approval.expires_at - self.clock()
         if left > 0:
             await self._store.put(_pending_key(approval), b"", ttl=left)
             await self._store.publish("approvals", b"")
 
     async def _check_room(self, owner: str) -> None:
-        mine = await self._store.keys(_pending(owner), limit=_MAX_PENDING_OF_OWNER)
-        if len(mine) >= _MAX_PENDING_OF_OWNER or len(await self._store.keys(_pending(), limit=_MAX_PENDING)) >= _MAX_PENDING:
-            message = "Too many calls wait for approval already."
-            raise ToolError("overloaded", message, hint="Wait until some are decided.", reason="approvals_full", may_have_run=False)
+        for prefix, most in ((_pending(owner), _MAX_PENDING_OF_OWNER), (_pending(), _MAX_PENDING)):
+            if len(await self._store.keys(prefix, limit=most)) >= most:
+                hint = "Wait until some are decided."
+                raise _refusal("overloaded", "Too many calls wait for approval already.", "approvals_full", hint=hint)
 
     async def _replace(self, data: bytes, approval: Approval) -> bool:
         """Store another state of an approval, unless it changed meanwhile, and tell those who wait for it."""
-        left = max(approval.expires_at - self._clock(), 0.0) + _KEPT_S
-        if not await self._store.compare_and_set(_record(approval.id), data, encode(approval), ttl=left):
+        left = max(approval.expires_at - self.clock(), 0.0) + _KEPT_S
+        if not await self._store.compare_and_set(_RECORD + approval.id, data, encode(approval), ttl=left):
             return False
         await self._store.delete(_pending_key(approval))
-        await self._store.publish(_record(approval.id), b"")
+        await self._store.publish(_RECORD + approval.id, b"")
         return True
+
+
+def _decoded(data: bytes | None, kind: type[T]) -> T | None:
+    """Return a record of the store, or None if there is none, or with a line in the log if it is damaged."""
+    try:
+        return None if data is None else msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        log_exception(_log, "record_damaged kind=%s", kind.__name__, error=error)
+        return None
+
+
+def _refusal(code: CodeName, message: str, reason: str, **details: Any) -> ToolError:
+    return ToolError(code, message, reason=reason, may_have_run=False, **details)

@@ -4,19 +4,19 @@ The first rule that matches a call decides. Rules know no store and ask nobody.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from callyard.dispatch.arguments import same_json
 from callyard.dispatch.call import Caller
 from callyard.dispatch.results import at_pointer
-from callyard.model.envelope import encode
 from callyard.model.profile import compile_globs
-from callyard.model.rule import Decision, Predicate, Rule
 from callyard.model.spec import ToolSpec
+from callyard.policy.settings import Decision, Predicate, Rule
 
-__all__ = ["ALLOWED", "Candidates", "Rules", "Verdict", "judge"]
+__all__ = ["ALLOWED", "Candidates", "Rules", "Verdict", "first_for", "judge"]
 
 _CHARACTERS: Final = 100_000
 """The longest text that a pattern is compared with; a longer one cannot be evaluated."""
@@ -43,8 +43,13 @@ def compile_predicate(predicate: Predicate) -> Callable[[object], bool]:
 
 
 def _equality_test(other: object) -> Callable[[object], bool]:
-    is_flag = type(other) is bool  # True is no 1 here
-    return lambda value: value == other and (type(value) is bool) is is_flag
+    def is_equal(value: object) -> bool:
+        try:
+            return same_json(value, other)
+        except (TypeError, ValueError):
+            raise CannotEvaluateError("the value is no JSON") from None
+
+    return is_equal
 
 
 def _number_test(bound: float) -> Callable[[object], bool]:
@@ -57,13 +62,17 @@ def _number_test(bound: float) -> Callable[[object], bool]:
 
 
 def _pattern_test(pattern: str) -> Callable[[object], bool]:
-    """Return the test by a regular expression, in an engine whose time is linear, because strangers write the arguments."""
+    """Return the test by a regular expression, in an engine of linear time, because strangers write arguments."""
     from jsonschema_rs import RegexOptions, ValidationError, validator_for  # noqa: PLC0415 - slow to load, and few rules need it
 
     try:
-        is_valid = validator_for({"pattern": f"^(?:{pattern})$"}, pattern_options=RegexOptions()).is_valid
+        validator_for({"pattern": pattern}, pattern_options=RegexOptions())  # by itself, so that no ')' ends the group
+        whole = f"^(?s:{pattern})$"  # a line break does not end the text
+        is_valid = validator_for({"pattern": whole}, pattern_options=RegexOptions()).is_valid
     except ValidationError:
-        raise ValueError(f"The pattern '{pattern}' is no regular expression without look-around and back-references.") from None
+        raise ValueError(
+            f"The pattern '{pattern}' is no regular expression without look-around and back-references."
+        ) from None
 
     def matches(value: object) -> bool:
         if not isinstance(value, str):
@@ -91,8 +100,6 @@ ALLOWED: Final = Verdict("allow", None, "No rule matches.")
 class _Test(NamedTuple):
     """A compiled predicate."""
 
-    name: str
-    """The argument, if the pointer names one; empty for a value inside one."""
     passes: Callable[[object], bool]
     predicate: Predicate
 
@@ -109,26 +116,35 @@ class _Candidate(NamedTuple):
         """Return whether it matches every call of the tool."""
         return self.callers is None and not self.tests
 
+    def matches(self, arguments: object) -> bool:
+        """Return whether arguments pass every test.
 
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+        Raises:
+            CannotEvaluateError: A test cannot be evaluated.
+        """
+        for test in self.tests:
+            value = _value_at(arguments, test.predicate.pointer)
+            try:
+                if value is None or not test.passes(value):
+                    return False
+            except CannotEvaluateError as error:
+                message = f"The rule '{test.predicate}' cannot be evaluated: {error}."
+                raise CannotEvaluateError(message) from error
+        return True
 
 
-def _plain_value(arguments: Mapping[str, Any], pointer: str) -> object:
-    """Return the value at a pointer as JSON has it: arguments may hold objects of any type."""
+def _value_at(arguments: object, pointer: str) -> object:
     try:
-        return at_pointer(msgspec.json.decode(encode(arguments)), pointer)
+        return at_pointer(arguments, pointer)
     except LookupError:
         return None
-    except TypeError:
-        raise CannotEvaluateError("the arguments are no JSON") from None
 
 
 class Rules:
     """The rules of a yard, in the order in which they are tried."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
-        listed = tuple(rules)
-        self.listed: Sequence[Rule] = (*(rule for rule in listed if rule.profile), *(rule for rule in listed if not rule.profile))
+        self.listed: Sequence[Rule] = sorted(rules, key=lambda rule: not rule.profile)
         self._compiled = [_compile(rule, number) for number, rule in enumerate(self.listed, start=1)]
 
     def of(self, spec: ToolSpec, profile: str) -> "Candidates":
@@ -144,34 +160,36 @@ class Rules:
 
 def _compile(rule: Rule, number: int) -> _Candidate:
     callers = compile_globs(rule.callers) if rule.callers else None
-    tests = tuple(_Test(_argument(predicate.pointer), compile_predicate(predicate), predicate) for predicate in rule.when)
+    tests = tuple(_Test(compile_predicate(test), test) for test in rule.when)
     return _Candidate(Verdict(rule.decision, rule, rule.reason or f"A rule says: {rule}.", number), callers, tests)
-
-
-def _argument(pointer: str) -> str:
-    """Return the name of the argument that a pointer names, or an empty text if it points into one."""
-    name = pointer[1:]
-    return "" if "/" in name or "~" in name else name
 
 
 Candidates = Sequence[_Candidate]
 """The rules that may decide about a tool."""
 
 
-def judge(candidates: Candidates, arguments: Mapping[str, Any], caller: Caller) -> Verdict | None:
-    """Return the verdict of the first rule that matches a call, or None; a rule that cannot be evaluated denies."""
-    for verdict, callers, tests in candidates:  # in one function, because a call for each rule would take twice the time
-        if callers is not None and callers.match(caller.identity) is None:
+def first_for(candidates: Candidates, caller: Caller) -> Verdict | None:
+    """Return the first verdict that some arguments of a caller get, unless they are allowed by what they are."""
+    for candidate in candidates:
+        may_match = candidate.callers is None or candidate.callers.match(caller.identity) is not None
+        if may_match and not (candidate.tests and candidate.verdict.decision == "allow"):
+            return candidate.verdict
+    return None
+
+
+def judge(candidates: Candidates, views: Sequence[Any], caller: Caller) -> Verdict | None:
+    """Return the verdict of the first rule that matches a call, or None; a rule that cannot be evaluated denies.
+
+    The views are its arguments as JSON: as they are approved, and after the check. A rule that allows must match all of
+    them, and any other rule one of them.
+    """
+    for candidate in candidates:
+        if candidate.callers is not None and candidate.callers.match(caller.identity) is None:
             continue
-        for name, passes, predicate in tests:
-            value = arguments.get(name) if name else arguments
-            try:
-                if type(value) not in _SCALARS:
-                    value = _plain_value(arguments, predicate.pointer)
-                if value is None or not passes(value):
-                    break
-            except CannotEvaluateError as error:
-                return msgspec.structs.replace(verdict, decision="deny", why=f"The rule '{predicate}' cannot be evaluated: {error}.")
-        else:
-            return verdict
+        try:
+            matches = [candidate.matches(view) for view in views]
+        except CannotEvaluateError as error:
+            return msgspec.structs.replace(candidate.verdict, decision="deny", why=str(error))
+        if all(matches) if candidate.verdict.decision == "allow" else any(matches):
+            return candidate.verdict
     return None

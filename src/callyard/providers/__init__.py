@@ -1,10 +1,15 @@
-"""Providers: the sources of tools, resources and prompts."""
+"""Providers: the sources of tools, resources and prompts.
+
+Its files:
+
+- `provider_set`: the providers of an open yard: each can be added and removed while the yard is open
+"""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from callyard.dispatch.registry import SubscriptionWatcher
+from callyard.dispatch.registry import Registry, SubscriptionWatcher
 from callyard.dispatch.resource import Prompt, Resource
 from callyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from callyard.dispatch.tool import Tool
@@ -12,8 +17,14 @@ from callyard.dispatch.tool import Tool
 __all__ = ["Provider", "Publish"]
 
 
-class Publish(Protocol):
-    """Replaces what a provider has published: its tools, resources and prompts."""
+class Publish:
+    """Replaces what one provider has published under its name: its tools, resources and prompts."""
+
+    def __init__(self, registry: Registry, source: str, *, gives_way: bool, notify: Callable[[str], None]) -> None:
+        self._registry = registry
+        self._source = source
+        self._gives_way = gives_way
+        self._notify = notify
 
     def __call__(
         self,
@@ -30,15 +41,23 @@ class Publish(Protocol):
         An invalid item fails the whole call, unless `foreign`: then it is quarantined and the others are published.
         Items in `withheld`, by kind and by name or URI, cannot be used; a caller that asks for one gets the reason.
         """
-        ...
+        self._registry.publish(
+            self._source,
+            tools,
+            resources=resources,
+            prompts=prompts,
+            withheld=withheld,
+            foreign=foreign,
+            gives_way=self._gives_way,
+        )
 
     def updated(self, uri: str) -> None:
         """Notify subscribers that the content of a resource changed."""
-        ...
+        self._notify(uri)
 
     def watch_subscriptions(self, watcher: SubscriptionWatcher) -> Callable[[], None]:
-        """Call the watcher with the provider's subscribed resources, now and after every change; return a function that stops it."""
-        ...
+        """Call the watcher with the subscribed resources, now and after each change; return what stops it."""
+        return self._registry.subscriptions.watch(self._source, watcher)
 
 
 class Provider(Protocol):

@@ -1,52 +1,32 @@
-"""The providers of an open yard: each can be added and removed while the yard is open."""
+"""The providers of an open yard: each can be added and removed while the yard is open.
+
+A yard mounted in another yard is one of them; every call passes both dispatchers.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, cast
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final, TypeGuard, TypeVar, cast
 
-from callyard.dispatch.registry import Registry, SubscriptionWatcher
+import msgspec
+
+from callyard.dispatch.arguments import BoundArguments
+from callyard.dispatch.call import REFS_RESOLVED, Arguments, Call, Caller, CallRequest
+from callyard.dispatch.dispatcher import Dispatcher
+from callyard.dispatch.registry import Registry
 from callyard.dispatch.resource import Prompt, Resource
-from callyard.dispatch.table import NONE_WITHHELD, WithheldReasons
-from callyard.dispatch.tool import Tool
+from callyard.dispatch.run import run_of
+from callyard.dispatch.tool import Tool, decode_arguments
+from callyard.model.envelope import Envelope
+from callyard.model.profile import METATOOLS, Profile
+from callyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from callyard.providers import Provider, Publish
 
-__all__ = ["ProviderSet", "Publisher", "StaticProvider", "own_provider"]
+__all__ = ["Mount", "ProviderSet", "StaticProvider", "all_providers", "own_provider"]
 
 
-class Publisher:
-    """Writes what one provider publishes to the registry, under the provider's name."""
-
-    def __init__(self, registry: Registry, source: str, *, gives_way: bool, notify: Callable[[str], None]) -> None:
-        self._registry = registry
-        self._source = source
-        self._gives_way = gives_way
-        self._notify = notify
-
-    def __call__(
-        self,
-        tools: Iterable[Tool] = (),
-        /,
-        *,
-        resources: Iterable[Resource] = (),
-        prompts: Iterable[Prompt] = (),
-        withheld: WithheldReasons = NONE_WITHHELD,
-        foreign: bool = False,
-    ) -> None:
-        """Replace the tools, resources and prompts of the provider."""
-        self._registry.publish(
-            self._source, tools, resources=resources, prompts=prompts, withheld=withheld, foreign=foreign, gives_way=self._gives_way
-        )
-
-    def updated(self, uri: str) -> None:
-        """Notify subscribers that the content of a resource changed."""
-        self._notify(uri)
-
-    def watch_subscriptions(self, watcher: SubscriptionWatcher) -> Callable[[], None]:
-        """Call the watcher with the provider's subscribed resources, now and after every change; return a function that stops it."""
-        return self._registry.subscriptions.watch(self._source, watcher)
-
-
+T = TypeVar("T")
 _INSTRUCTIONS_CHARACTERS: Final = 1000
 _ALL_INSTRUCTIONS_CHARACTERS: Final = 4000
 
@@ -63,8 +43,7 @@ class ProviderSet:
 
     def get(self, name: str) -> Provider | None:
         """Return the open provider of that name, if there is one."""
-        entry = self._open.get(name)
-        return None if entry is None else entry[0]
+        return self._open[name][0] if name in self._open else None
 
     def __iter__(self) -> Iterator[Provider]:
         return iter([provider for provider, _ in self._open.values()])
@@ -72,7 +51,7 @@ class ProviderSet:
     @property
     def forward_headers(self) -> Sequence[str]:
         """Return the request headers that the providers pass on; read per request, because upstreams come and go."""
-        return [header for provider in self.forwarding.values() for header in provider.forward_headers] if self.forwarding else ()
+        return [header for provider in self.forwarding.values() for header in provider.forward_headers]
 
     def forwards(self, source: str) -> bool:
         """Return whether a provider passes request headers on, which may be credentials."""
@@ -90,11 +69,12 @@ class ProviderSet:
         self._opening.add(name)
         try:
             async with AsyncExitStack() as stack:
-                publish = Publisher(self._registry, name, gives_way=gives_way, notify=self._notify)
+                publish = Publish(self._registry, name, gives_way=gives_way, notify=self._notify)
                 stack.callback(self._registry.withdraw, name)
                 await stack.enter_async_context(provider.open(publish))
                 self._open[name] = (provider, stack.pop_all())
-                forwarding = getattr(provider, "providers", provider)  # a mounted yard forwards the headers of its own providers
+                # a mounted yard forwards the headers of its own providers
+                forwarding = getattr(provider, "providers", provider)
                 if hasattr(forwarding, "forward_headers"):
                     self.forwarding[name] = forwarding
         finally:
@@ -108,8 +88,9 @@ class ProviderSet:
             await entry[1].aclose()
 
     async def remove_all(self) -> None:
-        """Close all providers, the last first, even if some fail; those with `disconnect` do that concurrently before."""
-        await asyncio.gather(*(disconnect() for _, disconnect in self._with_method("disconnect")), return_exceptions=True)
+        """Close all providers, the last first, even if some fail; `disconnect` those that can be together before."""
+        disconnects = [disconnect() for _, disconnect in self._with_method("disconnect")]
+        await asyncio.gather(*disconnects, return_exceptions=True)
         async with AsyncExitStack() as stack:
             for name in self._open:
                 stack.push_async_callback(self.remove, name)
@@ -154,7 +135,9 @@ class ProviderSet:
 class StaticProvider:
     """Publishes a fixed set of tools, resources and prompts."""
 
-    def __init__(self, name: str, tools: Sequence[Tool], *, resources: Sequence[Resource], prompts: Sequence[Prompt]) -> None:
+    def __init__(
+        self, name: str, tools: Sequence[Tool], *, resources: Sequence[Resource], prompts: Sequence[Prompt]
+    ) -> None:
         self.name = name
         self._tools = tools
         self._resources = resources
@@ -167,22 +150,128 @@ class StaticProvider:
         yield
 
 
+def all_providers(own: Provider | None, providers: Iterable[Provider], *, others: Sequence[str]) -> list[Provider]:
+    """Return a yard's providers, its own functions first; `others` are names that are taken already.
+
+    Raises:
+        ValueError: Two have the same name.
+    """
+    found: list[Provider] = [*([] if own is None else [own]), *providers]
+    names = [METATOOLS, *others, *(provider.name for provider in found)]
+    for known in names:
+        if names.count(known) > 1:
+            raise ValueError(f"Two providers are named '{known}': give one of them another name.")
+    return found
+
+
 def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
     """Return the provider of the yard's own tools, resources and prompts, if it has any.
 
     A yard of ready-made tools does not load the reading of function signatures, and starts sooner.
     """
     if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
-        provider = StaticProvider(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
-        return provider if any((tools, resources, prompts)) else None
+        return (
+            StaticProvider(name, tools, resources=resources, prompts=prompts) if tools or resources or prompts else None
+        )
     from callyard.providers.functions import Functions  # noqa: PLC0415 - see above
 
     return Functions(name, tools, resources=resources, prompts=prompts)
 
 
-def _are(things: object, kind: type) -> bool:
-    return isinstance(things, list | tuple) and all(isinstance(thing, kind) for thing in cast("Sequence[object]", things))
+def _are(things: object, kind: type[T]) -> TypeGuard[Sequence[T]]:
+    if not isinstance(things, list | tuple):
+        return False
+    return all(isinstance(thing, kind) for thing in cast("Sequence[object]", things))
 
 
-def _listed(things: object) -> list[Any]:
-    return list(cast("Sequence[Any]", things))
+class Mount:
+    """Publishes the tools, resources and prompts of the inner yard to the outer one."""
+
+    def __init__(self, name: str, registry: Registry, dispatcher: Dispatcher, *, profile: Profile) -> None:
+        self._name = name
+        self._registry = registry
+        self._dispatcher = dispatcher
+        self._profile = profile
+        self._subscribed: Mapping[str, str] = {}
+
+    @contextmanager
+    def shown(self, publish: Publish) -> Generator[None]:
+        """Publish the inner yard, and its changes, while open."""
+        self._publish_all(publish, foreign=self._registry.has_foreign)
+        stops = [
+            # one invalid tool must not block the others now
+            self._registry.watch(lambda _: self._publish_all(publish, foreign=True)),
+            self._registry.watch_updates(publish.updated),
+            publish.watch_subscriptions(self._subscribe),
+        ]
+        try:
+            yield
+        finally:
+            for stop in stops:
+                stop()
+            self._subscribe(frozenset())
+
+    def _subscribe(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
+        """Subscribe in the inner yard to the resources that clients of the outer yard are subscribed to."""
+        current = {uri: source for uri, source in self._subscribed.items() if uri in uris}
+        gone = {uri: source for uri, source in self._subscribed.items() if uri not in uris}
+        self._registry.subscriptions.remove(gone)
+        subscribed = self._registry.subscribe(uris - current.keys(), self._profile)
+        self._subscribed = {**current, **subscribed.sources}
+        return cast("asyncio.Future[None]", asyncio.gather(*subscribed.ready)) if subscribed.ready else None
+
+    def _publish_all(self, publish: Publish, *, foreign: bool) -> None:
+        registry, profile = self._registry, self._profile
+        publish(
+            [self._tool(spec) for spec in registry.visible(profile) if spec.source != METATOOLS],
+            resources=[
+                self._resource(spec) for spec in (*registry.list_resources(profile), *registry.list_templates(profile))
+            ],
+            prompts=[self._prompt(spec) for spec in registry.list_prompts(profile)],
+            foreign=foreign,
+        )
+
+    def _tool(self, spec: ToolSpec) -> Tool:
+        inner = self._registry.find(spec.name, self._profile)
+
+        def check(text: bytes) -> Arguments:
+            inner.check(text)
+            return decode_arguments(text)
+
+        async def handler(call: Call) -> Envelope:
+            run = run_of(call)
+            run.is_proxy = True
+            request = CallRequest(spec.name, call.arguments, self._caller(call))
+            return await self._dispatcher.dispatch(request, channel=call.channel, parent=run, options=REFS_RESOLVED)
+
+        def bind(text: bytes) -> BoundArguments:
+            return msgspec.structs.replace(inner.bind(text), parse=decode_arguments)
+
+        outer = msgspec.structs.replace(spec, source=self._name, session="none", serial=False)
+        marks = inner.marks_secrets
+        return Tool(spec=outer, handler=handler, check=check, binder=bind, marks_secrets=marks, may_return_none=True)
+
+    def _resource(self, spec: ResourceSpec) -> Resource:
+        inner = self._registry.find_template(spec.uri, self._profile)
+
+        async def handler(call: Call) -> Envelope:
+            request = CallRequest(call.name, None, self._caller(call), "resource")
+            return await self._dispatcher.dispatch(request, channel=call.channel, parent=run_of(call))
+
+        return Resource.of(
+            spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete
+        )
+
+    def _prompt(self, spec: PromptSpec) -> Prompt:
+        inner = self._registry.find_prompt(spec.name, self._profile)
+
+        async def handler(call: Call) -> Envelope:
+            request = CallRequest(spec.name, call.arguments, self._caller(call), "prompt")
+            return await self._dispatcher.dispatch(request, channel=call.channel, parent=run_of(call))
+
+        return Prompt.of(
+            spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete
+        )
+
+    def _caller(self, call: Call) -> Caller:
+        return msgspec.structs.replace(call.caller, profile=self._profile)

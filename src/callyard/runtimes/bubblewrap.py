@@ -1,6 +1,7 @@
-"""The backend `bubblewrap`: namespaces, two stages of seccomp, process limits, and a zygote that forks a fresh guest in milliseconds.
+"""The backend `bubblewrap`: namespaces, two stages of seccomp, process limits, and a zygote that forks guests.
 
-The sandbox sees an interpreter, its standard library and the shared libraries that these load; no home, no /proc, nothing to write.
+The sandbox sees an interpreter, its standard library and the shared libraries that these load; no home, no /proc,
+nothing to write.
 """
 
 import asyncio
@@ -13,10 +14,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from callyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, run_program, spawn, start_message
-from callyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, base_executable, find_interpreter
-from callyard.runtimes.process import PROCESS_LIMITS
-from callyard.runtimes.runtime import Probe, RunLimits, RuntimeBusyError, RuntimeMissingError
+from callyard.runtimes.host import Guest, GuestSettings, driver_arguments, start_message
+from callyard.runtimes.process import (
+    DATA,
+    HOME,
+    LEFT_OUT,
+    PROCESS_LIMITS,
+    Child,
+    Interpreter,
+    base_executable,
+    find_interpreter,
+    run_program,
+    spawn,
+)
+from callyard.runtimes.runtime import PYTHON, Probe, RunLimits, RuntimeBusyError, RuntimeMissingError
 from callyard.runtimes.seccomp import is_supported, launcher_filter, program_filter
 
 __all__ = ["Bubblewrap"]
@@ -26,7 +37,9 @@ _DEVICES: Final = ("null", "zero", "random", "urandom")  # '--dev' would bring a
 _START_S: Final = 20.0
 _PROCESSES: Final = 256
 """Threads of all guests together."""
-_ROOT_PIDS: Final = "the kernel does not count threads of root, and this host does not let the user 'nobody' start a sandbox"
+_ROOT_PIDS: Final = (
+    "the kernel does not count threads of root, and this host does not let the user 'nobody' start a sandbox"
+)
 _AS_NOBODY: Final = """
 import ctypes, os, sys
 call, argv = ctypes.CDLL(None), sys.argv[1:]
@@ -47,8 +60,11 @@ os.setgid(65534)
 os.setuid(65534)
 os.execv(argv[0], argv)
 """
-"""Starts bubblewrap as the user 'nobody'. The interpreter may be in the home of root, so it is bound to a place that all can read, in a
-file system that only this process and its children see."""
+"""Starts bubblewrap as the user 'nobody'.
+
+The interpreter may be in the home of root, so it is bound to a place that all can read, in a file system that only this
+process and its children see.
+"""
 
 
 def _binds(interpreter: Interpreter) -> Iterator[str]:
@@ -77,34 +93,27 @@ class Bubblewrap:
         self._lock = asyncio.Lock()
         self._owed = 0
         """Answers of the zygote that are still to come."""
-        self._memory = RunLimits().memory_bytes
         self._unenforced: dict[str, str] = {}
 
     async def probe(self) -> Probe:
         """Start a sandbox once and end it."""
-        program = shutil.which("bwrap")
-        if sys.platform != "linux" or program is None or not is_supported():
-            reason = "'bwrap' is not installed." if sys.platform == "linux" and is_supported() else "It needs Linux on x86-64 or aarch64."
-            return Probe(backend=self.name, available=False, reason=reason, install=_INSTALL)
+        try:
+            program = _program()
+        except RuntimeMissingError as error:
+            return Probe.missing(self.name, error, install=_INSTALL)
         version = (await _output(program, "--version")).removeprefix("bubblewrap ").strip()
         try:
             if self._child is None:
                 await self.open()
                 await self.close()
         except RuntimeMissingError as error:
-            return Probe(backend=self.name, available=False, version=version, reason=str(error), install=_INSTALL)
-        limits = ("timeout", "tool_calls", "output", "memory", "cpu", "pids", "disk", "files", "network")
-        return Probe(
-            backend=self.name,
-            available=True,
-            version=version,
-            python=sys.version.split()[0],
-            enforced=tuple(limit for limit in limits if limit not in self._unenforced),
-            unenforced=self._unenforced,
-        )
+            return Probe.missing(self.name, error, install=_INSTALL, version=version)
+        return Probe.sandbox(self.name, version=version, python=PYTHON, unenforced=self._unenforced)
 
     async def open(self) -> None:
-        """Start the zygote; in place of root as the user 'nobody', so that a guest owns no file and its threads are counted.
+        """Start the zygote.
+
+        In place of root it runs as 'nobody', so that a guest owns no file and its threads are counted.
 
         Raises:
             RuntimeMissingError: No sandbox can be started here.
@@ -129,7 +138,7 @@ class Bubblewrap:
         finally:
             os.close(bpf)
         control = self._control = self._child.connection
-        limits = {**PROCESS_LIMITS, "AS": self._memory, "NPROC": _PROCESSES, "CPU": RunLimits().cpu_seconds}
+        limits = {**PROCESS_LIMITS, "AS": RunLimits().memory_bytes, "NPROC": _PROCESSES, "CPU": RunLimits().cpu_seconds}
         settings = GuestSettings(zygote=True, limits=limits, seccomp=program_filter(changes_files=False).hex())
         loop = asyncio.get_running_loop()
         try:
@@ -143,10 +152,14 @@ class Bubblewrap:
             raise
         if answer != b"r":
             errors = await self._stop()
-            raise RuntimeMissingError(f"bubblewrap cannot start a sandbox: {errors or 'it ended without a word'}", install=_INSTALL)
+            raise RuntimeMissingError(
+                f"bubblewrap cannot start a sandbox: {errors or 'it ended without a word'}", install=_INSTALL
+            )
 
     async def launch(self, limits: RunLimits) -> Guest:
-        """Ask the zygote for a guest. A zygote that died is started anew; one that refuses is left alone, because it has other guests.
+        """Ask the zygote for a guest.
+
+        A zygote that died is started anew; one that refuses is left alone, because it has other guests.
 
         Raises:
             RuntimeBusyError: There is no guest now, because processes or file descriptors are used up.
@@ -225,20 +238,33 @@ class Bubblewrap:
             await child.end(0)
 
     async def _argv(self, interpreter: Interpreter, bpf: int) -> list[str]:
-        program = shutil.which("bwrap")
-        if program is None:
-            raise RuntimeMissingError("'bwrap' is not installed.", install=_INSTALL)
+        program = _program()
         options = await _output(program, "--help")
         return [
-            *(program, "--unshare-user", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
+            *(program, "--unshare-user", "--unshare-all", "--die-with-parent", "--new-session"),
+            *("--as-pid-1", "--clearenv"),
             *(["--disable-userns"] if "--disable-userns" in options else []),
             *("--setenv", "LANG", "C.UTF-8", "--setenv", "HOME", "/", "--setenv", "MALLOC_ARENA_MAX", "1"),
             *("--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox"),
             *_binds(interpreter),
             *(part for device in _DEVICES for part in ("--dev-bind", f"/dev/{device}", f"/dev/{device}")),
             *("--chdir", "/", "--remount-ro", "/", "--seccomp", str(bpf)),
-            *(f"{HOME}/bin/python3", *DRIVER_ARGUMENTS, str(len(driver_source()))),
+            *(f"{HOME}/bin/python3", *driver_arguments()),
         ]
+
+
+def _program() -> str:
+    """Return the path of bubblewrap.
+
+    Raises:
+        RuntimeMissingError: It is not installed, or this system cannot run it.
+    """
+    if sys.platform != "linux" or not is_supported():
+        raise RuntimeMissingError("It needs Linux on x86-64 or aarch64.", install=_INSTALL)
+    program = shutil.which("bwrap")
+    if program is None:
+        raise RuntimeMissingError("'bwrap' is not installed.", install=_INSTALL)
+    return program
 
 
 def _is_at_end(control: socket.socket | None) -> bool:
@@ -268,7 +294,6 @@ class _Forked:
         return True
 
     async def end(self, grace: float) -> int | None:
-        """Kill it, unless it ends within so many seconds."""
         loop, handle = asyncio.get_running_loop(), self._handle
         gone = loop.create_future()
         loop.add_reader(handle, lambda: gone.done() or gone.set_result(None))

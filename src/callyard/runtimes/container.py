@@ -24,10 +24,20 @@ import msgspec
 
 from callyard._internal.files import find_state_dir, write_atomically
 from callyard._internal.logfmt import log_value
-from callyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, run_program, start_guest
-from callyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, find_interpreter
-from callyard.runtimes.process import PROCESS_LIMITS, is_orphan, server_id
-from callyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
+from callyard.runtimes.host import Guest, GuestSettings, driver_arguments, start_guest
+from callyard.runtimes.process import (
+    DATA,
+    HOME,
+    LEFT_OUT,
+    PROCESS_LIMITS,
+    Child,
+    Interpreter,
+    find_interpreter,
+    is_orphan,
+    run_program,
+    server_id,
+)
+from callyard.runtimes.runtime import PYTHON, Probe, RunLimits, RuntimeMissingError
 from callyard.runtimes.seccomp import is_supported, program_filter
 
 __all__ = ["Container", "Engine", "build_image", "find_engine", "read_docker", "read_podman", "remove_dead_containers"]
@@ -64,8 +74,6 @@ class Engine(msgspec.Struct, frozen=True):
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """A container in the list of podman."""
-
     id: str = msgspec.field(name="Id")
     labels: dict[str, str] = msgspec.field(name="Labels", default_factory=dict)
 
@@ -101,7 +109,9 @@ def read_docker(program: str, found: Mapping[str, Any]) -> Engine | None:
     if not found.get("ServerVersion"):
         return None
     limits = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpu": "CpuCfsQuota"}
-    missing = {limit: "the engine says that it cannot limit it" for limit, key in limits.items() if found.get(key) is False}
+    missing = {
+        limit: "the engine says that it cannot limit it" for limit, key in limits.items() if found.get(key) is False
+    }
     return Engine(program, str(found["ServerVersion"]), missing)
 
 
@@ -142,7 +152,8 @@ def _write_root(interpreter: Interpreter, file: Any) -> None:
     with tarfile.open(fileobj=file, mode="w") as tar:
         for folder in ("tmp", "etc", "dev", "proc", "sys"):
             entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755  # podman gives its tmpfs the mode of the folder
+            entry.type = tarfile.DIRTYPE
+            entry.mode = 0o1777 if folder == "tmp" else 0o755  # podman gives its tmpfs the mode of the folder
             tar.addfile(entry)
         users = b"nobody:x:65534:65534::/:/none\n"
         passwd = tarfile.TarInfo("etc/passwd")
@@ -166,7 +177,6 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 async def _tag() -> str:
-    """Return the name of the image that fits this interpreter."""
     interpreter = await find_interpreter()
     return f"{_IMAGE}:{sha256(repr((interpreter, sys.version, _LAYOUT)).encode()).hexdigest()[:12]}"
 
@@ -204,13 +214,8 @@ class Container:
             version = f"{Path(engine.program).name} {engine.version}"
             await self._find_image(engine)
         except (RuntimeMissingError, OSError) as error:
-            install = getattr(error, "install", "") or _INSTALL
-            return Probe(backend=self.name, available=False, version=version, reason=str(error), install=install)
-        limits = ("timeout", "tool_calls", "output", "memory", "cpu", "pids", "disk", "files", "network")
-        kept = tuple(limit for limit in limits if limit not in engine.unenforced)
-        return Probe(
-            backend=self.name, available=True, version=version, python=sys.version.split()[0], enforced=kept, unenforced=engine.unenforced
-        )
+            return Probe.missing(self.name, error, install=_INSTALL, version=version)
+        return Probe.sandbox(self.name, version=version, python=PYTHON, unenforced=engine.unenforced)
 
     async def _find_image(self, engine: Engine) -> str:
         image = await _image_id(engine)
@@ -261,7 +266,7 @@ class Container:
                 await guest.close()
 
     async def _start_later(self) -> Guest:
-        """Start a guest once the current program has begun: starting a process blocks the event loop for some milliseconds."""
+        """Start a guest once the current program has begun, because a start blocks the event loop for milliseconds."""
         await asyncio.sleep(_REFILL_S)
         return await self._start()
 
@@ -270,8 +275,8 @@ class Container:
         if engine is None:
             raise RuntimeMissingError("The backend is closed.")
         name = f"callyard-{uuid.uuid4().hex[:16]}"
-        memory = self._limits.memory_bytes
-        own = {**PROCESS_LIMITS, "AS": memory - _SLACK_BYTES, "CPU": self._limits.cpu_seconds}
+        limits = self._limits
+        own = {**PROCESS_LIMITS, "AS": limits.memory_bytes - _SLACK_BYTES, "CPU": limits.cpu_seconds}
         if "pids" in engine.unenforced:
             own["NPROC"] = _PIDS  # counts all processes of the user, so only where the engine has no limit of its own
         settings = GuestSettings(limits=own, seccomp=program_filter(changes_files=True).hex())
@@ -281,9 +286,14 @@ class Container:
 
     def _argv(self, engine: Engine, name: str) -> list[str]:
         memory = str(self._limits.memory_bytes)
-        limited = {"memory": ("--memory", memory, "--memory-swap", memory), "pids": ("--pids-limit", str(_PIDS)), "cpu": ("--cpus", "1")}
+        limited = {
+            "memory": ("--memory", memory, "--memory-swap", memory),
+            "pids": ("--pids-limit", str(_PIDS)),
+            "cpu": ("--cpus", "1"),
+        }
         return [
-            *(engine.program, "run", "--rm", "--interactive", "--name", name, "--label", f"{_LABEL}={server_id()}", "--pull", "never"),
+            *(engine.program, "run", "--rm", "--interactive", "--name", name),
+            *("--label", f"{_LABEL}={server_id()}", "--pull", "never"),
             *("--network", "none", "--read-only", *(["--read-only-tmpfs=false"] if engine.is_podman else [])),
             *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65534:65534"),
             *("--ipc", "private", "--hostname", "sandbox", "--log-driver", "none"),
@@ -292,26 +302,28 @@ class Container:
             *("--ulimit", f"nproc={_NPROC}:{_NPROC}"),  # the engine's own default may be above what we are allowed
             *("--tmpfs", "/tmp:rw,size=64m,mode=1777,noexec,nosuid,nodev", "--workdir", "/tmp"),  # noqa: S108 - inside the container
             *("--env", "LANG=C.UTF-8", "--env", "HOME=/tmp", "--env", "MALLOC_ARENA_MAX=1"),
-            *(self._image, f"{HOME}/bin/python3", *DRIVER_ARGUMENTS, str(len(driver_source()))),
+            *(self._image, f"{HOME}/bin/python3", *driver_arguments()),
         ]
 
 
 class _Contained:
-    """A guest in a container, behind the client of an engine."""
-
     def __init__(self, engine: Engine, name: str, client: Child) -> None:
         self._engine, self._name, self._client = engine, name, client
 
     async def send_signal(self, number: int) -> bool:
         """Send a signal to the guest, which is the only process of its container."""
         try:
-            status, _ = await _engine(self._engine.program, ["kill", "--signal", signal.Signals(number).name, self._name])
+            command = ["kill", "--signal", signal.Signals(number).name, self._name]
+            status, _ = await _engine(self._engine.program, command)
         except OSError:
             return False
         return status == 0
 
     async def end(self, grace: float) -> int | None:
-        """Remove the container, unless it ends within so many seconds; after the client: an engine waits for one that does not read."""
+        """Remove the container, unless it ends within so many seconds.
+
+        The client ends first, because an engine waits for one that does not read.
+        """
         status = await self._client.end(grace)
         await _engine(self._engine.program, [*_remove(self._engine), self._name])
         return status
@@ -322,14 +334,14 @@ async def remove_dead_containers(engine: Engine) -> None:
     template = "json" if engine.is_podman else '{{.ID}} {{.Label "' + _LABEL + '"}}'  # podman 4.3 knows no '.Label'
     status, text = await _engine(engine.program, ("ps", "--all", "--filter", f"label={_LABEL}", "--format", template))
     if status == 0:
-        dead = [container for container, server in (_read_json if engine.is_podman else _read_lines)(text) if is_orphan(server)]
+        listed = _read_json(text) if engine.is_podman else _read_lines(text)
+        dead = [container for container, server in listed if is_orphan(server)]
         status, text = await _engine(engine.program, [*_remove(engine), *dead]) if dead else (0, "")
     if status:
         _log.warning("containers_left_behind engine=%s reason=%s", engine.program, log_value(text.strip()[-300:]))
 
 
 def _read_json(text: str) -> list[tuple[str, str]]:
-    """Return the containers that podman lists, each with its server."""
     try:
         found = msgspec.json.decode(text or "[]", type=list[_Listed])
     except msgspec.DecodeError:
@@ -338,13 +350,10 @@ def _read_json(text: str) -> list[tuple[str, str]]:
 
 
 def _read_lines(text: str) -> list[tuple[str, str]]:
-    """Return the containers that docker lists, each with its server."""
-    rows = (line.split() for line in text.splitlines())
-    return [(row[0], row[1]) for row in rows if len(row) == len(("id", "server"))]
+    return [(row[0], row[1]) for line in text.splitlines() if len(row := line.split()) == len(("id", "server"))]
 
 
 def _remove(engine: Engine) -> tuple[str, ...]:
-    """Return the command that removes containers at once."""
     return ("rm", "--force", "--time", "0") if engine.is_podman else ("rm", "--force")
 
 
@@ -352,7 +361,9 @@ def _client_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key.startswith(_CLIENT_VARIABLES)}
 
 
-async def _engine(program: str, arguments: Sequence[str], *, stdin: int = asyncio.subprocess.DEVNULL) -> tuple[int, str]:
+async def _engine(
+    program: str, arguments: Sequence[str], *, stdin: int = asyncio.subprocess.DEVNULL
+) -> tuple[int, str]:
     """Run a command of the engine and return its exit status and output."""
     pipe = asyncio.subprocess.PIPE
     status, out, errors = await run_program(program, *arguments, stdin=stdin, stderr=pipe, env=_client_environment())

@@ -1,27 +1,31 @@
 """The guest driver: runs one program after another inside a sandbox and talks to the host in frames.
 
 It is sent to the sandbox as source, so it uses the standard library alone and imports nothing of Callyard.
-A frame is a length of four bytes and JSON. The host sends `run`, `ret` and `err`; the guest sends `ready`, `out`, `call`, `drop`,
-`progress` and `done`.
+A frame is a length of four bytes and JSON. The host sends `run`, `ret` and `err`; the guest sends `ready`, `out`,
+`call`, `drop`, `progress` and `done`.
 """
 
 import ast
 import asyncio
 import builtins
 import contextlib
-import importlib
 import io
 import json
 import linecache
 import os
 import select
 import signal
+import socket
 import sys
 import time
 import traceback
 import types
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+if TYPE_CHECKING or sys.platform != "wasi":
+    import ctypes
+    import resource
 
 __all__ = ["Driver", "Pipe", "start"]
 
@@ -92,19 +96,18 @@ class Pipe:
 
 
 def _encode(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_refuse).encode("utf-8", "replace")
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_refuse)
+    return text.encode("utf-8", "replace")
 
 
 def _refuse(value: object) -> NoReturn:
-    if isinstance(value, types.CoroutineType | asyncio.Future):
-        _forget(cast("Any", value))
-        raise TypeError("a call that was not awaited is no value: write 'await' in front of it")
-    raise TypeError(f"a value of type '{type(value).__name__}' cannot be written as JSON")
-
-
-def _forget(pending: Any) -> None:
-    """Close a coroutine or cancel a future that nobody waits for."""
-    pending.close() if isinstance(pending, types.CoroutineType) else pending.cancel()
+    if isinstance(value, types.CoroutineType):
+        value.close()
+    elif isinstance(value, asyncio.Future):
+        value.cancel()
+    else:
+        raise TypeError(f"a value of type '{type(value).__name__}' cannot be written as JSON")
+    raise TypeError("a call that was not awaited is no value: write 'await' in front of it")
 
 
 class _Selector:
@@ -137,7 +140,6 @@ class _Selector:
             os.write(self._waker, b"w")
 
     def close(self) -> None:
-        """Close the pipe that wakes the loop."""
         for descriptor in (self._wake, self._waker):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -159,7 +161,6 @@ class _Loop(asyncio.BaseEventLoop):
         self._selector.wake()
 
     def close(self) -> None:
-        """Close the loop and its event source."""
         super().close()
         self._selector.close()
 
@@ -220,7 +221,6 @@ class _Output(io.TextIOBase):
         self._size, self._last = 0, 0.0
 
     def writable(self) -> bool:
-        """Return that it can be written to."""
         return True
 
     def write(self, text: str, /) -> int:
@@ -235,7 +235,6 @@ class _Output(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Send what is kept."""
         if self._parts:
             text, self._parts, self._size, self._last = "".join(self._parts), [], 0, time.monotonic()
             self._driver.pipe.send({"t": "out", "s": self._name, "x": text})
@@ -262,15 +261,11 @@ class Driver:
 
     def serve(self) -> None:
         """Run programs until the host closes the pipe."""
-        kept = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = self._outputs
-        try:
-            self.pipe.send({"t": "ready", "python": sys.version.split()[0]})
+        out, err = self._outputs
+        with contextlib.closing(self.loop), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            self.pipe.send({"t": "ready"})
             with contextlib.suppress(asyncio.CancelledError, BrokenPipeError):  # the host is gone
                 self.loop.run_until_complete(self._main())
-        finally:
-            sys.stdout, sys.stderr = kept
-            self.loop.close()
 
     async def _main(self) -> None:
         while not self.pipe.ended:
@@ -282,19 +277,18 @@ class Driver:
 
     def take(self, frame: dict[str, Any] | None) -> None:
         """Handle one frame of the host; `None` is the end of the pipe."""
-        kind = None if frame is None else frame["t"]
-        if frame is not None and kind in ("ret", "err"):
+        if frame is None:  # the host is gone: nobody would read what the program does
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+        elif frame["t"] == "run":
+            self._runs.append(frame)
+        else:
             future = self._waiting.pop(frame["id"], None)
             self._sizes.pop(frame["id"], None)
             self._room.set()
             if future is not None and not future.done():
-                future.set_result(frame["v"]) if kind == "ret" else future.set_exception(ToolError(frame["e"]))
+                future.set_exception(ToolError(frame["e"])) if "e" in frame else future.set_result(frame["v"])
             return
-        if frame is not None:
-            self._runs.append(frame)
-        else:  # the host is gone: nobody would read what the program does
-            for task in asyncio.all_tasks(self.loop):
-                task.cancel()
         if self._run_waiter is not None and not self._run_waiter.done():
             self._run_waiter.set_result(None)
 
@@ -304,7 +298,10 @@ class Driver:
             output.flush()
 
     def expire(self) -> NoReturn:
-        """Report that the processor time is used up, and end. It is called by a signal, maybe in the middle of a frame."""
+        """Report that the processor time is used up, and end.
+
+        It is called by a signal, maybe in the middle of a frame.
+        """
         try:
             if not self.pipe.is_sending:
                 self.flush()
@@ -313,7 +310,7 @@ class Driver:
             os._exit(_OUT_OF_CPU)
 
     def request(self, name: str, args: dict[str, Any], *, is_path: bool = False) -> Coroutine[Any, Any, Any]:
-        """Return a coroutine that sends a call to the host and waits for its answer; until it is awaited, it counts as forgotten."""
+        """Return a coroutine that sends a call to the host and waits for its answer; not awaited, it is forgotten."""
         self._made += 1
         coroutine = self._request(name, args, is_path=is_path, number=self._made)
         frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the line is only there
@@ -326,7 +323,9 @@ class Driver:
     async def _request(self, name: str, args: dict[str, Any], *, is_path: bool, number: int) -> Any:
         self._unawaited.pop(number, None)
         size = len(_encode(args))
-        while self._waiting and (len(self._waiting) >= _IN_FLIGHT or sum(self._sizes.values()) + size > _IN_FLIGHT_BYTES):
+        while self._waiting and (
+            len(self._waiting) >= _IN_FLIGHT or sum(self._sizes.values()) + size > _IN_FLIGHT_BYTES
+        ):
             self._room.clear()
             await self._room.wait()
         self._number += 1
@@ -348,7 +347,8 @@ class Driver:
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> _Done:
         """Report progress to the client."""
-        self.pipe.send({"t": "progress", "n": self.run_id, "done": done, "total": total, "text": str(text)[:_TEXT_CHARACTERS]})
+        text = str(text)[:_TEXT_CHARACTERS]
+        self.pipe.send({"t": "progress", "n": self.run_id, "done": done, "total": total, "text": text})
         return _Done()
 
     def _metatool(self, name: str, first: str) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -367,24 +367,25 @@ class Driver:
         self._names["inputs"] = frame.get("inputs")
         self._names.pop("result", None)
         try:
-            answer = {"ok": True, "v": _checked(await self._value(source, name), frame["value_bytes"])}
-            answer |= self._forgotten(source)
+            answer = _answer(await self._value(source, name), frame["value_bytes"])
+            if answer["ok"]:
+                answer |= self._forgotten(source)
         except BaseException as error:  # noqa: BLE001 - whatever a program raises is its answer
             answer = {"ok": False, **_failure(error, source)}
         for _, _, coroutine in self._unawaited.values():
             coroutine.close()
         self._unawaited.clear()
-        mine = asyncio.current_task(self.loop)
-        for task in asyncio.all_tasks(self.loop):
-            if task is not mine:
-                task.cancel()
+        for task in asyncio.all_tasks(self.loop) - {asyncio.current_task(self.loop)}:
+            task.cancel()
         self.flush()
         if not self.pipe.ended:
             self.pipe.send({"t": "done", "n": self.run_id, **answer})
 
     def _forgotten(self, source: str) -> dict[str, Any]:
         """Return the failure of a program that made calls and did not await them, or nothing if there is none."""
-        forgotten = [(name, line) for name, line, call in self._unawaited.values() if cast("Any", call).cr_frame is not None]
+        forgotten = [
+            (name, line) for name, line, call in self._unawaited.values() if cast("Any", call).cr_frame is not None
+        ]
         if not forgotten:  # a call that was cancelled before it began has no frame
             return {}
         name, line = forgotten[0]
@@ -401,10 +402,10 @@ class Driver:
         last = end.value if isinstance(end, ast.Expr) else None
         del tree.body[len(tree.body) - (last is not None) :]
         try:
-            await self._evaluate(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
-            value = None
+            value = await self._evaluate(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
             if last is not None:
-                value = await self._evaluate(compile(ast.Expression(last), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+                code = compile(ast.Expression(last), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                value = await self._evaluate(code)
         except SystemExit as ending:
             if ending.code:
                 raise
@@ -413,33 +414,26 @@ class Driver:
 
     async def _evaluate(self, code: types.CodeType) -> Any:
         value: Any = eval(code, self._names)  # noqa: S307 - running the program is what this process is for
-        return (
-            await cast("Any", value) if code.co_flags & 0x80 and isinstance(value, types.CoroutineType) else value
-        )  # CO_COROUTINE: it has an 'await'
+        has_await = code.co_flags & 0x80  # CO_COROUTINE
+        return await cast("Any", value) if has_await and isinstance(value, types.CoroutineType) else value
 
 
-class _ValueTooLargeError(Exception):
-    """A result that is over the limit."""
-
-
-def _checked(value: object, limit: int) -> object:
+def _answer(value: object, limit: int) -> dict[str, Any]:
+    """Return the value of a program as its answer, or why it cannot be returned."""
     try:
         size = len(_encode(value))
     except (TypeError, ValueError, RecursionError) as error:
-        reason = str(error) or "the value is nested too deeply"
-        raise _UnserialisableError(f"{reason[:1].upper()}{reason[1:]}.") from None
+        reason = (str(error) or "the value is nested too deeply")[:_TEXT_CHARACTERS]
+        return {"ok": False, "kind": "value", "message": f"{reason[:1].upper()}{reason[1:]}."}
     if size > limit:
-        raise _ValueTooLargeError(f"The value has {size} bytes; at most {limit} are returned.")
-    return value
-
-
-class _UnserialisableError(Exception):
-    """A result that is no JSON."""
+        message = f"The value has {size} bytes; at most {limit} are returned."
+        return {"ok": False, "kind": "value_size", "message": message}
+    return {"ok": True, "v": value}
 
 
 def _failure(error: BaseException, source: str) -> dict[str, Any]:
     """Return what went wrong, trimmed to the program's own lines."""
-    kinds = {SyntaxError: "syntax", _ValueTooLargeError: "value_size", _UnserialisableError: "value", MemoryError: "memory"}
+    kinds = {SyntaxError: "syntax", MemoryError: "memory"}
     trace = traceback.TracebackException(type(error), error, error.__traceback__, limit=-200)
     line, column = _place(error)
     lines = source.splitlines()
@@ -452,11 +446,11 @@ def _failure(error: BaseException, source: str) -> dict[str, Any]:
         "source": lines[line - 1][:200] if line and line <= len(lines) else "",
         "traceback": "".join(_trim(trace).format())[-_TEXT_CHARACTERS:],
     }
-    if failure["kind"] in ("value", "value_size"):  # the driver raised it, not the program
-        return {"kind": failure["kind"], "message": failure["message"]}
     if isinstance(error, ToolError):
-        short = {key: str(error.error[key])[:_TEXT_CHARACTERS] for key in ("code", "message", "hint") if error.error.get(key)}
-        failure["tool_error"] = error.error if len(_encode(error.error)) <= _ERROR_BYTES else short
+        failure["tool_error"] = error.error
+        if len(_encode(error.error)) > _ERROR_BYTES:
+            kept = {key: error.error[key] for key in ("code", "message", "hint") if error.error.get(key)}
+            failure["tool_error"] = {key: str(value)[:_TEXT_CHARACTERS] for key, value in kept.items()}
     return failure
 
 
@@ -484,9 +478,8 @@ def _place(error: BaseException) -> tuple[int, int]:
 
 def _trim(trace: traceback.TracebackException, depth: int = 0) -> traceback.TracebackException:
     """Drop the frames of the driver and of libraries, in the causes as well."""
-    own = [frame for frame in trace.stack if frame.filename.startswith(_PROGRAM)]
-    trace.stack[:] = own
-    for cause in (trace.__cause__, trace.__context__, *(getattr(trace, "exceptions", None) or ())):
+    trace.stack[:] = [frame for frame in trace.stack if frame.filename.startswith(_PROGRAM)]
+    for cause in (trace.__cause__, trace.__context__, *(trace.exceptions or ())):
         if cause is not None and depth < _CAUSES:
             _trim(cause, depth + 1)
     return trace
@@ -494,18 +487,14 @@ def _trim(trace: traceback.TracebackException, depth: int = 0) -> traceback.Trac
 
 def _harden(limits: dict[str, int], seccomp: str) -> None:
     """Apply the limits of a process and the filter of system calls; neither can be undone."""
-    if limits:
-        import resource  # noqa: PLC0415 - WASI has none
-
-        for name, value in limits.items():
-            number = getattr(resource, f"RLIMIT_{name}")
-            hard = resource.getrlimit(number)[1]
-            both = (value, value + (name == "CPU"))  # one second in which the driver reports SIGXCPU, before SIGKILL
-            soft, most = both if hard == resource.RLIM_INFINITY else (min(limit, hard) for limit in both)  # a limit can only be lowered
-            resource.setrlimit(number, (soft, most))
+    for name, value in limits.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        both = (value, value + (name == "CPU"))  # one second in which the driver reports SIGXCPU, before SIGKILL
+        if hard != resource.RLIM_INFINITY:  # a limit can only be lowered
+            both = (min(both[0], hard), min(both[1], hard))
+        resource.setrlimit(number, both)
     if seccomp:
-        import ctypes  # noqa: PLC0415 - WASI has none
-
         program = bytes.fromhex(seccomp)
         code = ctypes.create_string_buffer(program, len(program))
 
@@ -514,7 +503,8 @@ def _harden(limits: dict[str, int], seccomp: str) -> None:
 
         library = ctypes.CDLL(None, use_errno=True)
         bpf = Filter(len(program) // 8, ctypes.addressof(code))
-        if library.prctl(38, 1, 0, 0, 0) or library.prctl(22, 2, ctypes.byref(bpf), 0, 0):  # NO_NEW_PRIVS, SECCOMP with a filter
+        # NO_NEW_PRIVS, then SECCOMP with a filter
+        if library.prctl(38, 1, 0, 0, 0) or library.prctl(22, 2, ctypes.byref(bpf), 0, 0):
             os._exit(97)
 
 
@@ -529,19 +519,15 @@ def _silence() -> None:
 
 def _fork_guests(settings: dict[str, Any]) -> NoReturn:
     """Fork a guest for each socket that comes over the control socket, and answer with its pidfd."""
-    import ctypes  # noqa: PLC0415 - only a zygote needs them
-
-    importlib.import_module("resource")  # here once, not in each guest
-    import socket  # noqa: PLC0415 - only the zygote needs it, and a guest should start quickly
-
     control = socket.socket(fileno=os.dup(0))
     _silence()
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: guests cannot look into this process
     control.send(b"r")
     while True:
         data, sockets, _, _ = socket.recv_fds(control, 1, 1)
-        while _reap():
-            pass
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if not data or not sockets:
             os._exit(0)
         try:
@@ -559,13 +545,6 @@ def _fork_guests(settings: dict[str, Any]) -> NoReturn:
         os.close(sockets[0])
 
 
-def _reap() -> int:
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0]
-    except ChildProcessError:
-        return 0
-
-
 def start() -> None:
     """Read the settings from standard input and serve, as one guest or as the zygote of many."""
     pipe = Pipe(0, 1)
@@ -577,8 +556,6 @@ def start() -> None:
     if settings["zygote"]:
         _fork_guests(settings)
     if settings["dies_with_parent"]:
-        import ctypes  # noqa: PLC0415 - WASI has none
-
         ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG
     if not _WASI:
         pipe = Pipe(os.dup(0), os.dup(1))

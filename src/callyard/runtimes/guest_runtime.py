@@ -1,15 +1,28 @@
-"""The runtime over guests: one for each run, or one for each session while it is alive."""
+"""The runtime over guests, one for each run or session, and the backend `subprocess`: a plain process for `dev`."""
 
 import asyncio
 import secrets
+import sys
+import tempfile
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, TypeVar
 
-from callyard.runtimes.host import Guest
-from callyard.runtimes.runtime import NO_HOOKS, Hooks, Invoke, Probe, RunLimits, RunResult, RuntimeBusyError, RuntimeMissingError
+from callyard.runtimes.host import Guest, GuestSettings, driver_arguments, start_guest
+from callyard.runtimes.process import PROCESS_LIMITS, base_executable, make_folder
+from callyard.runtimes.runtime import (
+    NO_HOOKS,
+    PYTHON,
+    Hooks,
+    Invoke,
+    Probe,
+    RunLimits,
+    RunResult,
+    RuntimeBusyError,
+    RuntimeMissingError,
+)
 
-__all__ = ["GuestRuntime", "Launcher"]
+__all__ = ["GuestRuntime", "Launcher", "Subprocess"]
 
 T = TypeVar("T")
 _SESSIONS: Final = 32
@@ -53,7 +66,15 @@ class GuestRuntime:
         self._is_closed = False
 
     async def run(
-        self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks = NO_HOOKS, run_id: str = "", session: str = ""
+        self,
+        code: str,
+        inputs: Any,
+        limits: RunLimits,
+        invoke: Invoke,
+        *,
+        hooks: Hooks = NO_HOOKS,
+        run_id: str = "",
+        session: str = "",
     ) -> RunResult:
         """Run one program; runs of one session share their variables."""
         with self._counted():
@@ -126,7 +147,9 @@ class GuestRuntime:
     def _forget(self, session: str, guest: Guest) -> None:
         """Drop the guest of a session; another run may have started a new one in its place, which stays."""
         task = self._sessions.get(session)
-        if task is not None and task.done() and not task.cancelled() and task.exception() is None and task.result() is guest:
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return
+        if task.result() is guest:
             del self._sessions[session]
 
     async def _session_guest(self, session: str, limits: RunLimits) -> Guest:
@@ -163,3 +186,40 @@ class GuestRuntime:
 async def _discard(starting: asyncio.Task[Guest]) -> None:
     with suppress(RuntimeMissingError, OSError):
         await (await starting).close()
+
+
+class Subprocess:
+    """Starts guests as plain processes, with nothing of our environment. It contains accidents, not attacks."""
+
+    name = "subprocess"
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def probe(self) -> Probe:
+        """Return that it runs everywhere and protects from nothing."""
+        return Probe(
+            backend=self.name,
+            available=True,
+            sandboxed=False,
+            python=PYTHON,
+            enforced=("timeout", "tool_calls", "output", "cpu", "disk"),
+            unenforced=dict.fromkeys(("memory", "pids", "files", "network"), "a plain process is not isolated"),
+        )
+
+    async def open(self) -> None:
+        """Make the working directory of the guests."""
+        self._folder = make_folder()
+
+    async def launch(self, limits: RunLimits) -> Guest:
+        """Start a process."""
+        own = {**PROCESS_LIMITS, "CPU": limits.cpu_seconds}
+        settings = GuestSettings(limits=own, dies_with_parent=sys.platform == "linux")
+        env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+        cwd = "/" if self._folder is None else self._folder.name
+        return await start_guest((base_executable(), *driver_arguments()), settings, env=env, cwd=cwd)
+
+    async def close(self) -> None:
+        """Remove the working directory."""
+        if self._folder is not None:
+            self._folder.cleanup()

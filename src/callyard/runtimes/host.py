@@ -1,25 +1,22 @@
 """The host's side of a guest: frames over a socket, calls under back-pressure, limits of time, output and calls.
 
-Everything a guest sends is hostile: sizes are checked before they are read, and a frame that cannot be read ends the guest.
+Everything a guest sends is hostile: sizes are checked before they are read, and a frame that cannot be read ends the
+guest.
 """
 
 import asyncio
-import os
 import secrets
 import signal
-import socket
-import subprocess
-import tempfile
-import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from callyard.model.envelope import encode
-from callyard.runtimes.run_state import HeadAndTail, RunClock
+from callyard.runtimes.process import Child, spawn
 from callyard.runtimes.runtime import (
     NAME_CHARACTERS,
     NO_HOOKS,
@@ -34,18 +31,7 @@ from callyard.runtimes.runtime import (
     RuntimeMissingError,
 )
 
-__all__ = [
-    "DRIVER_ARGUMENTS",
-    "Child",
-    "Guest",
-    "GuestProcess",
-    "GuestSettings",
-    "driver_source",
-    "run_program",
-    "spawn",
-    "start_guest",
-    "start_message",
-]
+__all__ = ["Guest", "GuestProcess", "GuestSettings", "driver_arguments", "start_guest", "start_message"]
 
 _BOOT: Final = (
     "import os,sys\nn=int(sys.argv[1]);b=b''\nwhile len(b)<n:\n d=os.read(0,n-len(b))\n if not d: os._exit(0)\n b+=d\n"
@@ -55,8 +41,7 @@ _BOOT: Final = (
 _START_S: Final = 30.0
 _FRAME_SLACK: Final = 64 * 1024
 _PIECE_BYTES: Final = 256 * 1024
-_STDERR_BYTES: Final = 4096
-_MESSAGE_CHARACTERS: Final = 300
+_CHECK_S: Final = 0.05
 _GUEST_KINDS: Final = ("exception", "syntax", "value", "value_size", "unawaited", "memory", "cpu")
 """Failures that a guest may report; the others are for the host to find."""
 _LINES: Final = 10**7
@@ -66,19 +51,20 @@ _FRAME_CHARACTERS: Final = 64
 _EXIT_S: Final = 0.5
 """How long a guest that closed its connection may take to exit; only then does its status say why."""
 _KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_KILLED_MESSAGE: Final = "The system killed the program; most likely it used too much memory."
 _OUT_OF_CPU: Final = (-24, 128 + 24)
 """SIGXCPU, which not every system has."""
 _TOOL_ERROR_BYTES: Final = 64 * 1024
 _TEXT_CHARACTERS: Final = 4000
 
 
-def driver_source() -> bytes:
-    """Return the source of the guest driver."""
+def _driver_source() -> bytes:
     return Path(__file__).with_name("guest.py").read_bytes()
 
 
-DRIVER_ARGUMENTS: Final = ("-I", "-S", "-B", "-c", _BOOT)
-"""Arguments of an interpreter that reads the driver; its length follows."""
+def driver_arguments() -> tuple[str, ...]:
+    """Return the arguments of an interpreter that reads the driver."""
+    return ("-I", "-S", "-B", "-c", _BOOT, str(len(_driver_source())))
 
 
 class GuestSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +80,8 @@ class GuestSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def start_message(settings: GuestSettings) -> bytes:
     """Return the first bytes for a guest: the driver and its settings."""
-    return driver_source() + _framed(msgspec.json.encode(settings))
-
-
-def _framed(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + body
+    body = msgspec.json.encode(settings)
+    return _driver_source() + len(body).to_bytes(4, "big") + body
 
 
 class _Frame(msgspec.Struct, kw_only=True):
@@ -125,10 +108,57 @@ class _Frame(msgspec.Struct, kw_only=True):
     source: str = ""
     traceback: str = ""
     tool_error: msgspec.Raw = msgspec.Raw(b"null")
-    python: str = ""
 
 
 _decode: Final = msgspec.json.Decoder(_Frame).decode
+
+
+class HeadAndTail:
+    """The head and tail of a stream of any length."""
+
+    def __init__(self, characters: int) -> None:
+        self._half = max(characters // 2, 1)
+        self._head, self._tail, self._cut = "", "", 0
+
+    def add(self, text: str) -> None:
+        """Add a text at the end."""
+        room = self._half - len(self._head)
+        self._head += text[:room]
+        rest = self._tail + text[room:]
+        self._cut += max(len(rest) - self._half, 0)
+        self._tail = rest[-self._half :] if rest else ""
+
+    def __str__(self) -> str:
+        """Return the text, with a line in place of what was cut."""
+        return (
+            f"{self._head}\n… {self._cut} characters left out …\n{self._tail}" if self._cut else self._head + self._tail
+        )
+
+
+class RunClock:
+    """Calls back when a program has run for so many seconds; time that is paused does not count."""
+
+    def __init__(self, seconds: float, paused: Callable[[], float], expire: Callable[[], None]) -> None:
+        self._seconds, self._paused, self._expire = seconds, paused, expire
+        self._began = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._check)
+
+    @property
+    def seconds(self) -> float:
+        """Return the running time so far."""
+        return max(time.monotonic() - self._began - self._paused(), 0.0)
+
+    def stop(self) -> None:
+        """Stop the clock."""
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        left = self._seconds - self.seconds
+        if left <= 0:
+            self._expire()
+        else:  # a pause may last for days: look again now and then
+            self._timer = self._loop.call_later(max(left, _CHECK_S), self._check)
 
 
 class _StoppedError(Exception):
@@ -140,8 +170,6 @@ class _StoppedError(Exception):
 
 
 class _Run:
-    """One program in a guest: its output, its calls and its clock."""
-
     def __init__(self, guest: "Guest", limits: RunLimits, invoke: Invoke, hooks: Hooks) -> None:
         self.id = secrets.token_hex(8)
         self.stopped: FailureKind | None = None
@@ -163,7 +191,6 @@ class _Run:
         self._room.set()
 
     async def end(self) -> None:
-        """Stop the clock and the calls that are still running."""
         self.clock.stop()
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -181,26 +208,21 @@ class _Run:
         elif is_own and frame.t == "done":
             return frame
         else:
-            self._charge(len(frame.x) if frame.t == "out" else size)
+            self._written += max(len(frame.x) if frame.t == "out" else size, _FRAME_CHARACTERS)
+            if self._written > self.limits.output_bytes:
+                message = f"The program wrote more than {self.limits.output_bytes} bytes of output and progress."
+                raise _StoppedError("output", message)
             if frame.t == "out":
-                self._take_output(frame)
+                (self.stderr if frame.s == "err" else self.stdout).add(frame.x)
+                self._hooks.output("err" if frame.s == "err" else "out", frame.x)
             elif not is_own:
                 if frame.t == "call":
-                    await self._guest.send({"t": "err", "id": frame.id, "e": _error("state_error", "The run of this call has ended.")})
+                    await self._refuse(frame, "state_error", "The run of this call has ended.")
             elif frame.t == "progress":
                 self._hooks.progress(frame.done, frame.total, frame.text[:_TEXT_CHARACTERS])
             elif (task := self._tasks.get(frame.id)) is not None:
                 task.cancel()
         return None
-
-    def _charge(self, size: int) -> None:
-        self._written += max(size, _FRAME_CHARACTERS)
-        if self._written > self.limits.output_bytes:
-            raise _StoppedError("output", f"The program wrote more than {self.limits.output_bytes} bytes of output and progress.")
-
-    def _take_output(self, frame: _Frame) -> None:
-        (self.stderr if frame.s == "err" else self.stdout).add(frame.x)
-        self._hooks.output("err" if frame.s == "err" else "out", frame.x)
 
     async def _start_call(self, frame: _Frame) -> None:
         """Start a call once there is room for it; meanwhile nothing is read, so the guest waits, too."""
@@ -209,11 +231,11 @@ class _Run:
         if self.calls > limits.calls:
             raise _StoppedError("calls", f"The program made more than {limits.calls} tool calls.")
         if len(frame.name) > NAME_CHARACTERS:
-            await self._guest.send({"t": "err", "id": frame.id, "e": _error("tool_not_found", "No tool has a name of that length.")})
+            await self._refuse(frame, "tool_not_found", "No tool has a name of that length.")
             return
         if size > limits.argument_bytes:
             message = f"The arguments have {size} bytes; a program may send {limits.argument_bytes}."
-            await self._guest.send({"t": "err", "id": frame.id, "e": _error("too_large", message)})
+            await self._refuse(frame, "too_large", message)
             return
         while self._tasks and (len(self._tasks) >= limits.in_flight or self._bytes + size > limits.argument_bytes):
             self._room.clear()
@@ -226,6 +248,9 @@ class _Run:
         task = self._tasks[frame.id] = asyncio.create_task(self._answer(frame))
         task.add_done_callback(lambda _: self._forget(frame.id, size))
 
+    async def _refuse(self, frame: _Frame, code: str, message: str) -> None:
+        await self._guest.send(encode({"t": "err", "id": frame.id, "e": {"code": code, "message": message}}))
+
     def _forget(self, number: int, size: int) -> None:
         del self._tasks[number]
         self._bytes -= size
@@ -237,18 +262,18 @@ class _Run:
             reply = encode({"t": "ret", "id": frame.id, "v": value})
             if len(reply) > self.limits.reply_bytes:
                 message = f"The result has {len(reply)} bytes; a program may take {self.limits.reply_bytes}."
-                reply = encode(
-                    {"t": "err", "id": frame.id, "e": _error("too_large", message, may_have_run=True, hint="Ask the tool for less.")}
-                )
+                error = {
+                    "code": "too_large",
+                    "message": message,
+                    "may_have_run": True,
+                    "hint": "Ask the tool for less.",
+                }
+                reply = encode({"t": "err", "id": frame.id, "e": error})
             value = None  # the guest may never read: keep one copy only
         except CallFailedError as failed:
             reply = encode({"t": "err", "id": frame.id, "e": failed.error})
         with suppress(OSError, RuntimeError):  # the guest is gone; the run ends by itself
-            await self._guest.send_bytes(reply)
-
-
-def _error(code: str, message: str, **more: Any) -> dict[str, Any]:
-    return {"code": code, "message": message, **more}
+            await self._guest.send(reply)
 
 
 class GuestProcess(Protocol):
@@ -259,7 +284,7 @@ class GuestProcess(Protocol):
         ...
 
     async def end(self, grace: float) -> int | None:
-        """Wait so many seconds for its end, and kill it then; return its exit status if it ended by itself and the system tells it."""
+        """Wait so many seconds for its end, then kill it; return its exit status if that is known and its own."""
         ...
 
 
@@ -275,36 +300,37 @@ class Guest:
         self._is_frozen = False
         self._ending: asyncio.Task[int | None] | None = None
         self._is_aborted = False
-        self.python = ""
 
     @property
     def alive(self) -> bool:
         """Return whether it can run another program: nobody closed the connection, on either side."""
         return not self._is_aborted and not self._reader.at_eof() and self._reader.exception() is None
 
-    async def greet(self) -> None:
-        """Wait until the guest can run programs.
+    async def greet(self, first: bytes = b"") -> None:
+        """Send the first bytes, and wait until the guest can run programs.
 
         Raises:
             RuntimeMissingError: It died, or takes too long.
         """
         try:
             async with asyncio.timeout(_START_S):
-                frame, _ = await self._read(_FRAME_SLACK)
+                self._writer.write(first)
+                await self._writer.drain()
+                await self._read(_FRAME_SLACK)
         except (TimeoutError, OSError, EOFError, ValueError, _StoppedError):
             self.abort()
             raise RuntimeMissingError("The guest did not start.") from None
-        self.python = frame.python[:NAME_CHARACTERS]
 
-    async def run(self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks = NO_HOOKS) -> RunResult:
+    async def run(
+        self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks = NO_HOOKS
+    ) -> RunResult:
         """Run one program; another one waits until it has ended."""
         async with self._lock:
             run = self._run = _Run(self, limits, invoke, hooks)
             value, failure = None, None
+            start = {"t": "run", "n": run.id, "code": code, "inputs": inputs, "value_bytes": limits.value_bytes}
             try:
-                frame = await self._exchange(
-                    run, {"t": "run", "n": run.id, "code": code, "inputs": inputs, "value_bytes": limits.value_bytes}
-                )
+                frame = await self._exchange(run, start)
                 if len(frame.v) > limits.value_bytes:  # the driver checks it, too
                     raise _StoppedError("protocol", f"The guest sent a value of {len(frame.v)} bytes.")  # noqa: TRY301 - ends the guest
                 value = msgspec.json.decode(frame.v)
@@ -367,32 +393,20 @@ class Guest:
             self._ending = asyncio.create_task(self._process.end(grace))
         return await asyncio.shield(self._ending)
 
-    async def send(self, message: Mapping[str, Any]) -> None:
-        """Send a frame, and wait while the guest does not read."""
-        await self.send_bytes(encode(message))
-
-    async def begin(self, settings: GuestSettings) -> None:
-        """Send the driver and its settings, and wait until the guest can run programs.
-
-        Raises:
-            RuntimeMissingError: It died, or takes too long.
-        """
-        self._writer.write(start_message(settings))
-        await self._writer.drain()
-        await self.greet()
-
-    async def send_bytes(self, body: bytes) -> None:
+    async def send(self, body: bytes) -> None:
         """Send the body of a frame, and wait while the guest does not read."""
         async with self._writing:  # one at a time: a waiting frame is kept once, not in the socket's buffer as well
             self._writer.write(len(body).to_bytes(4, "big") + body[:_PIECE_BYTES])
             await self._writer.drain()
-            for start in range(_PIECE_BYTES, len(body), _PIECE_BYTES):  # the buffer of the socket is a copy: keep it small
+            for start in range(_PIECE_BYTES, len(body), _PIECE_BYTES):  # the socket's buffer is a copy: keep it small
                 self._writer.write(memoryview(body)[start : start + _PIECE_BYTES])
                 await self._writer.drain()
 
     async def _exchange(self, run: _Run, start: Mapping[str, Any]) -> _Frame:
         limit = max(run.limits.value_bytes, run.limits.argument_bytes) + _FRAME_SLACK
-        sending = asyncio.create_task(self.send(start))  # the guest may write before it has read all of a long program
+        sending = asyncio.create_task(
+            self.send(encode(start))
+        )  # the guest may write before it has read all of a long program
         try:
             while (done := await run.take(*await self._read(limit))) is None:
                 pass
@@ -410,20 +424,19 @@ class Guest:
             raise _StoppedError("protocol", "The guest sent a frame that cannot be read.") from None
 
     async def _cause(self, run: _Run, error: Exception) -> RunFailure:
-        """Return why a run ended without an answer."""
         if run.stopped is not None:
-            messages = {"timeout": f"The program ran longer than {run.limits.seconds:g} seconds.", "cancelled": "The run was cancelled."}
-            return RunFailure(kind=run.stopped, message=messages[run.stopped])
+            late = f"The program ran longer than {run.limits.seconds:g} seconds."
+            return RunFailure(kind=run.stopped, message=late if run.stopped == "timeout" else "The run was cancelled.")
         if isinstance(error, _StoppedError):
             return RunFailure(kind=error.kind, message=str(error))
         if isinstance(error, EOFError | OSError):
             status = await self._end(_EXIT_S)
             if status in _KILLED:
-                return RunFailure(kind="memory", message="The system killed the program; most likely it used too much memory.")
+                return RunFailure(kind="memory", message=_KILLED_MESSAGE)
             if status in _OUT_OF_CPU:
                 return RunFailure(kind="cpu", message="The program used up its processor time.")
-            why = "The interpreter died, or closed its connection." if status is None else f"The interpreter ended with status {status}."
-            return RunFailure(kind="crashed", message=why)
+            why = "died, or closed its connection" if status is None else f"ended with status {status}"
+            return RunFailure(kind="crashed", message=f"The interpreter {why}.")
         return RunFailure(kind="protocol", message="The guest sent a value that cannot be read.")
 
 
@@ -447,60 +460,6 @@ def _failure(frame: _Frame) -> RunFailure:
         traceback=frame.traceback[-_TEXT_CHARACTERS:],
         tool_error=msgspec.json.decode(frame.tool_error, type=dict[str, Any] | None),
     )
-
-
-class Child:
-    """A process whose standard input and output are one socket, and whose errors go to a file.
-
-    There are no pipes, because a helper process of a container engine keeps them open. It is no process of asyncio either: when the
-    start of one is cancelled, Python 3.11 waits for its end forever.
-    """
-
-    def __init__(self, process: "subprocess.Popen[bytes]", connection: socket.socket, errors: IO[bytes]) -> None:
-        self.connection = connection
-        self._process, self._errors = process, errors
-        self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        threading.Thread(target=_wait_for, args=(process, self._exited), name="callyard-guest", daemon=True).start()
-
-    async def send_signal(self, number: int) -> bool:
-        """Send a signal to its process group, and return whether there is one."""
-        try:
-            os.killpg(self._process.pid, number)
-        except OSError:
-            return False
-        return True
-
-    async def kill(self, grace: float = 0) -> int | None:
-        """Wait so many seconds for its end, and kill its process group; return its exit status if it ended by itself."""
-        status = None
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(grace):
-                    status = await asyncio.shield(self._exited)
-        finally:
-            await self.send_signal(signal.SIGKILL)  # it never waits, so it is sent even if this is cancelled
-        await asyncio.shield(self._exited)
-        return status
-
-    def stderr_tail(self) -> str:
-        """Return the end of what it wrote to standard error."""
-        if self._errors.closed:
-            return ""
-        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _STDERR_BYTES, 0))
-        return self._errors.read(_STDERR_BYTES).decode(errors="replace").strip()[-_MESSAGE_CHARACTERS:]
-
-    async def end(self, grace: float) -> int | None:
-        """Kill it as `kill` does, and forget what it wrote."""
-        try:
-            return await self.kill(grace)
-        finally:
-            self._errors.close()
-
-
-def _wait_for(process: "subprocess.Popen[bytes]", exited: "asyncio.Future[int]") -> None:
-    status = process.wait()
-    with suppress(RuntimeError):  # the loop is closed
-        exited.get_loop().call_soon_threadsafe(lambda: exited.done() or exited.set_result(status))
 
 
 async def start_guest(
@@ -527,58 +486,11 @@ async def start_guest(
         raise
     guest = Guest(reader, writer, process_of(child))
     try:
-        await guest.begin(settings)
-    except (RuntimeMissingError, OSError):
+        await guest.greet(start_message(settings))
+    except BaseException as error:
         stderr = child.stderr_tail()
         await guest.close()
-        raise RuntimeMissingError(f"The guest did not start: {stderr or 'it said nothing'}.") from None
-    except BaseException:
-        await guest.close()
+        if isinstance(error, RuntimeMissingError):
+            raise RuntimeMissingError(f"The guest did not start: {stderr or 'it said nothing'}.") from None
         raise
     return guest
-
-
-async def run_program(
-    *argv: str, env: Mapping[str, str] | None = None, stdin: int = asyncio.subprocess.DEVNULL, stderr: int = asyncio.subprocess.DEVNULL
-) -> tuple[int, bytes, bytes]:
-    """Run a program to its end, and return its exit status, output and errors. If this is cancelled, the program is killed."""
-    environment = None if env is None else dict(env)
-    process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=environment)  # noqa: ASYNC220, S603 - our own argv; asyncio's own start hangs when cancelled, see `Child`
-    communicating = asyncio.get_running_loop().run_in_executor(None, process.communicate)
-    try:
-        out, errors = await asyncio.shield(communicating)
-    except BaseException:
-        process.kill()
-        await communicating  # closes its pipes
-        raise
-    return process.returncode or 0, out, errors or b""
-
-
-async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/", pass_fds: Sequence[int] = ()) -> Child:
-    """Start a process in a session of its own.
-
-    Raises:
-        RuntimeMissingError: There is no such program.
-    """
-    ours, theirs = socket.socketpair()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
-    try:
-        with theirs:
-            process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own argv; asyncio's own start hangs when cancelled, see `Child`
-                argv,
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=errors,
-                env=dict(env),
-                cwd=cwd,
-                pass_fds=tuple(pass_fds),
-                start_new_session=True,
-            )
-    except BaseException as error:
-        ours.close()
-        errors.close()
-        if isinstance(error, OSError):
-            raise RuntimeMissingError(f"'{argv[0]}' cannot be started: {error.strerror}.") from None
-        raise
-    ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
-    return Child(process, ours, errors)

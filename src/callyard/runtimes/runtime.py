@@ -1,17 +1,20 @@
-"""The protocol of runtimes, with the structs for limits, calls and results.
+"""What every runtime shares: settings, limits, calls, results and failures.
 
 It knows no backend.
 """
 
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
 __all__ = [
+    "BACKENDS",
     "NAME_CHARACTERS",
     "NO_HOOKS",
+    "PYTHON",
     "CallFailedError",
     "FailureKind",
     "GuestCall",
@@ -21,9 +24,9 @@ __all__ = [
     "RunFailure",
     "RunLimits",
     "RunResult",
-    "Runtime",
     "RuntimeBusyError",
     "RuntimeMissingError",
+    "RuntimeSettings",
 ]
 
 FailureKind = Literal[
@@ -41,15 +44,19 @@ FailureKind = Literal[
     "overloaded",
     "crashed",
     "protocol",
-    "unsupported",
 ]
 """Why a program has no value. `crashed` is a guest that died, `protocol` one that sent what it must not.
 
 `unawaited` is a call that the program forgot to await; the program ran to its end, and there is a value.
 """
+BACKENDS: Final = ("container", "bubblewrap", "wasm")
+"""The sandboxed backends, in the order in which they are tried."""
 NAME_CHARACTERS: Final = 200
 """Characters of the longest name of a tool that a program may call."""
+PYTHON: Final = sys.version.split()[0]
+"""The version of the interpreter, which most backends give to programs, too."""
 _MIB: Final = 1024 * 1024
+_SANDBOX_LIMITS: Final = ("timeout", "tool_calls", "output", "memory", "cpu", "pids", "disk", "files", "network")
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +78,10 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
     argument_bytes: int = 1 * _MIB
     """Bytes of the arguments of one call, and of all calls in flight together."""
     reply_bytes: int = 3 * _MIB
-    """Bytes of the answer of one call. A guest that reads none of them costs the host this much for each call in flight."""
+    """Bytes of the answer of one call.
+
+    A guest that reads none of them costs the host this much for each call in flight.
+    """
 
 
 class GuestCall(msgspec.Struct, frozen=True):
@@ -104,7 +114,7 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     paused: Callable[[], float] = lambda: 0.0
     """Seconds that the clock of this run stood still so far."""
     watch: Callable[[Callable[[], Callable[[], None]]], AbstractContextManager[None]] = lambda _pause: nullcontext()
-    """Registers a function that is called when that clock stops; it returns a function that is called when the clock goes on."""
+    """Registers a callback for the stop of that clock; it returns a callback for the moment when the clock goes on."""
 
 
 NO_HOOKS: Final = Hooks()
@@ -161,61 +171,64 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is not available."""
     install: str = ""
-    """What makes it available."""
     enforced: tuple[str, ...] = ()
-    """The limits that the host enforces."""
     unenforced: dict[str, str] = {}
     """The limits that it cannot enforce, and why."""
     canaries: dict[str, bool] = {}
     """The canary attacks that were tried, and whether each was stopped."""
 
+    @classmethod
+    def missing(cls, backend: str, error: Exception, *, install: str, version: str = "") -> Self:
+        """Return that a backend cannot run here; `install` is for an error that does not say what to do."""
+        install = own_install(error) or install
+        return cls(backend=backend, available=False, version=version, reason=str(error), install=install)
 
-class Runtime(Protocol):
-    """A backend that runs programs."""
+    @classmethod
+    def sandbox(cls, backend: str, *, version: str, python: str = "", unenforced: Mapping[str, str] = {}) -> Self:
+        """Return that a sandbox is available, with the limits that it cannot enforce here."""
+        enforced = tuple(limit for limit in _SANDBOX_LIMITS if limit not in unenforced)
+        return cls(
+            backend=backend,
+            available=True,
+            version=version,
+            python=python,
+            enforced=enforced,
+            unenforced=dict(unenforced),
+        )
 
-    @property
-    def name(self) -> str:
-        """Return its name, such as 'bubblewrap'."""
-        ...
 
-    async def probe(self) -> Probe:
-        """Return whether it can run here, and which limits it can enforce. It starts nothing that stays."""
-        ...
+def own_install(error: Exception) -> str:
+    """Return what an error says to install, if it says so."""
+    return error.install if isinstance(error, RuntimeMissingError) else ""
 
-    async def open(self) -> None:
-        """Prepare it for programs.
 
-        Raises:
-            RuntimeMissingError: It cannot run here.
-        """
-        ...
+class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where programs of agents run."""
 
-    async def run(
-        self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks = NO_HOOKS, run_id: str = "", session: str = ""
-    ) -> RunResult:
-        """Run one program; runs of one session share their variables. If the task is cancelled, the guest is killed.
+    enabled: bool = False
+    """Whether agents may run programs with 'execute_code'."""
+    profile: Literal["standard", "dev"] = "standard"
+    """'standard' runs programs in a sandbox; 'dev' runs them in a plain process, which protects from nothing."""
+    backend: Literal["container", "bubblewrap", "wasm"] | None = None
+    """The backend of 'standard', if only this one may be used."""
+    order: tuple[str, ...] = BACKENDS
+    """The backends of 'standard' in the order in which they are tried."""
+    wasm_enabled: bool | None = None
+    """Whether the backend 'wasm' may be used (default: if wasmtime and the file are there)."""
+    wasm_path: str | None = None
+    """The CPython build for WASI that the backend 'wasm' runs."""
+    wasm_sha256: str | None = None
+    """The SHA-256 of that file, if it is not one that Callyard knows."""
+    allow_unsafe: bool = False
+    """Whether 'dev' may run as root, or in a server that is not on a loopback address."""
+    concurrency: int = 4
+    """Programs that run at one time; further ones wait."""
 
-        Raises:
-            RuntimeMissingError: No guest could be started.
-        """
-        ...
-
-    def cancel(self, run_id: str) -> bool:
-        """Kill the guest of a run, and return whether there was one; its result is `cancelled`."""
-        ...
-
-    async def freeze(self, run_id: str) -> bool:
-        """Stop the guest of a run until `thaw`, so that it computes nothing; return whether it is stopped."""
-        ...
-
-    async def thaw(self, run_id: str) -> None:
-        """Let a frozen guest go on."""
-        ...
-
-    async def end_session(self, session: str) -> None:
-        """Kill the guest of a session."""
-        ...
-
-    async def close(self) -> None:
-        """Kill all guests and wait until they are gone."""
-        ...
+    def __post_init__(self) -> None:
+        if self.profile not in ("standard", "dev"):
+            raise ValueError("The setting 'profile' must be 'standard' or 'dev'.")
+        unknown = [name for name in (self.backend, *self.order) if name is not None and name not in BACKENDS]
+        if unknown:
+            raise ValueError(f"The settings 'backend' and 'order' know {', '.join(BACKENDS)}, not '{unknown[0]}'.")
+        if self.concurrency < 1:
+            raise ValueError("The setting 'concurrency' must be at least 1.")

@@ -1,13 +1,18 @@
-"""The selection of a runtime: the first backend that is installed and stops the canary attacks. It never falls back to `dev`."""
+"""The selection of a runtime: the first backend that is installed and stops the canary attacks.
+
+It never falls back to `dev`.
+"""
 
 import asyncio
 import logging
 import os
 import secrets
-import shutil
 import socket
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +23,10 @@ from callyard._internal.logfmt import log_exception
 from callyard.model.errors import ToolError
 from callyard.runtimes.bubblewrap import Bubblewrap
 from callyard.runtimes.container import Container, find_engine, remove_dead_containers
-from callyard.runtimes.guest_runtime import GuestRuntime
-from callyard.runtimes.process import Subprocess, make_folder, remove_orphans
+from callyard.runtimes.guest_runtime import GuestRuntime, Subprocess
+from callyard.runtimes.process import make_folder, remove_orphans
 from callyard.runtimes.runtime import (
+    BACKENDS,
     GuestCall,
     Hooks,
     Invoke,
@@ -28,15 +34,24 @@ from callyard.runtimes.runtime import (
     RunFailure,
     RunLimits,
     RunResult,
-    Runtime,
     RuntimeBusyError,
     RuntimeMissingError,
+    RuntimeSettings,
+    own_install,
 )
-from callyard.runtimes.settings import BACKENDS, RuntimeSettings
-from callyard.runtimes.slots import Slots
 from callyard.runtimes.wasm import Wasm
 
-__all__ = ["Runtimes", "canary_attacks", "make_runtime", "probe_all", "try_backend", "unsafe_reason", "wanted_backends"]
+__all__ = [
+    "Runtimes",
+    "Slot",
+    "Slots",
+    "canary_attacks",
+    "make_runtime",
+    "probe_all",
+    "try_backend",
+    "unsafe_reason",
+    "wanted_backends",
+]
 
 _CLEAN_UP_S: Final = 2.0
 """How long the end of a yard waits for the removal of what killed servers left."""
@@ -44,22 +59,25 @@ _log = logging.getLogger(__name__)
 _LOOP_SECONDS: Final = 0.3
 _cleaned: Final = set[int]()
 """The processes that removed the containers of dead servers."""
-_CROWDED: Final = RunFailure(kind="overloaded", message="A call needs approval, and too many programs wait for people already.")
+_CROWDED: Final = RunFailure(
+    kind="overloaded", message="A call needs approval, and too many programs wait for people already."
+)
+_WAITING: Final = 64
+_WAITING_EACH: Final = 8
+"""Programs of one caller that may wait for people at one time."""
 _NOTHING_ALLOWED: Final = "Allow a sandbox: see 'runtime.backend', 'runtime.order' and 'runtime.wasm_enabled'."
-_UNSAFE_INSTALL: Final = "Use the profile 'standard', or set 'runtime.allow_unsafe' if you know who can reach this server."
+_UNSAFE_INSTALL: Final = (
+    "Use the profile 'standard', or set 'runtime.allow_unsafe' if you know who can reach this server."
+)
 
 
-def make_runtime(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> Runtime:
+def make_runtime(name: str, settings: RuntimeSettings, *, state_dir: str | None = None) -> GuestRuntime:
     """Return a backend by its name."""
     match name:
         case "container":
             return GuestRuntime(Container(state_dir=state_dir))
         case "bubblewrap":
             return GuestRuntime(Bubblewrap())
-        case "monty":
-            from callyard.runtimes.monty import Monty  # noqa: PLC0415 - off unless it is switched on
-
-            return Monty()
         case "wasm":
             return GuestRuntime(Wasm(settings.wasm_path, digest=settings.wasm_sha256, state_dir=state_dir))
         case _:
@@ -67,10 +85,10 @@ def make_runtime(name: str, settings: RuntimeSettings, *, state_dir: str | None 
 
 
 def unsafe_reason(settings: RuntimeSettings, *, host: str | None = None) -> str | None:
-    """Return why the profile `dev` must not be used here: the process is root, or others can reach the address it listens on."""
+    """Return why the profile `dev` must not be used here: it runs as root, or others can reach its address."""
     if settings.profile != "dev" or settings.allow_unsafe:
         return None
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
+    if sys.platform != "win32" and os.geteuid() == 0:
         return "The runtime profile 'dev' does not run as root."
     if host is not None and not is_loopback(host):
         return f"The runtime profile 'dev' is not served on '{host}', which others can reach."
@@ -85,6 +103,136 @@ def wanted_backends(settings: RuntimeSettings) -> Sequence[str]:
     return [name for name in names if name != "wasm" or settings.wasm_enabled is not False]
 
 
+class Slot:
+    """The slot of one program, taken while the program runs."""
+
+    def __init__(self, slots: "Slots", owner: str, runtime: GuestRuntime, run_id: str) -> None:
+        self._slots, self._owner, self._runtime, self._run_id = slots, owner, runtime, run_id
+        self._following: asyncio.Task[None] | None = None
+        self._is_taken = False
+        self._frozen_at: float | None = None
+        self._frozen_s = 0.0
+        self._running = asyncio.Event()
+        self.is_waiting = False
+        self.is_refused = False
+        self.halted = asyncio.Event()
+        """Set while the program waits for a person, and after its end."""
+
+    @property
+    def frozen_s(self) -> float:
+        """Return how long the program was frozen so far: its clock stands still then, and at no other time."""
+        return self._frozen_s + (0.0 if self._frozen_at is None else time.monotonic() - self._frozen_at)
+
+    async def take(self) -> None:
+        """Wait for a slot at the start."""
+        await self._slots.free.acquire()
+        self._is_taken = True
+        self._running.set()
+
+    def pause(self) -> Callable[[], None]:
+        """Freeze the program and free its slot while a person is asked; return what undoes it.
+
+        Too many are stopped instead.
+        """
+        waiting = self._slots.waiting
+        if waiting.total() >= _WAITING or waiting[self._owner] >= _WAITING_EACH:
+            self.is_refused = True
+            self._runtime.cancel(self._run_id)
+            return lambda: None
+        waiting[self._owner] += 1
+        self.is_waiting = True
+        self.halted.set()
+        self._running.clear()
+        self._follow()
+        return self._resume
+
+    async def ready(self) -> None:
+        """Wait until the program runs: while it waits for a person or a slot, it starts no call and gets no answer."""
+        await self._running.wait()
+
+    def end(self) -> None:
+        """Free everything."""
+        if self.is_waiting:
+            self._forget_wait()
+        if self._following is not None:
+            self._following.cancel()  # one that has just got a slot frees it itself
+        self._release()
+        self.halted.set()
+
+    def _resume(self) -> None:
+        if self.is_waiting:  # not ended meanwhile
+            self._forget_wait()
+            self.halted.clear()
+            self._follow()
+
+    def _forget_wait(self) -> None:
+        self.is_waiting = False
+        self._slots.waiting -= Counter([self._owner])
+
+    def _follow(self) -> None:
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self._settle())
+
+    async def _settle(self) -> None:
+        """Freeze or continue the guest until its state fits.
+
+        A person may decide while it is being frozen, and another call may ask at once.
+        """
+        while self.is_waiting is self._is_taken:
+            if not self.is_waiting:
+                await self._slots.free.acquire()
+                self._is_taken = True
+                if self.is_waiting:
+                    continue
+                await self._runtime.thaw(self._run_id)
+                self._frozen_s, self._frozen_at = self.frozen_s, None
+            elif await self._runtime.freeze(self._run_id):
+                self._frozen_at = self._frozen_at or time.monotonic()
+                self._release()
+            else:  # it may compute, so its clock goes on and its slot stays taken
+                break
+        if not self.is_waiting:
+            self._running.set()
+
+    def _release(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self._slots.free.release()
+
+
+class Slots:
+    """The slots of all programs of one yard, and the programs that wait for people."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.free = asyncio.Semaphore(concurrency)
+        self.waiting = Counter[str]()
+        """Programs that wait for people, by caller."""
+        self._sessions: dict[str, Slot] = {}
+
+    @asynccontextmanager
+    async def take(self, owner: str, runtime: GuestRuntime, *, run_id: str, session: str = "") -> AsyncGenerator[Slot]:
+        """Wait for a slot for a run, at first without one for the other programs of its session.
+
+        Raises:
+            ToolError: `state_error` if a program of the same session waits for a person.
+        """
+        slot = Slot(self, owner, runtime, run_id)
+        while (other := self._sessions.get(session)) is not None:
+            await other.halted.wait()
+            if other.is_waiting:
+                message = "A program of this session waits for the approval of a person."
+                hint = "Wait for its job with wait_job, or use another session."
+                raise ToolError("state_error", message, reason="session_busy", hint=hint, may_have_run=False)
+        if session:
+            self._sessions[session] = slot
+        try:
+            await slot.take()
+            yield slot
+        finally:
+            slot.end()
+            self._sessions.pop(session, None)
+
+
 class Runtimes:
     """The runtime of a yard: selected in the background when the yard opens, shared by all programs."""
 
@@ -92,9 +240,8 @@ class Runtimes:
         self._settings = settings
         self._state_dir = state_dir
         self._slots = Slots(settings.concurrency)
-        self._selecting: asyncio.Task[tuple[Runtime, Probe]] | None = None
+        self._selecting: asyncio.Task[tuple[GuestRuntime, Probe]] | None = None
         self._closing = False
-        self._monty: asyncio.Task[tuple[Runtime, Probe]] | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["Runtimes"]:
@@ -109,12 +256,11 @@ class Runtimes:
                 await asyncio.wait({cleaning}, timeout=_CLEAN_UP_S)
             finally:  # also if the end of the yard is cancelled
                 cleaning.cancel()  # an engine may never answer
-                opened = [task for task in (self._selecting, self._monty) if task is not None]
-                for error in await asyncio.gather(cleaning, *map(_close, opened), return_exceptions=True):
+                for error in await asyncio.gather(cleaning, _close(self._selecting), return_exceptions=True):
                     if isinstance(error, Exception):
                         log_exception(_log, "runtime_close_failed", error=error)
 
-    async def selected(self) -> tuple[Runtime, Probe]:
+    async def selected(self) -> tuple[GuestRuntime, Probe]:
         """Return the runtime and what it can do; one that was missing is looked for again.
 
         Raises:
@@ -124,27 +270,24 @@ class Runtimes:
             self._selecting = asyncio.create_task(self._select())
         return await asyncio.shield(self._selecting)
 
-    async def for_program(self, code: str, session: str = "") -> tuple[Runtime, Probe]:
-        """Return the runtime of a program: Monty, if it is switched on and supports the program, else the selected one.
-
-        Raises:
-            ToolError: `runtime_unavailable`, with what to install.
-        """
-        if not self._settings.monty or session or not _fits_monty(code):
-            return await self.selected()
-        if self._monty is None or (self._monty.done() and self._monty.exception() is not None):
-            self._monty = asyncio.create_task(self._select(("monty",)))
-        return await asyncio.shield(self._monty)
-
     async def run(
-        self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, owner: str = "", session: str = ""
+        self,
+        code: str,
+        inputs: Any,
+        limits: RunLimits,
+        invoke: Invoke,
+        *,
+        hooks: Hooks,
+        owner: str = "",
+        session: str = "",
     ) -> tuple[RunResult, Probe]:
         """Run a program once a slot is free; the wait is not part of its time.
 
         Raises:
-            ToolError: `runtime_unavailable`, `overloaded`, or `state_error` if the session has a program that waits for a person.
+            ToolError: `runtime_unavailable`, `overloaded`, or `state_error` if the session has a program that waits for
+            a person.
         """
-        runtime, probe = await self.for_program(code, session)
+        runtime, probe = await self.selected()
         run_id = secrets.token_hex(8)
         async with self._slots.take(owner, runtime, run_id=run_id, session=session) as slot:
 
@@ -161,7 +304,9 @@ class Runtimes:
             timed = msgspec.structs.replace(hooks, paused=lambda: slot.frozen_s)
             try:
                 with hooks.watch(slot.pause):
-                    result = await runtime.run(code, inputs, limits, answer, hooks=timed, run_id=run_id, session=session)
+                    result = await runtime.run(
+                        code, inputs, limits, answer, hooks=timed, run_id=run_id, session=session
+                    )
             except RuntimeMissingError as error:
                 code = "overloaded" if isinstance(error, RuntimeBusyError) else "runtime_unavailable"
                 raise ToolError(code, str(error), hint=error.install or None) from None
@@ -174,46 +319,46 @@ class Runtimes:
                 await (await asyncio.shield(self._selecting))[0].end_session(session)
 
     async def _clean_up(self) -> None:
-        """Remove the containers of dead servers, whichever backend is chosen. Once in a process: asking an engine takes 0.1 s."""
-        if next(iter(wanted_backends(self._settings)), "") == "container" or os.getpid() in _cleaned:  # which does it when it is opened
+        """Remove the containers of dead servers, whichever backend is chosen.
+
+        Once in a process: asking an engine takes 0.1 s.
+        """
+        first = next(iter(wanted_backends(self._settings)), "")
+        if first == "container" or os.getpid() in _cleaned:  # a container backend does it when it is opened
             return
         _cleaned.add(os.getpid())
         with suppress(RuntimeMissingError, OSError):
             await remove_dead_containers(await find_engine())
 
-    async def _select(self, names: Sequence[str] = ()) -> tuple[Runtime, Probe]:
+    async def _select(self) -> tuple[GuestRuntime, Probe]:
         reason = unsafe_reason(self._settings)
         if reason is not None:
             raise ToolError("runtime_unavailable", reason, hint=_UNSAFE_INSTALL)
         await asyncio.to_thread(remove_orphans)
         missing: dict[str, str] = {}
         install: list[str] = []
-        for name in names or wanted_backends(self._settings):
+        for name in wanted_backends(self._settings):
             runtime = make_runtime(name, self._settings, state_dir=self._state_dir)
             try:
                 if not self._closing:
                     return runtime, await try_backend(runtime)
             except (RuntimeMissingError, OSError) as error:
                 missing[name] = str(error)
-                install.append(getattr(error, "install", ""))
+                install.append(own_install(error))
         reasons = " ".join(f"{name}: {why}" for name, why in missing.items())
         hint = " Or: ".join(dict.fromkeys(filter(None, install))) or _NOTHING_ALLOWED
-        raise ToolError("runtime_unavailable", f"There is no runtime for programs. {reasons}".strip(), hint=hint, backends=missing)
+        raise ToolError(
+            "runtime_unavailable", f"There is no runtime for programs. {reasons}".strip(), hint=hint, backends=missing
+        )
 
 
-async def _close(selecting: asyncio.Task[tuple[Runtime, Probe]]) -> None:
+async def _close(selecting: asyncio.Task[tuple[GuestRuntime, Probe]]) -> None:
     with suppress(ToolError):  # none was found
         await (await selecting)[0].close()
 
 
-def _fits_monty(code: str) -> bool:
-    from callyard.runtimes.monty_programs import translate  # noqa: PLC0415 - off unless it is switched on
-
-    return translate(code) is not None
-
-
-async def try_backend(runtime: Runtime) -> Probe:
-    """Open a backend and attack it, unless it is no sandbox anyway.
+async def try_backend(runtime: GuestRuntime, *, attack: bool = True) -> Probe:
+    """Open a backend, run a program in it and attack it, unless it is no sandbox anyway.
 
     Raises:
         RuntimeMissingError: It cannot run here, or a canary attack succeeded; the backend is closed again.
@@ -221,7 +366,9 @@ async def try_backend(runtime: Runtime) -> Probe:
     try:
         await runtime.open()  # it may be cancelled half-way, too
         probe = await runtime.probe()
-        canaries = await canary_attacks(runtime) if probe.sandboxed else {}
+        if probe.sandboxed and (await runtime.run("1 + 1", None, RunLimits(), _no_tools)).value != 1 + 1:
+            raise RuntimeMissingError("The backend cannot run a program.")  # noqa: TRY301 - closed below
+        canaries = await canary_attacks(runtime) if probe.sandboxed and attack else {}
         escaped = [name for name, stopped in canaries.items() if not stopped]
         if escaped:
             raise RuntimeMissingError(f"'{probe.backend}' did not stop the canary attacks {', '.join(escaped)}.")  # noqa: TRY301 - closed below
@@ -236,33 +383,25 @@ async def try_backend(runtime: Runtime) -> Probe:
 
 
 async def probe_all(settings: RuntimeSettings, state_dir: str | None, *, attack: bool) -> list[Probe]:
-    """Return what each backend can do here; with `attack`, the canary attacks are tried on each sandbox."""
+    """Return what each backend can do here: each sandbox runs a program; with `attack`, also the canary attacks."""
     probes: list[Probe] = []
-    for name in (*BACKENDS, "monty", "subprocess"):
+    for name in (*BACKENDS, "subprocess"):
         runtime = make_runtime(name, settings, state_dir=state_dir)
         probe = await runtime.probe()
-        if attack and probe.available and probe.sandboxed:
+        if probe.available and probe.sandboxed:
             try:
-                probe = await try_backend(runtime)
+                probe = await try_backend(runtime, attack=attack)
                 await runtime.close()
             except (RuntimeMissingError, OSError) as error:
-                probe = msgspec.structs.replace(probe, available=False, reason=str(error), install=getattr(error, "install", ""))
+                facts = {"available": False, "reason": str(error), "install": own_install(error)}
+                probe = msgspec.structs.replace(probe, **facts)
         probes.append(probe)
     return probes
 
 
-@contextmanager
-def _folder() -> Generator[str]:
-    folder = make_folder()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-async def canary_attacks(runtime: Runtime) -> dict[str, bool]:
+async def canary_attacks(runtime: GuestRuntime) -> dict[str, bool]:
     """Try to read a file, reach a port, start a process and run for ever, and return which of these were stopped."""
-    with _folder() as folder, socket.create_server(("127.0.0.1", 0)) as server:
+    with make_folder() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         canary = Path(folder) / "canary"
         await asyncio.to_thread(canary.write_text, "canary")
         address = f"('127.0.0.1', {server.getsockname()[1]})"
@@ -271,16 +410,17 @@ async def canary_attacks(runtime: Runtime) -> dict[str, bool]:
             "network": f"import socket\nsocket.create_connection({address}, 1).close()\n'escaped'",
             "process": "import os\nif os.fork() == 0:\n    os._exit(0)\n'escaped'",
         }
-        works = await runtime.run("1 + 1", None, RunLimits(), _no_tools)
-        if works.value != 1 + 1:
-            raise RuntimeMissingError("The backend cannot run a program.")
         endless = runtime.run("while True: pass", None, RunLimits(seconds=_LOOP_SECONDS), _no_tools)
-        loop, *others = await asyncio.gather(endless, *(runtime.run(code, None, RunLimits(), _no_tools) for code in attacks.values()))
+        loop, *others = await asyncio.gather(
+            endless, *(runtime.run(code, None, RunLimits(), _no_tools) for code in attacks.values())
+        )
     # an attack that ran out of time was not stopped by the sandbox
     stopped = [result.failure is not None and result.failure.kind != "timeout" for result in others]
-    return {**dict(zip(attacks, stopped, strict=True)), "loop": loop.failure is not None and loop.failure.kind == "timeout"}
+    return {
+        **dict(zip(attacks, stopped, strict=True)),
+        "loop": loop.failure is not None and loop.failure.kind == "timeout",
+    }
 
 
 async def _no_tools(_call: GuestCall) -> object:
-    """Answer nothing: a canary calls no tool."""
     return None

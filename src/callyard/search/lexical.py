@@ -1,23 +1,21 @@
 """The lexical strategy: ranks by words, their stems, words of similar meaning, and the field a word is in.
 
-It collects the tools that contain the rare words of a query, and scores the best of them exactly. Hidden tools are left out before
-that, so that pages are full and scores do not reveal them.
+It collects the tools that contain the rare words of a query, and scores the best of them exactly. Hidden tools are left
+out before that, so that pages are full and scores do not reveal them.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import nlargest
 from itertools import accumulate, chain, groupby, islice, pairwise
 from operator import itemgetter, mul
 from typing import ClassVar, Final, NamedTuple
 
-from callyard._internal.lazy import PausedCollection
 from callyard.model.spec import ToolSpec
-from callyard.search.hits import Filter, Found, HiddenTools, Hit, NameList, closest_namespaces, page
-from callyard.search.postings import Entry, Postings, View
-from callyard.search.settings import SearchSettings
-from callyard.search.spelling import Spelling
+from callyard.search.hits import RULES, Allows, Filter, Found, Hit, closest_namespaces, exact_match, page, search_names
+from callyard.search.postings import Entry, Postings, View, Weights
 from callyard.search.stem import stem
 from callyard.search.text import (
     ABBREVIATIONS,
@@ -57,7 +55,6 @@ class QueryWord(NamedTuple):
     word: int
     term: int
     weight: float
-    """The weight of the best match."""
     full_weight: float
     """The weight of the word itself, if a tool contained it."""
     variants: dict[int, float]
@@ -65,11 +62,102 @@ class QueryWord(NamedTuple):
     clause: int
 
 
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+_SHORTEST_CORRECTED: Final = 4
+_LONGEST_CORRECTED: Final = 24
+_TWO_ERRORS: Final = 8
+"""Letters from which a word may have two errors."""
+_FIRST_ERRORS: Final = 24
+"""First errors that are tried for a second one: the number of candidates multiplies."""
+_SUGGESTIONS: Final = 4
+
+
+class _Spelling(NamedTuple):
+    """Finds visible words and words of the thesaurus that are spelled nearly like another."""
+
+    view: View
+    thesaurus: Thesaurus
+
+    def suggestions(self, word: str, *, twice: bool = True) -> list[tuple[str, float]]:
+        """Return the stems that may have been meant, with their likelihood from 0 to 1, the likeliest first.
+
+        With `twice`, a long word may have two errors, which takes longer.
+        """
+        if not _SHORTEST_CORRECTED <= len(word) <= _LONGEST_CORRECTED:
+            return []
+        found = dict(self._parts(word))
+        if not found:
+            for likelihood, written in _edits(word):
+                self._note(written, likelihood, found)
+        if twice and not found and len(word) >= _TWO_ERRORS:
+            for first in islice(_losses(word), _FIRST_ERRORS):
+                for likelihood, written in _short_edits(first):
+                    self._note(written, 0.7 * likelihood, found)
+        return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_SUGGESTIONS]
+
+    def _note(self, written: str, likelihood: float, found: dict[str, float]) -> None:
+        if self._is_visible(written):
+            root = stem(written)
+        elif self.thesaurus.is_common(written):
+            root, likelihood = stem(written), likelihood * 0.9
+        else:
+            return
+        found[root] = max(likelihood, found.get(root, 0.0))
+
+    def _is_visible(self, written: str) -> bool:
+        postings = self.view.postings
+        number = postings.words.get(written)
+        return number is not None and self.view.tool_counts[postings.term_of[number]] > 0
+
+    def _parts(self, word: str) -> Iterator[tuple[str, float]]:
+        """Yield the visible words that were joined without a space, if there are any."""
+        for cut in range(len(word) - 2, 1, -1):
+            if self._is_visible(word[:cut]) and self._is_visible(word[cut:]):
+                yield stem(word[:cut]), 1.0
+                yield stem(word[cut:]), 1.0
+                return
+        for part in self.thesaurus.split(word):
+            if self._is_visible(part):
+                yield stem(part), 1.0
+
+
+def _losses(word: str) -> Iterator[str]:
+    """Yield the word with two letters swapped, or with one letter less."""
+    for position in range(1, len(word)):
+        yield word[: position - 1] + word[position] + word[position - 1] + word[position + 1 :]
+        yield word[:position] + word[position + 1 :]
+
+
+def _short_edits(word: str) -> Iterator[tuple[float, str]]:
+    """Yield everything that is one error away, without wrong letters, which would be too many."""
+    for lost in _losses(word):
+        yield 0.9, lost
+    for position in range(1, len(word) + 1):
+        head, tail = word[:position], word[position:]
+        for letter in _LETTERS:
+            yield 1.0, head + letter + tail
+
+
+def _edits(word: str) -> Iterator[tuple[float, str]]:
+    """Yield everything that is one error away with its likelihood: letters swapped, lost, added or wrong."""
+    for position in range(len(word) + 1):
+        head, tail = word[:position], word[position:]
+        first = 1.0 if position else 0.8
+        if len(tail) > 1:
+            yield first, head + tail[1] + tail[0] + tail[2:]
+        for letter in _LETTERS:
+            yield first, head + letter + tail
+        if tail:
+            yield 0.9 * first, head + tail[1:]
+            for letter in _LETTERS:
+                yield 0.8 * first, head + letter + tail[1:]
+
+
 class _QueryReader(NamedTuple):
     view: View
-    settings: SearchSettings
+    weights: Weights
     thesaurus: Thesaurus
-    spelling: Spelling
+    spelling: _Spelling
     corrected: list[str]
 
     def read(self, query: str) -> list[QueryWord]:
@@ -96,11 +184,11 @@ class _QueryReader(NamedTuple):
                 variants[other] = max(weight, variants.get(other, 0.0))
         weight = max(variants.values(), default=0.0)
         number = postings.words.get(text, -1)
-        return QueryWord(text=text, word=number, term=term, weight=weight, full_weight=full_weight, variants=variants, clause=clause)
+        return QueryWord(text, number, term, weight, full_weight, variants=variants, clause=clause)
 
     def _related(self, text: str, root: str, *, correct: bool) -> Iterator[tuple[str, float]]:
         """Yield the stems that may have been meant, too, with their likeness."""
-        limit, spelling_weight = self.settings.neighbours, self.settings.spelling_weight
+        limit, spelling_weight = self.weights.neighbours, self.weights.spelling
         for neighbour, likeness in self.thesaurus.neighbours(root, limit):
             yield neighbour, likeness * _NEIGHBOUR_WEIGHT
         for other in ABBREVIATIONS.get(text, ()):
@@ -147,9 +235,8 @@ def _words(text: str) -> Iterator[tuple[str, bool, int]]:
 
 
 _DECISIVE_WORDS: Final = 3
-"""Words of a query, the rarest ones, by which it is decided whether a tool fits: of a long query most may be missing."""
+"""How many words of a query, the rarest ones, decide whether a tool fits; most words of a long query may be missing."""
 _FIT_TOOLS: Final = 5
-"""The best tools, of which one must fit."""
 _EXACT_FACTOR: Final = 1.3
 """Applied to a word that a tool has as it was written."""
 _PAIR_BONUS: Final = 0.3
@@ -176,15 +263,15 @@ def score(words: Sequence[QueryWord], numbers: Sequence[int], *, view: View) -> 
     """Return the tools with their exact scores, best first, ties by name."""
     scorer = _Scorer(words, view)
     rows = [scorer.row(view.postings.entries[number]) for number in numbers]
-    ordered = sorted((-round(total, 5), row[0].spec.name, row[0]) for total, row in zip(_with_clauses(rows, words), rows, strict=True))
-    return [
-        Scored(entry.spec, -negated, scorer.fit(entry) if rank < _FIT_TOOLS else 0.0) for rank, (negated, _, entry) in enumerate(ordered)
-    ]
+    ordered = sorted(
+        (-round(total, 5), row[0].spec.name, row[0])
+        for total, row in zip(_with_clauses(rows, words), rows, strict=True)
+    )
+    fits = [scorer.fit(entry) for _, _, entry in ordered[:_FIT_TOOLS]] + [0.0] * (len(ordered) - _FIT_TOOLS)
+    return [Scored(entry.spec, -negated, fit) for (negated, _, entry), fit in zip(ordered, fits, strict=True)]
 
 
 class _Scorer:
-    """Scores tools against one query."""
-
     def __init__(self, words: Sequence[QueryWord], view: View) -> None:
         self._size = len(words)
         self._full_weight = sum(nlargest(_DECISIVE_WORDS, (word.full_weight for word in words))) or 1.0
@@ -197,7 +284,6 @@ class _Scorer:
         self._terms = frozenset(self._places)
         self._weights = {term: max(weight for _, weight in places) for term, places in self._places.items()}
         self._place_of_word = {word.word: place for place, word in enumerate(words) if word.word >= 0}
-        self._words = frozenset(self._place_of_word)
         self._pairs = [
             (first.term, second.term, _PAIR_BONUS * (first.weight + second.weight))
             for first, second in pairwise(words)
@@ -211,12 +297,11 @@ class _Scorer:
         for term in common:
             weight = weights[terms.index(term)]
             for place, factor in self._places[term]:
-                product = weight * factor
-                if product > scores[place]:  # noqa: PLR1730 - called so often that a call of `max` shows
-                    scores[place] = product
-        for word in self._words.intersection(entry.words):
+                scores[place] = max(scores[place], weight * factor)
+        for word in self._place_of_word.keys() & entry.words:
             scores[self._place_of_word[word]] *= _EXACT_FACTOR
-        total = sum(scores) + self._pair_bonus(entry, common)
+        pairs = set(pairwise(entry.sequence)) if self._pairs else set[tuple[int, int]]()
+        total = sum(scores) + sum(bonus for first, second, bonus in self._pairs if (first, second) in pairs)
         return entry, total * (1 + _NAME_BONUS * self._name_share(entry, common)), scores
 
     def fit(self, entry: Entry) -> float:
@@ -227,30 +312,14 @@ class _Scorer:
                 weights[place] = max(weights[place], weight)
         return sum(nlargest(_DECISIVE_WORDS, weights)) / self._full_weight
 
-    def _pair_bonus(self, entry: Entry, common: frozenset[int]) -> float:
-        """Return the bonus for adjacent words; the pairs of a tool are only built where one can match."""
-        pairs: set[tuple[int, int]] | None = None
-        bonus = 0.0
-        for first, second, pair_bonus in self._pairs:
-            if first in common and second in common:
-                if pairs is None:
-                    pairs = set(pairwise(entry.sequence))
-                if (first, second) in pairs:
-                    bonus += pair_bonus
-        return bonus
-
     def _name_share(self, entry: Entry, common: frozenset[int]) -> float:
         """Return the share of the name, by rarity of its words, that the query has."""
         name = entry.sequence[: entry.name_words]
         if common.isdisjoint(name):
             return 0.0
-        matched = whole = 0.0
-        for term in dict.fromkeys(name):
-            rarity = self._rarities[term]
-            whole += rarity
-            if term in common:
-                matched += min(rarity, self._weights[term])
-        return matched / whole
+        rarities = {term: self._rarities[term] for term in name}
+        matched = [min(rarity, self._weights[term]) for term, rarity in rarities.items() if term in common]
+        return sum(matched) / sum(rarities.values())
 
 
 def _with_clauses(rows: Sequence[_Row], words: Sequence[QueryWord]) -> list[float]:
@@ -258,13 +327,14 @@ def _with_clauses(rows: Sequence[_Row], words: Sequence[QueryWord]) -> list[floa
     sizes = [len(list(clause)) for _, clause in groupby(words, key=lambda word: word.clause)]
     if len(sizes) == 1 or not rows:
         return [total for _, total, _ in rows]
-    ends = list(accumulate(sizes))
-    spans = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    spans = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
     sums = [[sum(scores[span]) for span in spans] for _, _, scores in rows]
     top = max(total for _, total, _ in rows)
-    scales = [top / best if best else 0.0 for best in map(max, zip(*sums, strict=True))]
+    best = [max(column) for column in zip(*sums, strict=True)]
+    scales = [top / (score or math.inf) for score in best]
     return [
-        (1 - _CLAUSE_SHARE) * total + _CLAUSE_SHARE * max(map(mul, parts, scales)) for (_, total, _), parts in zip(rows, sums, strict=True)
+        (1 - _CLAUSE_SHARE) * total + _CLAUSE_SHARE * max(map(mul, parts, scales))
+        for (_, total, _), parts in zip(rows, sums, strict=True)
     ]
 
 
@@ -273,8 +343,9 @@ _FIELD_NAMES: Final = {"parameter_texts": "parameters", "choices": "parameters"}
 _IDENTIFIER_FIELDS: Final = frozenset({"name", "namespace", "tags", "parameters"})
 
 
-def _explain(entry: Entry, words: Sequence[QueryWord], postings: Postings) -> str:
-    """Return where the weightiest words of the query are, such as "'city' in name; 'town' as 'place' in description"."""
+def _explain(name: str, words: Sequence[QueryWord], postings: Postings) -> str:
+    """Return where the weightiest words of a query are, as in "'city' in name; 'town' as 'place' in description"."""
+    entry = postings.entries[postings.numbers[name]]
     terms = frozenset(entry.terms)
     matches = [(word, terms.intersection(word.variants)) for word in sorted(words, key=lambda word: -word.weight)]
     left: list[tuple[QueryWord, frozenset[int]]] = [(word, common) for word, common in matches if common]
@@ -287,7 +358,11 @@ def _explain(entry: Entry, words: Sequence[QueryWord], postings: Postings) -> st
             continue
         numbers = postings.read(text, identifiers=field in _IDENTIFIER_FIELDS)
         by_term = dict(zip(map(postings.term_of.__getitem__, numbers), numbers, strict=True))
-        here = [_reason(word, common.intersection(by_term), by_term, postings) for word, common in left if not common.isdisjoint(by_term)]
+        here = [
+            _reason(word, common.intersection(by_term), by_term, postings)
+            for word, common in left
+            if not common.isdisjoint(by_term)
+        ]
         if here:
             left = [(word, common) for word, common in left if common.isdisjoint(by_term)]
             reasons.setdefault(_FIELD_NAMES.get(field, field), []).extend(here[:room])
@@ -301,12 +376,9 @@ def _reason(word: QueryWord, common: Iterable[int], by_term: dict[int, int], pos
     return f"'{word.text}'" if best == word.term else f"'{word.text}' as '{postings.spelled[by_term[best]]}'"
 
 
-_MANY_TOOLS: Final = 16
-"""Tools from which the garbage collector is paused while they are read."""
 _WIDER: Final = 16
 _PRECISION: Final = 1000
 """Fixed-point scores: sums of integers do not depend on their order."""
-_NOTHING: Final[list[Scored]] = []
 _Scores = dict[int, int]
 
 
@@ -318,49 +390,41 @@ class Lexical:
     POSTINGS: ClassVar[int] = 3000
     """Entries of the index that are read before the most common words only reorder the tools found so far."""
 
-    def __init__(self, settings: SearchSettings) -> None:
-        self.settings = settings
-        self.names = NameList()
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.specs: dict[str, ToolSpec] = {}
         self._pending: dict[str, ToolSpec] = {}
-        self._hidden = HiddenTools[int]()
+        self._hidden = lru_cache(maxsize=RULES)(self._find_hidden)
         self._is_prepared = False
 
     @cached_property
     def postings(self) -> Postings:
         """The inverted index, built lazily because the thesaurus takes a moment to load."""
-        return Postings(self.settings, load_thesaurus())
+        return Postings(self.weights, load_thesaurus())
 
     def add(self, spec: ToolSpec) -> None:
         """Add a tool, or replace the one of the same name; it is read before the next search."""
-        self.names.add(spec)
+        self.specs[spec.name] = spec
         self._pending[spec.name] = spec
 
     def remove(self, name: str) -> None:
         """Remove a tool, if it is there."""
-        self.names.remove(name)
+        self.specs.pop(name, None)
         self._pending.pop(name, None)
         if self._is_prepared:
-            self._remove_words(name)
+            self.postings.remove(name)
+            self._hidden.cache_clear()
 
     def prepare(self) -> None:
         """Read the tools that were added since the last search."""
-        if len(self._pending) < _MANY_TOOLS:
-            self._read_pending()
-        else:
-            with PausedCollection():
-                self._read_pending()
+        for spec in self._pending.values():
+            self.postings.add(spec)
+            self._hidden.cache_clear()
+        self._pending.clear()
         self._is_prepared = True
 
-    def _read_pending(self) -> None:
-        for spec in self._pending.values():
-            self._remove_words(spec.name)
-            self._hidden.add(self.postings.add(spec), spec)
-        self._pending.clear()
-
-    def _remove_words(self, name: str) -> None:
-        number = self.postings.remove(name)
-        if number is not None:
-            self._hidden.remove(number)
+    def _find_hidden(self, allows: Allows) -> frozenset[int]:
+        return frozenset(number for number, entry in self.postings.entries.items() if not allows(entry.spec))
 
     def rank(self, query: str, where: Filter, *, offset: int, limit: int) -> Found:
         """Return one page of the tools that fit best, of those that pass the filter."""
@@ -369,32 +433,31 @@ class Lexical:
         if not words:
             return self.by_name(query, view, offset=offset, limit=limit)
         blocks = self.blocks(words, view)
-        first = next(blocks, _NOTHING)
-        exact = self.names.exact(query, where)
-        if exact is None and max((scored.fit for scored in first), default=0.0) <= self.settings.fit:
-            return Found(hits=[], total=0, closest=closest_namespaces(((scored.spec, scored.score) for scored in first), view.specs()))
-        found = page(in_order(exact, first, blocks), offset=offset, limit=limit)
-        return self.explained(found, words)
+        first = next(blocks, list[Scored]())
+        exact = exact_match(self.specs, query, where)
+        if exact is None and max((scored.fit for scored in first), default=0.0) <= self.weights.fit:
+            scores = ((scored.spec, scored.score) for scored in first)
+            return Found(hits=[], total=0, closest=closest_namespaces(scores, view.specs()))
+        return self.explained(page(in_order(exact, first, blocks), offset=offset, limit=limit), words)
 
     def view(self, where: Filter) -> View:
         """Return the postings that a filter leaves visible."""
-        return View(self.postings, self._hidden.for_rule(where.allows, self.postings.specs), where)
+        return View(self.postings, self._hidden(where.allows), where)
 
     def by_name(self, query: str, view: View, *, offset: int, limit: int) -> Found:
         """Return one page of the tools whose names hold the words of the query, or else the largest namespaces."""
-        found = page(self.names.search(query, view.where), offset=offset, limit=limit)
+        found = page(search_names(self.specs, query, view.where), offset=offset, limit=limit)
         return found if found.total != 0 else Found(hits=[], total=0, closest=closest_namespaces((), view.specs()))
 
     def explained(self, found: Found, words: list[QueryWord]) -> Found:
         """Return the page with the reason of every hit."""
-        postings = self.postings
-        hits = [Hit(hit.spec, hit.score, _explain(postings.entry(hit.spec.name), words, postings)) for hit in found.hits]
+        hits = [Hit(hit.spec, hit.score, _explain(hit.spec.name, words, self.postings)) for hit in found.hits]
         return Found(hits=hits, total=found.total, more=found.more)
 
     def read(self, query: str, view: View) -> list[QueryWord]:
         """Return the words of a query."""
         thesaurus = load_thesaurus()
-        return _QueryReader(view, self.settings, thesaurus, Spelling(view, thesaurus), []).read(query)
+        return _QueryReader(view, self.weights, thesaurus, _Spelling(view, thesaurus), []).read(query)
 
     def blocks(self, words: list[QueryWord], view: View) -> Iterator[list[Scored]]:
         """Yield the tools that fit in blocks, best first, each block scored exactly."""
@@ -414,53 +477,38 @@ class Lexical:
     def _gather(self, words: list[QueryWord], view: View, *, budget: int | None) -> tuple[_Scores, list[QueryWord]]:
         """Return approximate scores, and the words whose tools were not all read because the budget was used up.
 
-        A tool that matches two variants of a word gets both here; the exact score counts the better one. With a budget, the common
-        words only reorder the tools that were found by rarer ones: a tool without any of these is not among the best.
+        A tool that matches two variants of a word gets both here; the exact score counts the better one. With a budget,
+        the common words only reorder the tools that were found by rarer ones: a tool without any of these is not among
+        the best.
         """
         scores: _Scores = {}
         left: dict[str, QueryWord] = {}
         terms = [(factor, term, word) for word in words for term, factor in word.variants.items()]
         for factor, term, word in sorted(terms, key=itemgetter(0), reverse=True):
-            for weight, count, tools in view.tools(term):
+            for weight, tools in view.tools(term):
                 points = int(_PRECISION * factor * weight)
                 if budget is None or not scores:
-                    _add(points, scores, tools())
+                    _add(points, scores, tools)
                     continue
-                if count <= budget:
-                    budget -= count
+                if len(tools) <= budget:
+                    budget -= len(tools)
                     if len(scores) < self.CANDIDATES * _WIDER:
-                        _add(points, scores, tools())
+                        _add(points, scores, tools)
                         continue
-                    _add_to_known(points, scores, tools())
+                    _add(points, scores, filter(scores.__contains__, tools))
                 left[word.text] = word
         return scores, list(left.values())
 
     def _descending(self, scores: _Scores) -> Iterator[int]:
-        """Yield the tools by score, ties by name, and sort only as many as are consumed."""
-        entries = self.postings.entries
-        above = float("inf")
-        for size in (self.CANDIDATES, self.CANDIDATES * _WIDER, len(scores)):
-            line = nlargest(size, scores.values())[-1] if size < len(scores) else 0
-            part = [number for number, total in scores.items() if line <= total < above]
-            part.sort(key=lambda number: (-scores[number], entries[number].spec.name))
-            yield from part
-            above = line
+        """Yield the tools by score, ties by name."""
+        entries, score_of = self.postings.entries, scores.__getitem__
+        for _, tied in groupby(sorted(scores, key=score_of, reverse=True), key=score_of):
+            yield from sorted(tied, key=lambda number: entries[number].spec.name)
 
 
 def _add(points: int, scores: _Scores, tools: Iterable[int]) -> None:
-    """Add points to the scores of tools."""
     for number in tools:
-        if number in scores:
-            scores[number] += points
-        else:
-            scores[number] = points
-
-
-def _add_to_known(points: int, scores: _Scores, tools: Iterable[int]) -> None:
-    """Add points to the scores of those tools that have one already."""
-    for number in tools:
-        if number in scores:
-            scores[number] += points
+        scores[number] = scores.get(number, 0) + points
 
 
 def in_order(exact: ToolSpec | None, first: list[Scored], blocks: Iterator[list[Scored]]) -> Iterator[Hit]:

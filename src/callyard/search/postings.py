@@ -7,24 +7,24 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import chain, count
 from typing import Final, NamedTuple
 
 from callyard.model.spec import ToolSpec
-from callyard.search.hits import Filter, Rule
-from callyard.search.settings import SearchSettings
+from callyard.search.hits import Filter
 from callyard.search.stem import stem
 from callyard.search.text import STOP_WORDS, Fields, Memo, Thesaurus, fields_of, read_words, split_word
 
-__all__ = ["Entry", "Part", "Postings", "View"]
+__all__ = ["WEIGHTS", "Entry", "Postings", "View", "Weights"]
 
 
 _Level = defaultdict[int, "array[int]"]
 """For each term the tools in which it has about the same weight."""
 _LEVELS: Final = 8
 """Ranges of weight by which the tools of a term are stored, so that a search can stop at the best ones."""
-_NOTHING: Final[list[int]] = []
 _NAME: Final = Fields._fields.index("name")
 _DESCRIPTION: Final = Fields._fields.index("description")
 _DESCRIPTION_WORDS: Final = 80
@@ -32,11 +32,10 @@ _JOINED_LETTERS: Final = 8
 """Letters from which an unknown word of an identifier is split."""
 _UNUSED_TERMS: Final = 1024
 """Terms without tools that are collected before they are removed: finding their words takes a scan."""
-_COMPOUNDS: Final = 20_000
 _IMAGINED_TOOLS: Final = 50
 """Added to the number of tools, so that in a small yard a word of every third tool is not common."""
 
-# Measured on several sets of labelled tools, as the defaults of the settings.
+# Measured on several sets of labelled tools, as `WEIGHTS`.
 _SATURATION: Final = 1.2
 _TITLE_WEIGHT: Final = 1.5
 _PARAMETER_WEIGHT: Final = 0.5
@@ -49,6 +48,32 @@ _TEXT_LENGTH: Final = (0.5, 15.0)
 _PARAMETERS_LENGTH: Final = (0.7, 12.0)
 
 
+class Weights(NamedTuple):
+    """How much each kind of match counts for the strategies 'lexical' and 'hybrid'."""
+
+    name: float = 3.0
+    """Weight of a word in a tool's name; 0 does not search names."""
+    namespace: float = 2.0
+    """Weight of a word in its namespace; 0 does not search namespaces."""
+    tags: float = 2.0
+    """Weight of a word in one of its tags; 0 does not search tags."""
+    description: float = 0.8
+    """Weight of a word in its description; 0 does not search descriptions."""
+    neighbours: int = 12
+    """Words of like meaning that are searched with each word of a question; 0 uses no thesaurus."""
+    spelling: float = 0.9
+    """Weight of a word that differs by a typing error from an unknown one; 0 corrects no spelling."""
+    fit: float = 0.17
+    """Share of the question that the best tool must answer; below it nothing fits."""
+    semantic_share: float = 0.5
+    """Share of likeness of meaning in a score of the hybrid strategy; the rest is the words."""
+    semantic_fit: float = 0.3
+    """Likeness of meaning from which a tool fits although its words do not."""
+
+
+WEIGHTS: Final = Weights()
+
+
 class Entry(NamedTuple):
     """One tool: its terms with their weights, and its name and description as words and as terms."""
 
@@ -57,7 +82,6 @@ class Entry(NamedTuple):
     weights: tuple[float, ...]
     words: tuple[int, ...]
     sequence: tuple[int, ...]
-    """The terms of the words."""
     name_words: int
 
 
@@ -71,20 +95,16 @@ class _FieldWeight(NamedTuple):
 
 
 class Postings:
-    """The words of all tools.
+    """The words of all tools, by number. A written word may be several: an identifier is, and a stop word is none."""
 
-    Words have numbers from 1 on. A written word maps to the number of its word, to 0 if it is a stop word, or, if it is a compound,
-    to a negative number under which its words are stored: so that reading a text is one dictionary lookup for most words.
-    """
-
-    def __init__(self, settings: SearchSettings, thesaurus: Thesaurus) -> None:
+    def __init__(self, weights: Weights, thesaurus: Thesaurus) -> None:
         self._thesaurus = thesaurus
         # Equal weights share one float object, which saves two thirds of their memory.
         self._saturated = Memo[float, float](lambda weight: weight and weight / (weight + _SATURATION))
         self.words: dict[str, int] = {}
         self.terms: dict[str, int] = {}
-        self.term_of: list[int] = [-1]
-        self.spelled: list[str] = [""]
+        self.term_of: list[int] = []
+        self.spelled: list[str] = []
         self.tool_counts = Counter[int]()
         """The number of tools that contain each term."""
         self.rarities = Memo[int, float](lambda term: self.rarity(self.tool_counts[term], among=len(self.entries)))
@@ -92,45 +112,30 @@ class Postings:
         self._levels: list[_Level] = [defaultdict(partial(array, "I")) for _ in range(_LEVELS + 1)]
         self._level_of = Memo[float, _Level](lambda weight: self._levels[int(weight * _LEVELS)])
         self.entries: dict[int, Entry] = {}
-        self._numbers: dict[str, int] = {}
-        self._next = 0
+        self.numbers: dict[str, int] = {}
+        self._next = count()
         self._unused: set[int] = set()
         self._free_terms: list[int] = []
         self._free_words: list[int] = []
-        self._compounds: dict[tuple[int, ...], int] = {}
-        self._compound_words: dict[int, tuple[int, ...]] = {}
-        self._written = Memo[str, int](self._intern)
-        self._identifiers = Memo[str, int](self._intern_parts)
-        self._weights = _field_weights(settings)
-        self._ignored = {field: "" for field, weight in zip(Fields._fields, self._weights, strict=True) if not weight.weight}
-        """Fields of weight 0, which are not searched."""
-
-    def number(self, name: str) -> int:
-        """Return the number of a tool of the index."""
-        return self._numbers[name]
-
-    def entry(self, name: str) -> Entry:
-        """Return the entry of a tool of the index."""
-        return self.entries[self._numbers[name]]
-
-    def specs(self) -> Iterator[tuple[int, ToolSpec]]:
-        """Return every tool with its number."""
-        return ((number, entry.spec) for number, entry in self.entries.items())
+        self._written = Memo[str, tuple[int, ...]](self._intern)
+        self._identifiers = Memo[str, tuple[int, ...]](self._intern_parts)
+        self._weights = _field_weights(weights)
+        self._ignored = {
+            field: "" for field, weight in zip(Fields._fields, self._weights, strict=True) if not weight.weight
+        }
 
     def fields(self, spec: ToolSpec) -> Fields:
         """Return the texts of a tool that are searched."""
-        return fields_of(spec)._replace(**self._ignored) if self._ignored else fields_of(spec)
+        return fields_of(spec)._replace(**self._ignored)
 
-    def add(self, spec: ToolSpec) -> int:
-        """Add a tool, or replace the one of the same name, and return its number."""
+    def add(self, spec: ToolSpec) -> None:
+        """Add a tool, or replace the one of the same name."""
         self.remove(spec.name)
         self.rarities.clear()
-        if len(self._compounds) >= _COMPOUNDS:
-            self._clear_words()
-        number = self._next
-        self._next += 1
-        self._numbers[spec.name] = number
-        read = self._read_fields(self.fields(spec))
+        number = next(self._next)
+        self.numbers[spec.name] = number
+        fields = zip(self.fields(spec), self._weights, strict=True)
+        read = [self.read(text, identifiers=weight.identifiers) for text, weight in fields]
         words = (*read[_NAME], *read[_DESCRIPTION][:_DESCRIPTION_WORDS])
         sequence = tuple(map(self.term_of.__getitem__, words))
         weighed = self._weigh(read)
@@ -139,13 +144,12 @@ class Postings:
         self.tool_counts.update(terms)
         for term, level in zip(terms, map(self._level_of.__getitem__, weights), strict=True):
             level[term].append(number)
-        return number
 
-    def remove(self, name: str) -> int | None:
-        """Remove a tool, if it is there, and return the number that it had."""
-        number = self._numbers.pop(name, None)
+    def remove(self, name: str) -> None:
+        """Remove a tool, if it is there."""
+        number = self.numbers.pop(name, None)
         if number is None:
-            return None
+            return
         self.rarities.clear()
         entry = self.entries.pop(number)
         self.tool_counts.subtract(entry.terms)
@@ -155,13 +159,13 @@ class Postings:
         self._unused.update(term for term in entry.terms if not self.tool_counts[term])
         if len(self._unused) >= _UNUSED_TERMS:
             self._remove_unused()
-        return number
 
     def _remove_unused(self) -> None:
         """Remove the words that no tool contains any more; their numbers are used again."""
         gone = {term for term in self._unused if not self.tool_counts[term]}
         self._unused.clear()
-        self._clear_words()
+        self._written.clear()
+        self._identifiers.clear()
         for word in [word for word, number in self.words.items() if self.term_of[number] in gone]:
             number = self.words.pop(word)
             self.spelled[number] = ""
@@ -171,11 +175,6 @@ class Postings:
         for table in (self.tool_counts, *self._levels):
             for term in gone:
                 table.pop(term, None)
-
-    def _clear_words(self) -> None:
-        """Clear the cached numbers of written words."""
-        for table in (self._written, self._identifiers, self._compounds, self._compound_words):
-            table.clear()
 
     def tools(self, term: int) -> Iterator[tuple[float, Sequence[int]]]:
         """Yield the approximate weight of a term and the tools in which it has it, the highest first."""
@@ -187,27 +186,18 @@ class Postings:
         """Return the inverse document frequency of a term in so many tools."""
         return math.log(1 + (among + _IMAGINED_TOOLS - tools + 0.5) / (tools + 0.5))
 
-    def _intern(self, written: str) -> int:
-        return self._number_of_all([self._number(word) for word in split_word(written) if word not in STOP_WORDS])
+    def _intern(self, written: str) -> tuple[int, ...]:
+        return tuple(self._number(word) for word in split_word(written) if word not in STOP_WORDS)
 
-    def _intern_parts(self, written: str) -> int:
-        """Return the number of an identifier's words, with words split that were joined without a separator."""
+    def _intern_parts(self, written: str) -> tuple[int, ...]:
+        """Return the numbers of an identifier's words, with words split that were joined without a separator."""
         found: list[int] = []
         for word in split_word(written):
             if len(word) >= _JOINED_LETTERS and word.isalpha() and stem(word) not in self._thesaurus:
                 found += [self._number(part) for part in self._thesaurus.split(word) if part not in STOP_WORDS]
             if word not in STOP_WORDS:
                 found.append(self._number(word))
-        return self._number_of_all(found)
-
-    def _number_of_all(self, words: list[int]) -> int:
-        """Return the number of one word, or the negative one of a compound."""
-        if len(words) <= 1:
-            return words[0] if words else 0
-        key = tuple(words)
-        number = self._compounds.setdefault(key, -1 - len(self._compounds))
-        self._compound_words[number] = key
-        return number
+        return tuple(found)
 
     def _number(self, word: str) -> int:
         number = self.words.get(word)
@@ -227,15 +217,7 @@ class Postings:
     def read(self, text: str, *, identifiers: bool = False) -> list[int]:
         """Return the numbers of the words of a text."""
         table = self._identifiers if identifiers else self._written
-        found: list[int] = list(filter(None, map(table.__getitem__, read_words(text))))
-        if not found or min(found) > 0:
-            return found
-        return [word for number in found for word in (self._compound_words[number] if number < 0 else (number,))]
-
-    def _read_fields(self, fields: Fields) -> list[list[int]]:
-        """Return the words of every field."""
-        pairs = zip(fields, self._weights, strict=True)
-        return [self.read(text, identifiers=weight.identifiers) if text else _NOTHING for text, weight in pairs]
+        return list(chain.from_iterable(map(table.__getitem__, read_words(text))))
 
     def _weigh(self, read: Iterable[list[int]]) -> dict[int, float]:
         """Return the weight of every term of a tool, summed over its fields."""
@@ -244,21 +226,17 @@ class Postings:
         for words, field in zip(read, self._weights, strict=True):
             weight = field.weight / (field.base + field.slope * len(words)) if words else 0.0
             for term in map(term_of, words):
-                if term in weighed:
-                    weighed[term] += weight
-                else:
-                    weighed[term] = weight
+                weighed[term] = weighed.get(term, 0.0) + weight
         return weighed
 
 
-def _field_weights(settings: SearchSettings) -> tuple[_FieldWeight, ...]:
-    """Return the weight of a word in each of the fields, in their order."""
+def _field_weights(chosen: Weights) -> tuple[_FieldWeight, ...]:
     weights = {
-        "name": _field_weight(settings.name_weight, _NAME_LENGTH, identifiers=True),
+        "name": _field_weight(chosen.name, _NAME_LENGTH, identifiers=True),
         "title": _field_weight(_TITLE_WEIGHT, _NAME_LENGTH),
-        "namespace": _field_weight(settings.namespace_weight, _NAME_LENGTH, identifiers=True),
-        "tags": _field_weight(settings.tag_weight, _NAME_LENGTH, identifiers=True),
-        "description": _field_weight(settings.description_weight, _TEXT_LENGTH),
+        "namespace": _field_weight(chosen.namespace, _NAME_LENGTH, identifiers=True),
+        "tags": _field_weight(chosen.tags, _NAME_LENGTH, identifiers=True),
+        "description": _field_weight(chosen.description, _TEXT_LENGTH),
         "parameters": _field_weight(_PARAMETER_WEIGHT, _PARAMETERS_LENGTH, identifiers=True),
         "parameter_texts": _field_weight(_PARAMETER_TEXT_WEIGHT, _PARAMETERS_LENGTH),
         "choices": _field_weight(_CHOICE_WEIGHT, _PARAMETERS_LENGTH),
@@ -272,27 +250,23 @@ def _field_weight(weight: float, length: tuple[float, float], *, identifiers: bo
     return _FieldWeight(weight, 1 - share, share / usual, identifiers)
 
 
-Part = tuple[float, int, Callable[[], Iterable[int]]]
-"""The approximate weight of a term in some tools, their number, and a function that returns them."""
-
-
 class View:
     """The postings without the tools that a rule hides, as if these did not exist."""
 
-    def __init__(self, postings: Postings, rule: Rule[int], where: Filter) -> None:
+    def __init__(self, postings: Postings, hidden: AbstractSet[int], where: Filter) -> None:
         self.postings = postings
         self.where = where
-        self._hidden, self._counts = rule.hidden, rule.counts
-        self._size = len(postings.entries) - len(rule.hidden)
-        self.tool_counts: Mapping[int, int] = Memo(self._count) if rule.hidden else postings.tool_counts
-        self.rarities: Mapping[int, float] = Memo(self._rarity) if rule.hidden else postings.rarities
+        self._hidden = hidden
+        self._size = len(postings.entries) - len(hidden)
+        self.tool_counts: Mapping[int, int] = Memo(self._count) if hidden else postings.tool_counts
+        self.rarities: Mapping[int, float] = Memo(self._rarity) if hidden else postings.rarities
 
-    def tools(self, term: int) -> Iterator[Part]:
-        """Return the visible tools that contain the term, those of the highest weight first."""
-        if not self._hidden:
-            return ((weight, len(tools), partial(iter, tools)) for weight, tools in self.postings.tools(term))
-        parts = zip(self.postings.tools(term), self._counted(term), strict=True)
-        return ((weight, count, partial(self._visible, tools, count)) for (weight, tools), count in parts if count)
+    def tools(self, term: int) -> Iterator[tuple[float, Sequence[int]]]:
+        """Yield the approximate weight of a term and the visible tools in which it has it, the highest first."""
+        for weight, tools in self.postings.tools(term):
+            visible = [number for number in tools if number not in self._hidden] if self._hidden else tools
+            if visible:
+                yield weight, visible
 
     def rarest(self) -> float:
         """Return the rarity of a word that no tool contains."""
@@ -308,21 +282,8 @@ class View:
             if number not in self._hidden and self.where.is_asked_for(entry.spec):
                 yield entry.spec
 
-    def _visible(self, tools: Sequence[int], count: int) -> Iterable[int]:
-        """Return the tools that are not hidden, whose number is known."""
-        hidden = self._hidden
-        return tools if count == len(tools) else [number for number in tools if number not in hidden]
-
-    def _counted(self, term: int) -> tuple[int, ...]:
-        """Return the number of visible tools in each part of a term's tools."""
-        counts = self._counts.get(term)
-        if counts is None:
-            is_hidden = self._hidden.__contains__
-            counts = self._counts[term] = tuple(len(tools) - sum(map(is_hidden, tools)) for _, tools in self.postings.tools(term))
-        return counts
-
     def _count(self, term: int) -> int:
-        return sum(self._counted(term))
+        return sum(len(tools) for _, tools in self.tools(term))
 
     def _rarity(self, term: int) -> float:
         return self.postings.rarity(self.tool_counts[term], among=self._size)

@@ -13,23 +13,19 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from callyard.model.spec import ToolSpec
-from callyard.search.hits import Filter, Found, closest_namespaces, page
+from callyard.search.hits import Filter, Found, closest_namespaces, exact_match, page
 from callyard.search.lexical import Lexical, QueryWord, Scored, in_order, score, split_clauses
-from callyard.search.postings import View
-from callyard.search.settings import SearchSettings
+from callyard.search.postings import View, Weights
 from callyard.search.text import bare_name, fold, words_of
 
-__all__ = ["NEEDED", "Encoder", "Hybrid", "Similarity", "Vectors", "load_encoder", "text_of"]
+__all__ = ["NEEDED", "Encoder", "Hybrid", "Vectors", "load_encoder", "text_of"]
 
 
 NEEDED: Final = ("numpy", "tokenizers", "wordllama")
 """The packages of the extra 'semantic'."""
 _CHARACTERS: Final = 800
-_ROWS: Final = 8192
 _AT_ONCE: Final = 64
 """Rows multiplied at once: so few that numpy starts no threads, which would cost more than they save."""
-_LIKEST: Final = 512
-"""Tools that are sorted first: few searches need more."""
 _CLAUSE_SHARE: Final = 0.5
 """Share of the most similar clause in a likeness; the rest is the whole query."""
 _TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
@@ -47,7 +43,7 @@ class Encoder:
 
     def __init__(self, folder: Path) -> None:
         # Imported here because only the hybrid strategy needs them, and they take long to load.
-        self._numpy: Any = import_module("numpy")
+        self.numpy: Any = import_module("numpy")
         tokenizers: Any = import_module("tokenizers")
         self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / _TOKENIZER))
         self._tokenizer.no_padding()
@@ -57,7 +53,7 @@ class Encoder:
 
     def encode(self, texts: list[str]) -> Any:
         """Return one row for each text."""
-        numpy = self._numpy
+        numpy = self.numpy
         tokens = [encoded.ids for encoded in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
         rows = numpy.zeros((len(texts), self.width), numpy.float32)
         counts = numpy.fromiter(map(len, tokens), numpy.intp, len(tokens))
@@ -77,7 +73,9 @@ class Encoder:
             header: dict[str, Any] = json.loads(file.read(size))
         tensor = next(value for name, value in header.items() if name != "__metadata__")
         kind = {"F16": "<f2", "F32": "<f4"}[tensor["dtype"]]
-        return self._numpy.memmap(path, dtype=kind, mode="r", offset=8 + size + tensor["data_offsets"][0], shape=tuple(tensor["shape"]))
+        return self.numpy.memmap(
+            path, dtype=kind, mode="r", offset=8 + size + tensor["data_offsets"][0], shape=tuple(tensor["shape"])
+        )
 
 
 @lru_cache(maxsize=1)
@@ -95,92 +93,44 @@ def load_encoder() -> Encoder:
     return Encoder(Path(next(iter(folders or ()))))
 
 
-class Similarity:
-    """How similar every tool is to one query."""
-
-    def __init__(self, values: Any, *, rows: dict[str, int], names: list[str | None]) -> None:
-        self._numpy: Any = import_module("numpy")  # only the hybrid strategy needs it
-        self._values = values
-        self._rows = rows
-        self._names = names
-
-    def __getitem__(self, name: str) -> float:
-        return float(self._values[self._rows[name]])
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names of all tools, the most similar first; all but the first few are sorted only if consumed."""
-        numpy, values = self._numpy, self._values
-        others = len(values) - _LIKEST
-        line = numpy.partition(values, others)[others] if others > 0 else -numpy.inf
-        for part in (values >= line, values < line):
-            rows = numpy.flatnonzero(part)
-            order: list[int] = rows[numpy.argsort(-values[rows], kind="stable")].tolist()
-            for row in order:
-                name = self._names[row]
-                if name is not None:
-                    yield name
-
-
 class Vectors:
-    """The vectors of all tools, in blocks that are never copied."""
+    """The vectors of all tools."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._numpy: Any = import_module("numpy")  # only the hybrid strategy needs it
-        self._blocks: list[Any] = []
-        self._rows: dict[str, int] = {}
-        self._names: list[str | None] = []
-        self._free: list[int] = []
+        self._vectors: dict[str, Any] = {}
+        self._matrix: Any = None
+        """All vectors as one array, until a tool is added or removed."""
 
     def add(self, specs: list[ToolSpec]) -> None:
         """Add tools, or replace those of the same names."""
-        for spec, vector in zip(specs, self._encoder.encode([text_of(spec) for spec in specs]), strict=True):
-            self.remove(spec.name)
-            row = self._free.pop() if self._free else self._new_row()
-            self._rows[spec.name] = row
-            self._names[row] = spec.name
-            self._blocks[row // _ROWS][row % _ROWS] = vector
+        vectors = self._encoder.encode([text_of(spec) for spec in specs])
+        self._vectors |= {spec.name: vector for spec, vector in zip(specs, vectors, strict=True)}
+        self._matrix = None
 
     def remove(self, name: str) -> None:
         """Remove a tool, if it is there."""
-        row = self._rows.pop(name, None)
-        if row is not None:
-            self._names[row] = None
-            self._free.append(row)
+        self._vectors.pop(name, None)
+        self._matrix = None
 
-    def similarity(self, query: str, clauses: list[str]) -> Similarity:
-        """Return how similar every tool is to the query and to the best of its clauses."""
-        numpy = self._numpy
+    def similarity(self, query: str, clauses: list[str]) -> dict[str, float]:
+        """Return how similar every tool is to the query and to the best of its clauses, the most similar first."""
+        numpy = self._encoder.numpy
         columns = self._encoder.encode([text.lower() for text in (query, *clauses)]).T
-        used = len(self._names)
-        parts = [_product(block[: _round_up(used - number * _ROWS)], columns) for number, block in enumerate(self._blocks)]
-        products = numpy.concatenate(parts or [columns[:0]])[:used]
+        if self._matrix is None:
+            self._matrix = numpy.array([*self._vectors.values()], numpy.float32).reshape(-1, self._encoder.width)
+        parts = [self._matrix[row : row + _AT_ONCE] @ columns for row in range(0, len(self._vectors), _AT_ONCE)]
+        products = numpy.concatenate(parts or [columns[:0]])
         values = products[:, 0]
         if clauses:
             values = (1 - _CLAUSE_SHARE) * values + _CLAUSE_SHARE * products[:, 1:].max(1)
-        return Similarity(numpy.round(values, 5), rows=self._rows, names=self._names)
-
-    def _new_row(self) -> int:
-        row = len(self._names)
-        if row == len(self._blocks) * _ROWS:
-            self._blocks.append(self._numpy.zeros((_ROWS, self._encoder.width), self._numpy.float32))
-        self._names.append(None)
-        return row
-
-
-def _round_up(rows: int) -> int:
-    """Return a number of rows that is a multiple of those multiplied at once."""
-    return rows + -rows % _AT_ONCE
-
-
-def _product(block: Any, columns: Any) -> Any:
-    """Return the rows of a block times the columns, a few rows at once."""
-    return (block.reshape(-1, _AT_ONCE, len(columns)) @ columns).reshape(len(block), -1)
+        likeness: dict[str, float] = dict(zip(self._vectors, numpy.round(values, 5).tolist(), strict=True))
+        return dict(sorted(likeness.items(), key=lambda item: -item[1]))
 
 
 _BATCH: Final = 256
 _LIKEST_SHARE: Final = 0.7
-"""Share of the highest likeness from which a tool is shown below `semantic_fit`: a vague query is less similar to every tool."""
+"""Share of the highest likeness from which a tool is shown below `semantic_fit`, for queries that are vague."""
 _FIT_SHARE: Final = 2 / 3
 """Share of `semantic_fit` that such a tool needs even so: if nothing is similar, the highest likeness means nothing."""
 
@@ -189,7 +139,6 @@ class _Fused(NamedTuple):
     """The candidates of both kinds, scored together."""
 
     candidates: list[Scored]
-    """All candidates, best first."""
     best: list[Scored]
     """Those that contain a word of the query or are similar enough."""
     line: float
@@ -200,9 +149,9 @@ class _Fused(NamedTuple):
 class Hybrid:
     """An index of words and of meanings."""
 
-    def __init__(self, settings: SearchSettings) -> None:
-        self._settings = settings
-        self._lexical = Lexical(settings)
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._lexical = Lexical(weights)
         self._vectors = Vectors(load_encoder())
         self._pending: dict[str, ToolSpec] = {}
 
@@ -234,20 +183,18 @@ class Hybrid:
             return lexical.by_name(query, view, offset=offset, limit=limit)
         likeness = self._vectors.similarity(query, split_clauses(query))
         fused = self._fused(words, likeness, view)
-        exact = lexical.names.exact(query, where)
+        exact = exact_match(lexical.specs, query, where)
         if exact is None and not fused.fits:
             scores = ((scored.spec, scored.score) for scored in fused.candidates)
             return Found(hits=[], total=0, closest=closest_namespaces(scores, view.specs()))
         rest = self._rest(words, fused, likeness, view)
-        found = page(in_order(exact, fused.best, rest), offset=offset, limit=limit)
-        return lexical.explained(found, words)
+        return lexical.explained(page(in_order(exact, fused.best, rest), offset=offset, limit=limit), words)
 
-    def _by_likeness(self, likeness: Similarity, view: View) -> Iterator[int]:
-        return filter(view.passes, map(self._lexical.postings.number, likeness))
+    def _by_likeness(self, likeness: dict[str, float], view: View) -> Iterator[int]:
+        return filter(view.passes, map(self._lexical.postings.numbers.__getitem__, likeness))
 
-    def _fused(self, words: list[QueryWord], likeness: Similarity, view: View) -> _Fused:
-        """Return the best tools by words and by meaning, scored by both."""
-        settings, count = self._settings, Lexical.CANDIDATES
+    def _fused(self, words: list[QueryWord], likeness: dict[str, float], view: View) -> _Fused:
+        weights, count = self._weights, Lexical.CANDIDATES
         by_words = islice(self._lexical.candidates(words, view), count)
         by_meaning = islice(self._by_likeness(likeness, view), count)
         tools = score(words, list(dict.fromkeys(chain(by_words, by_meaning))), view=view)
@@ -255,7 +202,7 @@ class Hybrid:
             return _Fused([], [], line=1.0, fits=False)
         top = max(tool.score for tool in tools) or 1.0
         likest = max(likeness[tool.spec.name] for tool in tools)
-        share = settings.semantic_share
+        share = weights.semantic_share
 
         def fused_score(tool: Scored) -> float:
             return round((1 - share) * tool.score / top + share * likeness[tool.spec.name] / max(likest, 1e-6), 5)
@@ -263,12 +210,14 @@ class Hybrid:
         fused = [Scored(tool.spec, fused_score(tool), tool.fit) for tool in tools]
         candidates = sorted(fused, key=lambda tool: (-tool.score, tool.spec.name))
         with_words = {tool.spec.name for tool in tools if tool.score}
-        line = min(settings.semantic_fit, max(_LIKEST_SHARE * likest, _FIT_SHARE * settings.semantic_fit))
+        line = min(weights.semantic_fit, max(_LIKEST_SHARE * likest, _FIT_SHARE * weights.semantic_fit))
         best = [tool for tool in candidates if tool.spec.name in with_words or likeness[tool.spec.name] >= line]
-        fits = likest >= settings.semantic_fit or max(tool.fit for tool in fused) > settings.fit
+        fits = likest >= weights.semantic_fit or max(tool.fit for tool in fused) > weights.fit
         return _Fused(candidates, best, line=line, fits=fits)
 
-    def _rest(self, words: list[QueryWord], fused: _Fused, likeness: Similarity, view: View) -> Iterator[list[Scored]]:
+    def _rest(
+        self, words: list[QueryWord], fused: _Fused, likeness: dict[str, float], view: View
+    ) -> Iterator[list[Scored]]:
         """Yield the tools after the best: the others with words of the query, then those that are only similar."""
         seen = {tool.spec.name for tool in fused.best}
         least = fused.best[-1].score if fused.best else 0.0

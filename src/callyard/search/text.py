@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
+from callyard.model.names import words_in
 from callyard.model.schema import Schema, resolve
 from callyard.model.spec import ToolSpec
 
@@ -46,16 +47,13 @@ _PARTS: Final = 64
 _BRANCHES: Final = ("allOf", "anyOf", "oneOf")
 _INNER: Final = (*_BRANCHES, "items", "prefixItems", "additionalProperties")
 _BRANCHING: Final = frozenset({"$ref", *_BRANCHES})
-_IN_PARTS: Final = frozenset({"$ref", *_INNER})
-_BEYOND_DESCRIPTION: Final = _IN_PARTS | {"const", "enum", "properties"}
-"""Keywords of a parameter that make it worth a walk; most have only a description."""
 
 
 def _parameters_of(schema: Schema) -> tuple[list[str], list[str], list[str]]:
     """Return the names of all parameters, their descriptions, and the values of their enums, outer objects first.
 
-    A part that is referenced more than once is read where it is first met, so that schemas that refer to themselves end and shared
-    parts do not crowd out other parameters. The schema need not be valid.
+    A part that is referenced more than once is read where it is first met, so that schemas that refer to themselves end
+    and shared parts do not crowd out other parameters. The schema need not be valid.
     """
     names: list[str] = []
     texts: list[str] = []
@@ -71,24 +69,15 @@ def _parameters_of(schema: Schema) -> tuple[list[str], list[str], list[str]]:
             if not isinstance(name, str) or not isinstance(inner, dict):
                 continue
             names.append(name)
-            parameter = cast("dict[str, Any]", inner)
-            if _BEYOND_DESCRIPTION.isdisjoint(parameter):
-                text = parameter.get("description")
-                if isinstance(text, str):
-                    texts.append(text[:_CHARACTERS])
-            else:
-                parts = _parts(schema, parameter, seen)
-                texts.append(" ".join(_texts(parts))[:_CHARACTERS])
-                choices += _choices(parts)[:_CHOICES]
-                if depth < _DEPTH:
-                    objects += [(part["properties"], depth + 1) for part in parts if "properties" in part]
+            parts = _parts(schema, cast("dict[str, Any]", inner), seen)
+            described = (part.get("description") for part in parts)
+            texts.append(" ".join(text for text in described if isinstance(text, str))[:_CHARACTERS])
+            choices += _choices(parts)[:_CHOICES]
+            if depth < _DEPTH:
+                objects += [(part["properties"], depth + 1) for part in parts if "properties" in part]
             if len(names) >= _PARAMETERS:
                 return names, texts, choices
     return names, texts, choices
-
-
-def _texts(parts: list[Schema]) -> list[str]:
-    return [text for part in parts if isinstance(text := part.get("description"), str)]
 
 
 def _choices(parts: list[Schema]) -> list[str]:
@@ -106,8 +95,6 @@ def _parts(root: Schema, node: Schema, seen: set[int]) -> list[Schema]:
     """Return a part of a schema, and the unseen parts behind its references, branches and items."""
     parts = [node]
     for part in parts:
-        if _IN_PARTS.isdisjoint(part):
-            continue
         for inner in _inner_parts(root, part):
             if len(parts) >= _PARTS:
                 return parts
@@ -134,8 +121,6 @@ _Value = TypeVar("_Value")
 class Memo(dict[_Key, _Value], Generic[_Key, _Value]):
     """A dictionary that computes missing values; it is cleared when it becomes too large."""
 
-    __slots__ = ("_compute",)
-
     def __init__(self, compute: Callable[[_Key], _Value]) -> None:
         super().__init__()
         self._compute = compute
@@ -148,46 +133,45 @@ class Memo(dict[_Key, _Value], Generic[_Key, _Value]):
 
 
 _WORD: Final = re.compile(r"[^\W_]+")
-_SPACED: Final = "".join(letter if letter.isalnum() else " " for letter in map(chr, range(128)))
-"""A translation table that turns ASCII characters other than letters and digits into spaces."""
-_PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SHAPE: Final = re.compile(r"(?:A-*+)+(?!a)|(?:A-*+)?(?:a-*+)+|0+|[x-]+")
-"""The same for all alphabets, matched against the kind of each letter; letters without case are pieces of their own."""
+"""A piece of an identifier, matched against the kind of each letter; letters without case are pieces of their own."""
 _FOLDED_AT_ONCE: Final = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{0,64}")
 """Characters normalised at once: sorting combining marks takes time that grows with the square of their number."""
 _LONGEST: Final = 40
 _LONGEST_JOINED: Final = 24
-_STOP_WORDS: Final = """
-    a about again all also am an and any are aren as asap at be because been being between both but by can cannot could couldn d
-    did didn do does doesn doing don down during each either else etc even every few for from further had hadn has hasn have
-    haven having he hello her here hers hey hi him his how however i if in instead into is isn it its itself just let lets ll m
-    may maybe me mine more most much must my myself neither no nor not now of off ok okay on once only onto or other ought our
-    ours out over own per please quite rather re s same shall she should shouldn so some somehow something such t than thank
-    thanks that the their theirs them then there these they this those through thus to too under until up upon us ve very via
-    was wasn we well were weren what whatever when where whether which while who whom whose why will with within without won
-    would wouldn yes yet you your yours yourself able assist assistance based better come considering currently e eg g get given
-    gives giving go going got gonna help helped helpful helping helps interested kind know like looking lot make makes making
-    many might need needed needing needs new particular possible provide provided provides providing really regarding say see
-    seem specific specified specify sure take tell try trying use used useful uses using various want wanted wanting wants way
-    ways wish wondering works
-"""
-STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
-"""Words that do not help to choose a tool."""
+STOP_WORDS: Final = words_in("""
+    a about again all also am an and any are aren as asap at be because been being between both but by can cannot
+    could couldn d did didn do does doesn doing don down during each either else etc even every few for from further
+    had hadn has hasn have haven having he hello her here hers hey hi him his how however i if in instead into is isn
+    it its itself just let lets ll m may maybe me mine more most much must my myself neither no nor not now of off ok
+    okay on once only onto or other ought our ours out over own per please quite rather re s same shall she should
+    shouldn so some somehow something such t than thank thanks that the their theirs them then there these they this
+    those through thus to too under until up upon us ve very via was wasn we well were weren what whatever when where
+    whether which while who whom whose why will with within without won would wouldn yes yet you your yours yourself
+    able assist assistance based better come considering currently e eg g get given gives giving go going got gonna
+    help helped helpful helping helps interested kind know like looking lot make makes making many might need needed
+    needing needs new particular possible provide provided provides providing really regarding say see seem specific
+    specified specify sure take tell try trying use used useful uses using various want wanted wanting wants way ways
+    wish wondering works
+""")
 _PAIRS: Final = """
-    admin administrator, app application, apps application, args argument, async asynchronous, attr attribute, auth authentication,
-    auth authorization, avg average, bg background, calc calculate, cal calendar, cfg configuration, char character, cmd command,
-    conf configuration, config configuration, conn connection, crypto cryptocurrency, ctx context, db database, def definition,
-    del delete, dept department, desc description, dest destination, dev developer, diff difference, dir directory, dirs directory,
-    dist distance, doc document, docs documentation, env environment, err error, exec execute, ext extension, fav favorite, fn function,
-    freq frequency, func function, geo geographic, geo location, hist history, id identifier, img image, impl implementation,
-    info information, init initialize, k8s kubernetes, kb knowledge, lang language, lat latitude, lib library, lon longitude, lng longitude,
-    loc location, max maximum, mem memory, mgmt management, min minimum, msg message, msgs message, net network, num number, obj object,
-    org organization, orgs organization, os operating, param parameter, params parameter, perm permission, pic picture, pkg package,
-    pos position, pr pull, pref preference, prev previous, proc process, prod production, proj project, pwd password, qty quantity,
-    rec record, ref reference, regex expression, repo repository, repos repository, req request, res response, rm remove, sched schedule,
-    sec security, sep separator, spec specification, sql database, src source, stat statistic, stats statistic, std standard,
-    str string, subj subject, svc service, sync synchronize, sys system, tel telephone, temp temperature, temp temporary, tmp temporary,
-    ts timestamp, txn transaction, txt text, url link, usr user, util utility, val value, var variable, vid video, vm machine, vol volume
+    admin administrator, app application, apps application, args argument, async asynchronous, attr attribute,
+    auth authentication, auth authorization, avg average, bg background, calc calculate, cal calendar,
+    cfg configuration, char character, cmd command, conf configuration, config configuration, conn connection,
+    crypto cryptocurrency, ctx context, db database, def definition, del delete, dept department, desc description,
+    dest destination, dev developer, diff difference, dir directory, dirs directory, dist distance, doc document,
+    docs documentation, env environment, err error, exec execute, ext extension, fav favorite, fn function,
+    freq frequency, func function, geo geographic, geo location, hist history, id identifier, img image,
+    impl implementation, info information, init initialize, k8s kubernetes, kb knowledge, lang language, lat latitude,
+    lib library, lon longitude, lng longitude, loc location, max maximum, mem memory, mgmt management, min minimum,
+    msg message, msgs message, net network, num number, obj object, org organization, orgs organization, os operating,
+    param parameter, params parameter, perm permission, pic picture, pkg package, pos position, pr pull,
+    pref preference, prev previous, proc process, prod production, proj project, pwd password, qty quantity,
+    rec record, ref reference, regex expression, repo repository, repos repository, req request, res response,
+    rm remove, sched schedule, sec security, sep separator, spec specification, sql database, src source,
+    stat statistic, stats statistic, std standard, str string, subj subject, svc service, sync synchronize,
+    sys system, tel telephone, temp temperature, temp temporary, tmp temporary, ts timestamp, txn transaction,
+    txt text, url link, usr user, util utility, val value, var variable, vid video, vm machine, vol volume
 """
 
 
@@ -206,12 +190,12 @@ ABBREVIATIONS: Final = _both_ways()
 
 def fold(text: str) -> str:
     """Return a text in Unicode normal form NFKC."""
-    return text if text.isascii() else "".join(unicodedata.normalize("NFKC", part) for part in _FOLDED_AT_ONCE.findall(text))
+    return "".join(unicodedata.normalize("NFKC", part) for part in _FOLDED_AT_ONCE.findall(text))
 
 
 def read_words(text: str) -> list[str]:
     """Return the runs of letters and digits in a text, in their case."""
-    return text.translate(_SPACED).split() if text.isascii() else _WORD.findall(text)
+    return _WORD.findall(text)
 
 
 def words_of(text: str) -> list[str]:
@@ -221,9 +205,7 @@ def words_of(text: str) -> list[str]:
 
 def split_word(written: str) -> list[str]:
     """Return a word in lower case, or the pieces of an identifier and the whole of it."""
-    if written.islower() and written.isalpha() and written.isascii():
-        return [written[:_LONGEST]]
-    pieces = [piece.lower() for piece in (_PIECE.findall(written) if written.isascii() else _pieces(written))]
+    pieces = [written[slice(*piece.span())].lower() for piece in _SHAPE.finditer(written.translate(_KINDS))]
     whole = written.lower()
     if len(pieces) <= 1:
         return [whole[:_LONGEST]]
@@ -231,21 +213,14 @@ def split_word(written: str) -> list[str]:
     return [*words, whole] if len(whole) <= _LONGEST_JOINED else words
 
 
-def _pieces(written: str) -> list[str]:
-    """Return the pieces of a word that is not ASCII."""
-    return [written[slice(*piece.span())] for piece in _SHAPE.finditer(written.translate(_KINDS))]
+_LETTERS: Final = ((str.islower, "a"), (str.isupper, "A"), (str.istitle, "A"), (str.isdigit, "0"))
 
 
 def _kind(code: int) -> str:
     """Return the kind of a letter: lower, upper, digit, modifier (part of the letter before it) or other."""
     letter = chr(code)
-    if letter.islower():
-        return "a"
-    if letter.isupper() or letter.istitle():
-        return "A"
-    if letter.isdigit():
-        return "0"
-    return "-" if unicodedata.category(letter) == "Lm" else "x"
+    other = "-" if unicodedata.category(letter) == "Lm" else "x"
+    return next((kind for is_kind, kind in _LETTERS if is_kind(letter)), other)
 
 
 _KINDS: Final = Memo[int, str](_kind)
@@ -270,15 +245,14 @@ class Fields(NamedTuple):
 
 def bare_name(spec: ToolSpec) -> str:
     """Return the name without the prefix of its namespace."""
-    prefix = spec.source + "__"
-    return spec.name[len(prefix) :] if spec.source and spec.name.startswith(prefix) else spec.name
+    return spec.name.removeprefix(f"{spec.source}__") if spec.source else spec.name
 
 
 def fields_of(spec: ToolSpec) -> Fields:
     """Return the texts of a tool, each cut to a useful length."""
     parameters, parameter_texts, choices = _parameters_of(spec.input_schema)
     found = (
-        " ".join((bare_name(spec), *spec.aliases)) if spec.aliases else bare_name(spec),
+        " ".join((bare_name(spec), *spec.aliases)),
         spec.title or "",
         spec.source,
         " ".join(spec.tags),
@@ -286,9 +260,9 @@ def fields_of(spec: ToolSpec) -> Fields:
         " ".join(parameters),
         " ".join(parameter_texts),
         " ".join(choices),
-        " ".join(_examples(spec)) if spec.examples else "",
+        " ".join(_examples(spec)),
     )
-    return Fields._make(found if all(map(str.isascii, found)) else map(fold, found))
+    return Fields._make(map(fold, found))
 
 
 def _examples(spec: ToolSpec) -> Iterator[str]:
@@ -324,14 +298,8 @@ class Thesaurus:
 
     def neighbours(self, stem: str, limit: int) -> list[tuple[str, float]]:
         """Return the stems of the most similar meaning, with their likeness from 0 to 1."""
-        line = self._lines.get(stem)
-        if not line:
-            return []
-        found: list[tuple[str, float]] = []
-        for part in line.split(" ")[:limit]:
-            neighbour, _, likeness = part.partition(":")
-            found.append((neighbour, int(likeness) / 100))
-        return found
+        parts = (part.partition(":") for part in self._lines.get(stem, "").split()[:limit])
+        return [(neighbour, int(likeness) / 100) for neighbour, _, likeness in parts]
 
     def split(self, word: str) -> list[str]:
         """Return the common words that a word is joined of, or nothing if it cannot be split."""
@@ -359,11 +327,8 @@ def load_thesaurus() -> Thesaurus:
     """Return the thesaurus, read once."""
     text = zlib.decompress(Path(__file__).with_name(FILE).read_bytes()).decode()
     words, _, rest = text.partition("\n")
-    lines: dict[str, str] = {}
-    for line in rest.split("\n"):
-        stem, _, neighbours = line.partition("\t")
-        lines[stem] = neighbours
-    return Thesaurus(words.split(" "), lines)
+    lines = (line.partition("\t") for line in rest.split("\n"))
+    return Thesaurus(words.split(" "), {stem: neighbours for stem, _, neighbours in lines})
 
 
 _UNSPACED: Final = re.compile(r"\S+")
@@ -376,15 +341,22 @@ _TO_LAST_DIGIT: Final = re.compile(r"\S*\d")
 def find_values(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of values: quoted text, links, mail addresses and words with digits, up to the next space.
 
-    Each run without spaces is scanned once for what makes it a value and then from mark to mark, so that the time is linear.
+    Each run without spaces is scanned once for what makes it a value and then from mark to mark, so that the time is
+    linear.
     """
     position = 0
     while run := _UNSPACED.search(text, position):
         position, end = run.span()
-        last_at, last_digit = _last_at(text, position, end), _last_digit(text, position, end)
+        dot = text.rfind(".", position, end - 1)
+        last_at = text.rfind("@", position, max(position, dot - 1))  # of a mail address, in which a dot follows it
+        digits = _TO_LAST_DIGIT.match(text, position, end)
         while position < end:
             quoted = _QUOTED.match(text, position)
-            if position < last_at or _LINK.match(text, position) or (quoted is None and position <= last_digit):
+            if (
+                position < last_at
+                or _LINK.match(text, position)
+                or (quoted is None and digits and position < digits.end())
+            ):
                 last = end
             elif quoted is not None:
                 last = quoted.end()
@@ -394,14 +366,3 @@ def find_values(text: str) -> Iterator[tuple[int, int]]:
                 continue
             yield position, last
             position = last
-
-
-def _last_at(text: str, start: int, end: int) -> int:
-    """Return the position of the last '@' of a possible mail address, or -1; a dot must follow it."""
-    dot = text.rfind(".", start, end - 1)
-    return text.rfind("@", start, max(start, dot - 1))
-
-
-def _last_digit(text: str, start: int, end: int) -> int:
-    found = _TO_LAST_DIGIT.match(text, start, end)
-    return found.end() - 1 if found else -1

@@ -1,4 +1,16 @@
-"""The MCP server without I/O: sessions, requests, and the state that all clients of a yard share."""
+"""The MCP server without I/O: sessions, requests, and the state that all clients of a yard share.
+
+Its files:
+
+- `context`: the state that all requests of a server share, and that of one request
+- `input_required`: questions as results: `input_required` of the 2026-07-28 era
+- `lists`: the lists of tools, resources, templates and prompts, encoded once for each profile and version
+- `methods`: the handler of each, and the one loop from a decoded request to an encoded response
+- `notifications`: a client learns that one of its own lists changed, once for each burst of changes
+- `session`: the state of one MCP client, without I/O
+- `stream`: a session over a connection that carries messages both ways, such as a pipe
+- `tasks`: jobs in the words of the protocol
+"""
 
 from callyard.server.context import Notify, RequestContext, ServerContext
 from callyard.server.session import ServerSession

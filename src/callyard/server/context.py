@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE, SHARED, AskClient, Caller, Channel
 from callyard.dispatch.progress import Progress
 from callyard.jobs.job import TASKS
-from callyard.model.elicitation import ClientRequest, unsupported_by_client
-from callyard.model.envelope import encode
-from callyard.model.errors import ToolError
 from callyard.model.profile import EVERYTHING, Profile
+from callyard.server.input_required import InputRequired
 from callyard.server.lists import Lists
 from callyard.server.notifications import ChangeNotifier
 from callyard.server.tasks import REQUIRED
@@ -31,7 +30,6 @@ from callyard.wire.versions import VERSIONS
 from callyard.yard import Yard
 
 if TYPE_CHECKING:
-    from callyard.server.input_required import InputRequired
     from callyard.server.session import ServerSession
 
 __all__ = [
@@ -40,7 +38,6 @@ __all__ = [
     "ParamHeaders",
     "RequestContext",
     "ServerContext",
-    "check_asks",
     "check_progress_token",
     "encode_log",
     "own_scope",
@@ -52,6 +49,8 @@ ParamHeaders = dict[tuple[str, ...], tuple[str, str]]
 
 CLIENT_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
 """The capabilities of clients that let a tool ask them something."""
+_LIST_MS: Final = 60_000
+"""Milliseconds for which clients may cache a list."""
 _MAX_CALLERS: Final = 4096
 _CLIENT_NAME_LENGTH: Final = 100
 _POLL_S: Final = 0.02
@@ -70,7 +69,6 @@ class ServerContext:
         self.yard = yard
         self.serving = serving
         self.channel = channel
-        self.dispatch = yard.dispatcher.dispatch
         if serving.ask_before_destroy:
             yard.ask_before_destroy()
         self.number = next(_server_numbers)
@@ -78,37 +76,23 @@ class ServerContext:
         self.default_channel = Channel(name=channel, server=self.number)
         self.stateless_channel = Channel(name=channel, server=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
-        self._input_required: InputRequired | None = None
+        self.input_required = InputRequired(yard.dispatcher, yard.signer, store=yard.store, seconds=serving.ask_seconds)
         self.notifier = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server shuts down, which answers open subscriptions."""
         server = Server(yard.name, yard.version)
-        ttl = int(serving.list_seconds * 1000)
-        self.encoders = {name: ResultEncoder(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
+        self.encoders = {name: ResultEncoder(version, server, ttl_ms=_LIST_MS) for name, version in VERSIONS.items()}
         """The encoders of results by the name of a version, because a version computes its hash each time."""
-        self._local_callers: dict[str, Caller] = {}
-        self._last_caller: tuple[Caller, str, Caller] = (SHARED, "", SHARED)
         self._callers: dict[tuple[str, str, str], Caller] = {}
         self._param_headers: dict[str, ParamHeaders] = {}
         self._param_headers_version = -1
         self._visible_headers = tuple(name.lower() for name in serving.request_headers)
-        self._visible_names = tuple(name.encode() for name in self._visible_headers)
-
-    @property
-    def input_required(self) -> "InputRequired":
-        """Return the calls that may ask by their results."""
-        if self._input_required is None:
-            from callyard.dispatch.detached import DetachedCalls  # noqa: PLC0415 - no call asks before the first list
-            from callyard.server.input_required import InputRequired  # noqa: PLC0415 - the same
-
-            calls = DetachedCalls(self.yard.dispatcher.run, self.serving.ask_seconds, store=self.yard.store)
-            self._input_required = InputRequired(calls, self.yard.signer)
-        return self._input_required
 
     def capabilities(self, profile: Profile, *, notifies: bool = True, tasks: bool = True) -> dict[str, Any]:
         """Return the server's capabilities; subscriptions and logging only for clients that can get notifications.
 
-        Versions with a handshake do not define extensions, so only a client that declares the one for tasks is told of it.
+        Versions with a handshake do not define extensions, so only a client that declares the one for tasks is told of
+        it.
         """
         changes = {"listChanged": True} if self.serving.notify_changes and notifies else {}
         capabilities: dict[str, Any] = {"tools": changes, **({"logging": {}} if notifies else {})}
@@ -126,29 +110,16 @@ class ServerContext:
 
     def caller(self, base: Caller, client: object) -> Caller:
         """Return the caller with the name that its client states, the same object for the same name."""
-        stated: Any = client
-        name = stated.get("name") if isinstance(client, dict) else None
+        name = as_object(client).get("name")
         if not isinstance(name, str) or not name:
             return base
-        last_base, last_name, last = self._last_caller
-        if base is last_base and name == last_name:  # the usual case of a pipe
-            return last
-        if base is SHARED:  # the usual case of a local server: one look-up
-            cached = self._local_callers.get(name)
-            if cached is not None:
-                return cached
         name = name[:_CLIENT_NAME_LENGTH]
         key = (base.identity, base.scope, name)
         cached = self._callers.get(key)
         if cached is None or cached.claims is not base.claims or cached.profile is not base.profile:
             if len(self._callers) >= _MAX_CALLERS:
                 self._callers.clear()
-            cached = self._callers[key] = Caller(
-                identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name
-            )
-        if base is SHARED and len(self._local_callers) < _MAX_CALLERS:
-            self._local_callers[name] = cached
-        self._last_caller = (base, name, cached)
+            cached = self._callers[key] = msgspec.structs.replace(base, client=name)
         return cached
 
     def profile_of(self, caller: Caller) -> Profile:
@@ -159,7 +130,7 @@ class ServerContext:
         """Return the names of the request headers that handlers may see or upstreams get; upstreams come and go."""
         providers = self.yard.providers
         forwarded = providers.forward_headers if providers.forwarding else ()
-        return (*self._visible_names, *(name.encode() for name in forwarded)) if forwarded else self._visible_names
+        return tuple(name.encode() for name in (*self._visible_headers, *forwarded))
 
     def visible_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return the request headers that handlers may see."""
@@ -178,22 +149,17 @@ class ServerContext:
         required = None if tool is None else self._param_headers.get(tool.spec.name)
         return required if tool is not None and self.profile_of(caller).allows(tool.spec) else None
 
-    def instructions(self, profile: Profile) -> str:
-        """Return the yard's instructions for clients of a profile."""
-        return self.yard.instructions_for(profile)
-
     def end_listeners(self) -> None:
         """Answer open subscriptions, and cancel calls that wait for input."""
         self.closing.set()
-        if self._input_required is not None:
-            self._input_required.calls.cancel_all()
+        self.input_required.cancel_all()
 
     async def finish(self, seconds: float) -> None:
         """Let calls finish within a time, then cancel the rest; each is answered, and no more are admitted."""
-        calls = self.yard.dispatcher.in_flight
+        dispatcher = self.yard.dispatcher
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while loop.time() < deadline and any(call.channel.server == self.number for call in calls.values()):  # noqa: ASYNC110 - no event
+        while loop.time() < deadline and dispatcher.serves(self.number):  # noqa: ASYNC110 - no event
             await asyncio.sleep(_POLL_S)  # polling is good enough for something that happens once
         await self.cancel_calls()
 
@@ -215,16 +181,13 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     encoder: ResultEncoder
     caller: Caller
     capabilities: Mapping[str, Any]
-    """The client's capabilities."""
     session: "ServerSession | None" = None
-    """The `ServerSession` of a client that began with a handshake."""
     stateless: bool = False
     """Whether the client began with a handshake and the server keeps no session."""
     connection_id: str = ""
     """Identifies the session, if there is one."""
     meta: Mapping[str, Any] = {}
     headers: Mapping[str, str] = {}
-    """The request headers for handlers and for upstreams."""
     notify: Notify | None = None
     """Sends a message of this request ahead of its response, if the transport can."""
     ask_client: AskClient | None = None
@@ -233,10 +196,6 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """The lowest level of log messages that the client gets."""
     hang_up: Callable[[], None] | None = None
     """Closes the connection ahead of the response, which the client then fetches by reconnecting."""
-    shared_channel: Channel | None = None
-    """The session's channel, for requests whose `_meta` needs no channel of its own."""
-    prepared_channel: Channel | None = None
-    """The channel of this request, if it is known already."""
     input_responses: dict[str, dict[str, Any]] = {}
     """The client's answers that came with the request."""
     fault: Fault | None = None
@@ -250,55 +209,46 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     @property
     def takes_tasks(self) -> bool:
         """Return whether the client declares the extension for tasks, for its session or for this request."""
-        own, stated = self.capabilities, self.meta.get(CAPABILITIES)  # the same object in the 2026-07-28 era, and often empty
-        return bool(own and declares_tasks(own)) or bool(stated and stated is not own and declares_tasks(stated))
+        own, stated = self.capabilities, self.meta.get(CAPABILITIES)
+        return bool(own and declares_tasks(own)) or bool(stated and declares_tasks(as_object(stated)))
 
     def channel(self, ask: AskClient | None = None) -> Channel:
         """Return the channel of this request's call, a shared one where the request allows it."""
-        meta, notify = self.meta, self.notify
+        meta = self.meta
         token = meta.get("progressToken")
-        if token is not None:
-            check_progress_token(token)
+        check_progress_token(token)
         resumes = ask is not None  # then a later request may bring the token and the level
         ask = ask or self.ask_client
-        notifies = notify is not None and (token is not None or self.log_level is not None)
-        quiet = has_only_protocol_keys(meta)
-        tasks = (self.capabilities or meta.get(CAPABILITIES)) and self.takes_tasks  # mostly both are empty
-        if (
-            quiet
-            and ask is None
-            and not self.headers
-            and not tasks
-            and (not self.capabilities or CLIENT_CAPABILITIES.isdisjoint(self.capabilities))
-        ):
-            # Most requests need nothing of their own, and building a channel costs about as much as the rest of this method.
-            if not notifies:
-                return self.server.stateless_channel if self.stateless else self.server.default_channel
-            if token is None and self.shared_channel is not None:
-                return self.shared_channel
-        trace = {} if quiet else {key: str(meta[key]) for key in _TRACE if key in meta}
+        reports = resumes or (self.notify is not None and token is not None)
+        logs = resumes or (self.notify is not None and self.log_level is not None)
+        is_quiet = has_only_protocol_keys(meta)
+        capabilities = _NO_CAPABILITIES
+        if self.capabilities or CAPABILITIES in meta:
+            capabilities = _usable_capabilities(self.capabilities, tasks=self.takes_tasks)
+        if is_quiet and ask is None and not (self.headers or reports or logs or capabilities):
+            # Most requests need nothing of their own.
+            return self.server.stateless_channel if self.stateless else self.server.default_channel
+        connection_id = self.connection_id
+        if not connection_id and self.caller.identity == ANYONE.identity:
+            connection_id = f"request {next(_request_numbers)}"  # then each request is a client of its own
+        trace = {} if is_quiet else {key: str(meta[key]) for key in _TRACE if key in meta}
         return Channel(
             name=self.server.channel,
-            # without an identity and a session, each request is a client of its own
-            connection_id=self.connection_id or (f"request {next(_request_numbers)}" if self.caller.identity == ANYONE.identity else ""),
+            connection_id=connection_id,
             server=self.server.number,
-            progress=self.progress if (notify is not None and token is not None) or resumes else None,
-            log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
+            progress=self.progress if reports else None,
+            log=self.log if logs else None,
             ask=ask,
-            capabilities=_usable_capabilities(self.capabilities, tasks=bool(tasks)) if self.capabilities or tasks else _NO_CAPABILITIES,
+            capabilities=capabilities,
             headers=self.server.visible_headers(self.headers) if self.headers else self.headers,
             forwarded=self.headers,
-            meta={} if quiet else custom_meta(meta),
+            meta={} if is_quiet else custom_meta(meta),
             trace=trace,
             trace_id=_trace_id(trace) if trace else None,
             stateless=self.stateless,
             hang_up=self.hang_up,
-            result_characters=None if quiet else self._result_characters(),
+            result_characters=None if is_quiet else self._result_characters(),
         )
-
-    def check_asks(self, asks: Mapping[str, ClientRequest]) -> None:
-        """Raise a `ToolError` if the client cannot be asked this."""
-        check_asks(asks, self.capabilities)
 
     def _result_characters(self) -> int | None:
         """Return the size limit that the client states for results, if it is below the yard's."""
@@ -307,7 +257,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
 
     def continue_as(self, other: "RequestContext") -> None:
         """Send progress and log messages by way of a retried request from now on."""
-        self.meta, self.notify, self.log_level, self.capabilities = other.meta, other.notify, other.log_level, other.capabilities
+        self.meta, self.notify = other.meta, other.notify
+        self.log_level, self.capabilities = other.log_level, other.capabilities
 
     def progress(self, note: Progress) -> None:
         """Send a progress notification, if the request has a progress token."""
@@ -327,20 +278,6 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             message = encode_log(level, text, facts, self.log_level)
             if message is not None:
                 self.notify(message)
-
-
-def check_asks(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any]) -> None:
-    """Check that the client supports all the requests, and that they can be encoded.
-
-    Raises:
-        ToolError: `not_supported` names the missing capabilities; `internal_error` if the params are no JSON.
-    """
-    if any(ask.missing_capability(capabilities) is not None for ask in asks.values()):
-        raise unsupported_by_client(asks, capabilities)
-    try:
-        encode({key: ask.params for key, ask in asks.items()})
-    except TypeError as error:
-        raise ToolError("internal_error", "The question of the tool cannot be written as JSON.", blame="tool") from error
 
 
 def own_scope(caller: Caller) -> Caller:
@@ -381,12 +318,11 @@ def _modes(capability: object) -> dict[str, Any]:
 
 def _usable_capabilities(capabilities: Mapping[str, Any], *, tasks: bool) -> frozenset[str]:
     """Return the capabilities for handlers, without `elicitation` if the client cannot show forms, and with `tasks`."""
-    names = frozenset(capabilities) | {TASKS} if tasks else frozenset(capabilities)
+    names = frozenset((*capabilities, TASKS)) if tasks else frozenset(capabilities)
     elicitation = capabilities.get("elicitation")
     return names - {"elicitation"} if elicitation and _modes(elicitation) == {"url": {}} else names
 
 
 def _trace_id(trace: Mapping[str, str]) -> str | None:
-    """Return the trace id of a valid `traceparent`."""
     match = re.fullmatch(_TRACEPARENT, trace.get("traceparent", ""))
     return None if match is None else match[1]

@@ -1,4 +1,4 @@
-"""The lists of tools, resources, templates and prompts, encoded once for each profile and version and cached until they change."""
+"""The lists of tools, resources, templates and prompts, encoded once for each profile and version."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
@@ -12,7 +12,7 @@ from callyard.model.envelope import fingerprint
 from callyard.model.profile import Profile
 from callyard.model.spec import ToolSpec
 from callyard.wire.messages import INVALID_PARAMS, Fault
-from callyard.wire.results import ResultEncoder, prompt_item, resource_item, template_item, tool_item
+from callyard.wire.results import ResultEncoder, prompt_item, resource_item, tool_item
 from callyard.wire.versions import LATEST, Version
 from callyard.yard import Yard
 
@@ -28,7 +28,7 @@ _KEYS: Final[dict[Kind, str]] = {
 }
 _ITEMS: Final[dict[Kind, Callable[[Any, Version], bytes]]] = {
     "resources": resource_item,
-    "templates": template_item,
+    "templates": resource_item,
     "prompts": prompt_item,
 }
 _PURPOSE: Final = "page of a list"
@@ -38,7 +38,6 @@ _MAX_CACHED: Final = 1024
 class _CachedList(msgspec.Struct):
     """One list for one version; each page is encoded when it is first requested."""
 
-    registry_version: int
     fingerprint: str
     specs: Sequence[Any]
     pages: dict[int, bytes]
@@ -72,19 +71,20 @@ class Lists:
         if self._sent is not None:
             self._sent.setdefault((kind, profile), set()).add(cached.fingerprint)
         start = 0 if cursor is None else self._start(kind, cached, cursor)
-        page = cached.pages.get(start)
-        if page is None:
-            page = cached.pages[start] = self._encode(kind, cached, encoder, start, profile=profile)
-        return page
+        if start not in cached.pages:
+            end = start + self._serving.page_size
+            items = [self._item(kind, spec, encoder.version, profile) for spec in cached.specs[start:end]]
+            following = self._cursors.sign(self._bound_to(kind, cached), end) if end < len(cached.specs) else None
+            cached.pages[start] = encoder.page(_KEYS[kind], items, following)
+        return cached.pages[start]
 
     def fingerprint(self, kind: Kind, profile: Profile) -> str:
         """Return a hash that changes exactly when the list does."""
         version = self._yard.registry.version
         cached = self._fingerprints.get((kind, profile))
         if cached is None or cached[0] != version:
-            items = (
-                msgspec.Raw(self._item(kind, spec, LATEST, profile)) for spec in self._specs[kind](profile)
-            )  # no older version shows more
+            # No older version shows more than the latest.
+            items = (msgspec.Raw(self._item(kind, spec, LATEST, profile)) for spec in self._specs[kind](profile))
             if len(self._fingerprints) > _MAX_CACHED:
                 self._fingerprints.clear()
             cached = self._fingerprints[kind, profile] = (version, fingerprint(*items)[:24])
@@ -103,26 +103,14 @@ class Lists:
         return bool(self._specs[kind](profile))
 
     def _list(self, kind: Kind, profile: Profile, version: Version) -> _CachedList:
-        registry_version = self._yard.registry.version
-        cached = self._cache.get((kind, profile, version.name))
-        if cached is not None and cached.registry_version == registry_version:
-            return cached
         current = self.fingerprint(kind, profile)
-        if cached is not None and cached.fingerprint == current:
-            cached.registry_version = registry_version
-            return cached
-        if len(self._cache) > _MAX_CACHED:
-            self._cache.clear()
-        cached = _CachedList(registry_version, current, self._specs[kind](profile), {})
-        self._cache[kind, profile, version.name] = cached
+        key: tuple[Kind, Profile, str] = (kind, profile, version.name)
+        cached = self._cache.get(key)
+        if cached is None or cached.fingerprint != current:
+            if len(self._cache) > _MAX_CACHED:
+                self._cache.clear()
+            cached = self._cache[key] = _CachedList(current, self._specs[kind](profile), {})
         return cached
-
-    def _encode(self, kind: Kind, cached: _CachedList, encoder: ResultEncoder, start: int, *, profile: Profile) -> bytes:
-        end = start + self._serving.page_size
-        items = [self._item(kind, spec, encoder.version, profile) for spec in cached.specs[start:end]]
-        more = end < len(cached.specs)
-        cursor = self._cursors.sign(self._bound_to(kind, cached), end) if more else None
-        return encoder.page(_KEYS[kind], items, cursor)
 
     def shows_schema(self, spec: ToolSpec, profile: Profile) -> bool:
         """Return whether the list of a profile has the output schema of a tool."""
@@ -134,11 +122,12 @@ class Lists:
     def _may_answer_otherwise(self, spec: ToolSpec, profile: Profile) -> bool:
         """Return whether a plain success may be something else than the tool's schema says, which clients would refuse.
 
-        That is a call that is held for a person or becomes a job, and the result of a tool that is not checked against its schema.
+        That is a call that is held for a person or becomes a job, and the result of a tool that is not checked against
+        its schema.
         """
         gate = self._yard.gate
         is_asked = gate is not None and gate.needs_approval(spec, profile.name, ANYONE) is not False
-        if is_asked or spec.confirmation is not None or spec.job is not None or self._yard.dispatcher.admission.policies:
+        if is_asked or spec.confirmation or spec.job or self._yard.dispatcher.admission.policies:
             return True
         tool = self._yard.registry.get(spec.name)
         return spec.shape != "plain" and (tool is None or tool.fits_output is None)
@@ -149,13 +138,14 @@ class Lists:
         return tool_item(spec, version, schemas=self.shows_schema(spec, profile), plain=profile.shape == "plain")
 
     def _start(self, kind: Kind, cached: _CachedList, cursor: str) -> int:
-        """Return the index at which the cursor's page starts."""
         try:
             start = self._cursors.verify(self._bound_to(kind, cached), cursor)
         except SignatureError:
-            raise Fault(INVALID_PARAMS, "The cursor was not issued by this server. Start from the first page.") from None
+            message = "The cursor was not issued by this server. Start from the first page."
+            raise Fault(INVALID_PARAMS, message) from None
         if start is None:
-            raise Fault(INVALID_PARAMS, "The cursor is of a list that has changed since, or of another one. Start from the first page.")
+            message = "The cursor is of a list that has changed since, or of another one. Start from the first page."
+            raise Fault(INVALID_PARAMS, message)
         return start
 
     def _bound_to(self, kind: Kind, cached: _CachedList) -> str:

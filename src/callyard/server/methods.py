@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -30,7 +31,7 @@ from callyard.wire.messages import (
     encode_fault,
     encode_result,
 )
-from callyard.wire.params import CAPABILITIES, CLIENT, LEVELS, LOG_LEVEL, PROTOCOL_VERSION, CallMessage, version_of
+from callyard.wire.params import CAPABILITIES, CLIENT, LEVELS, LOG_LEVEL, PROTOCOL_VERSION, version_of
 
 if TYPE_CHECKING:
     from callyard.server.session import ServerSession
@@ -40,13 +41,13 @@ __all__ = [
     "Handler",
     "NoParams",
     "answer",
+    "encode_error",
     "is_modern",
     "level_index",
     "name_of",
     "open_request",
     "params_of",
     "params_of_message",
-    "refuse",
 ]
 
 
@@ -57,7 +58,6 @@ _NULL: Final = msgspec.Raw(b"null")
 _MAX_COMPLETIONS: Final = 100
 _log = logging.getLogger(__name__)
 Handler = Callable[[RequestContext, Any], Awaitable[bytes]]
-"""Returns the encoded result of a request."""
 
 
 async def answer(context: RequestContext, request_id: Id, method: str, params: Any) -> bytes:
@@ -66,36 +66,23 @@ async def answer(context: RequestContext, request_id: Id, method: str, params: A
     A `Fault` or a defect becomes a JSON-RPC error, and a fault is noted in the context.
     """
     try:
-        if method == "tools/call" and not (
-            context.encoder.version.modern and (params.request_state is not None or (context.capabilities and context.may_ask))
-        ):
-            # A call that cannot answer with `input_required`: nearly all requests, so a handler and its coroutine are saved.
-            raw = params.arguments
-            channel = context.prepared_channel or context.channel()
-            outcome = await context.server.dispatch(
-                CallRequest(params.name, None if raw == _NULL else raw, context.caller), channel=channel
-            )
-            if outcome.held:
-                result = await _encode_held(context, outcome)
-            elif outcome.error is None and not outcome.has_plain_shape:  # as `_encode_outcome`, without the call
-                result = context.encoder.envelope(outcome)
-            else:
-                result = _encode_outcome(context, outcome)
-        else:
-            result = await _handle(context, method, params)
-        return encode_result(request_id, result)
+        handle = _handler_of(context, method)
+        context.input_responses = getattr(params, "input_responses", None) or {}
+        return encode_result(request_id, await handle(context, params))
     except Exception as error:  # noqa: BLE001 - a defect of ours must not end the session
         if isinstance(error, Fault):
             context.fault = error
-        return _encode_error(request_id, method, error)
+        return encode_error(request_id, method, error)
 
 
-async def refuse(request_id: Id, method: str, error: Exception) -> bytes:
-    """Return the encoded response to a request whose context could not be opened."""
-    return _encode_error(request_id, method, error)
+def _handler_of(context: RequestContext, method: str) -> Handler:
+    if method not in _METHODS or method not in context.encoder.version.methods:
+        raise Fault(METHOD_NOT_FOUND, f"There is no method '{method}' here.")
+    return _METHODS[method][1]
 
 
-def _encode_error(request_id: Id, method: str, error: Exception) -> bytes:
+def encode_error(request_id: Id, method: str, error: Exception) -> bytes:
+    """Return the encoded response to a request that failed."""
     if isinstance(error, Fault):
         return encode_fault(request_id, error)
     if isinstance(error, StoreUnavailableError):
@@ -105,20 +92,6 @@ def _encode_error(request_id: Id, method: str, error: Exception) -> bytes:
     return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
 
 
-def _handle(context: RequestContext, method: str, params: Any) -> Awaitable[bytes]:
-    """Return the awaitable result of a request.
-
-    Raises:
-        Fault: The client's version has no such method.
-    """
-    entry = _METHODS.get(method)
-    if entry is None or method not in context.encoder.version.methods:
-        raise Fault(METHOD_NOT_FOUND, f"There is no method '{method}' here.")
-    if getattr(params, "input_responses", None):
-        context.input_responses = params.input_responses
-    return entry[1](context, params)
-
-
 def is_modern(method: str | None, params: Any) -> bool:
     """Return whether a request is of the 2026-07-28 era: its `_meta` says so, or only that era has its method."""
     meta = params.meta
@@ -126,7 +99,13 @@ def is_modern(method: str | None, params: Any) -> bool:
 
 
 def open_request(
-    server: ServerContext, request_id: Id, params: Any, *, caller: Caller, notify: Notify | None, headers: Mapping[str, str]
+    server: ServerContext,
+    request_id: Id,
+    params: Any,
+    *,
+    caller: Caller,
+    notify: Notify | None,
+    headers: Mapping[str, str],
 ) -> RequestContext:
     """Return the context of a request of the 2026-07-28 era.
 
@@ -163,17 +142,12 @@ def level_index(level: object) -> int:
 
 
 async def call_tool(context: RequestContext, params: wire.CallTool) -> bytes:
-    """Call a tool that may answer with `input_required`; `answer` makes all other calls."""
+    """Call a tool; a call that was answered in place of its tool becomes a task, if the client takes tasks."""
     raw = None if params.arguments == _NULL else params.arguments
-    outcome = await _run_detached(context, CallRequest(params.name, raw, context.caller), params.request_state)
+    outcome = await _run(context, CallRequest(params.name, raw, context.caller), params.request_state)
     if isinstance(outcome, bytes):
         return outcome
-    return await _encode_held(context, outcome) if outcome.held else _encode_outcome(context, outcome)
-
-
-async def _encode_held(context: RequestContext, outcome: Envelope) -> bytes:
-    """Return the outcome of a call that something answered in place of its tool: a task, for clients that take tasks."""
-    job_id = started_job_id(outcome) if context.takes_tasks else None
+    job_id = started_job_id(outcome) if outcome.held and context.takes_tasks else None
     return _encode_outcome(context, outcome) if job_id is None else await task_created(context, job_id)
 
 
@@ -185,26 +159,23 @@ def _encode_outcome(context: RequestContext, outcome: Envelope) -> bytes:
     """
     if outcome.error is not None:
         _check_capabilities(context, outcome.error)
-        return context.encoder.envelope(outcome)
-    if not outcome.has_plain_shape:
-        return context.encoder.envelope(outcome)
-    if outcome.shortened_of is not None and context.server.lists.shows_schema(
-        outcome.shortened_of, context.server.profile_of(context.caller)
-    ):
+    profile, spec = context.server.profile_of(context.caller), outcome.shortened_of
+    is_plain = outcome.has_plain_shape and outcome.error is None
+    if is_plain and spec is not None and context.server.lists.shows_schema(spec, profile):
         return context.encoder.envelope(_too_large(outcome))
-    return context.encoder.plain(outcome)
+    return context.encoder.outcome(outcome)
 
 
 def _too_large(outcome: Envelope) -> Envelope:
     """Return the failure in place of a plain result that became a handle, which would not fit the listed schema."""
     name: str = outcome.shortened_of.name
-    error = ToolError("too_large", f"The result of '{name}' is too long; it is kept under the handle.", may_have_run=True, **outcome.data)
-    failed = Envelope.fail(error, tool_id=name)
+    message = f"The result of '{name}' is too long; it is kept under the handle."
+    failed = Envelope.fail(ToolError("too_large", message, may_have_run=True, **outcome.data), tool_id=name)
     failed.meta = msgspec.structs.replace(outcome.meta, estimated_tokens=estimate_tokens(None, failed.error))
     return failed
 
 
-async def _run_detached(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:
+async def _run_asking(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:
     """Return the outcome of a call, or its questions as an encoded result."""
     check_progress_token(context.meta.get("progressToken"))  # before a waiting call continues with it
     server = context.server
@@ -216,7 +187,10 @@ async def _run_detached(context: RequestContext, request: CallRequest, state: st
 
 
 def _check_capabilities(context: RequestContext, error: Failure) -> None:
-    """Raise the fault of a call that failed because the client lacks a capability: of the 2026-07-28 era, or for tasks of any."""
+    """Raise the protocol error of a call that failed because the client lacks a capability.
+
+    It is for the 2026-07-28 era, and for tasks of every era.
+    """
     if error.code == "not_supported" and error.details.get("capabilities") == [TASKS]:
         raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": REQUIRED})
     if error.code != "not_supported" or not context.encoder.version.modern:
@@ -235,7 +209,6 @@ def _missing_capabilities(error: Failure) -> dict[str, dict[str, Any]]:
 
 
 def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -> bool:
-    """Return whether a client has a capability with these modes."""
     return name in capabilities and all(mode in capabilities[name] for mode in modes)
 
 
@@ -251,7 +224,9 @@ async def read_resource(context: RequestContext, params: wire.ReadResource) -> b
 
 async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:
     """Return the messages of a prompt."""
-    outcome = await _run(context, CallRequest(params.name, params.arguments or {}, context.caller, "prompt"), params.request_state)
+    outcome = await _run(
+        context, CallRequest(params.name, params.arguments or {}, context.caller, "prompt"), params.request_state
+    )
     if isinstance(outcome, bytes):
         return outcome
     if outcome.error is not None:
@@ -262,8 +237,8 @@ async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:
 async def _run(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:
     """Return the outcome, or the questions as an encoded result."""
     if not context.may_ask and (state is None or not context.encoder.version.modern):
-        return await context.server.yard.dispatcher.run(request, context.channel())
-    return await _run_detached(context, request, state)
+        return await context.server.yard.dispatcher.dispatch(request, channel=context.channel())
+    return await _run_asking(context, request, state)
 
 
 def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:
@@ -292,7 +267,9 @@ async def complete(context: RequestContext, params: wire.Complete) -> bytes:
             caller=context.caller,
         )
     except ToolError as error:
-        raise _fault_of(Envelope.fail(error), {"argument": params.argument.name}, str(error.details.get("call_id", ""))) from error
+        raise _fault_of(
+            Envelope.fail(error), {"argument": params.argument.name}, str(error.details.get("call_id", ""))
+        ) from error
     values = list(completions)[:_MAX_COMPLETIONS]
     completion = {"values": values, "total": len(completions), "hasMore": len(completions) > len(values)}
     return context.encoder.complete(encode({"completion": completion}))
@@ -302,7 +279,7 @@ async def discover(context: RequestContext, _: "NoParams") -> bytes:
     """Return the server's capabilities and instructions."""
     server = context.server
     profile = server.profile_of(context.caller)
-    return context.encoder.discover(server.capabilities(profile), server.instructions(profile))
+    return context.encoder.discover(server.capabilities(profile), server.yard.instructions_for(profile))
 
 
 async def ping(context: RequestContext, _: "NoParams") -> bytes:
@@ -310,12 +287,9 @@ async def ping(context: RequestContext, _: "NoParams") -> bytes:
     return context.encoder.empty
 
 
-def _list_handler(kind: Kind) -> Handler:
-    async def list_page(context: RequestContext, params: wire.Page) -> bytes:
-        server = context.server
-        return server.lists.page(kind, server.profile_of(context.caller), context.encoder, params.cursor)
-
-    return list_page
+async def _list_page(kind: Kind, context: RequestContext, params: wire.Page) -> bytes:
+    server = context.server
+    return server.lists.page(kind, server.profile_of(context.caller), context.encoder, params.cursor)
 
 
 def _session_of(context: RequestContext) -> "ServerSession":
@@ -323,14 +297,14 @@ def _session_of(context: RequestContext) -> "ServerSession":
     return context.session
 
 
-async def initialize(context: RequestContext, params: "_Initialize") -> bytes:
+async def initialize(context: RequestContext, params: wire.Initialize) -> bytes:
     """Begin a session."""
     if not params.protocol_version:
         raise Fault(INVALID_PARAMS, "The params of 'initialize' lack the 'protocolVersion'.")
     return _session_of(context).initialize(params)
 
 
-async def set_level(context: RequestContext, params: "_SetLevel") -> bytes:
+async def set_level(context: RequestContext, params: wire.SetLevel) -> bytes:
     """Set the lowest level of log messages that the session gets."""
     _session_of(context).set_level(params.level)
     return context.encoder.empty
@@ -354,43 +328,26 @@ class NoParams(msgspec.Struct, gc=False):
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
-class _Initialize(wire.Initialize):
-    """The params of `initialize`; nothing is required, because a client of the other era must learn that there is no such method."""
-
-    protocol_version: str = ""
-    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
-
-
-class _SetLevel(wire.SetLevel):
-    """The params of `logging/setLevel`; as above."""
-
-    level: str = ""
-    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
-
-
 _METHODS: Final[dict[str, tuple[type[msgspec.Struct], Handler]]] = {
     "tools/call": (wire.CallTool, call_tool),
-    "tools/list": (wire.Page, _list_handler("tools")),
-    "resources/list": (wire.Page, _list_handler("resources")),
-    "resources/templates/list": (wire.Page, _list_handler("templates")),
+    "tools/list": (wire.Page, partial(_list_page, "tools")),
+    "resources/list": (wire.Page, partial(_list_page, "resources")),
+    "resources/templates/list": (wire.Page, partial(_list_page, "templates")),
     "resources/read": (wire.ReadResource, read_resource),
     "resources/subscribe": (wire.ReadResource, subscribe),
     "resources/unsubscribe": (wire.ReadResource, unsubscribe),
-    "prompts/list": (wire.Page, _list_handler("prompts")),
+    "prompts/list": (wire.Page, partial(_list_page, "prompts")),
     "prompts/get": (wire.GetPrompt, get_prompt),
     "completion/complete": (wire.Complete, complete),
     "server/discover": (NoParams, discover),
     "subscriptions/listen": (wire.SubscriptionsListen, listen),
-    "initialize": (_Initialize, initialize),
-    "logging/setLevel": (_SetLevel, set_level),
+    "initialize": (wire.Initialize, initialize),
+    "logging/setLevel": (wire.SetLevel, set_level),
     "ping": (NoParams, ping),
     "tasks/get": (wire.TaskParams, get_task),
     "tasks/update": (wire.UpdateTask, update_task),
     "tasks/cancel": (wire.TaskParams, cancel_task),
 }
-
-_DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {}
-"""By method the decoder of its params; filled on first use, because building one takes time at start-up."""
 
 
 def params_of(method: str, raw: msgspec.Raw) -> Any:
@@ -399,30 +356,25 @@ def params_of(method: str, raw: msgspec.Raw) -> Any:
     Raises:
         Fault: They do not fit the method.
     """
-    decode = _DECODERS.get(method)
-    if decode is None:
-        entry = _METHODS.get(method)
-        decode = wire.params_decoder(NoParams if entry is None else entry[0])
-        if entry is not None:
-            _DECODERS[method] = decode
+    kind, _ = _METHODS.get(method, (NoParams, None))
     try:
-        return decode(raw or b"{}")
-    except (msgspec.DecodeError, RecursionError) as error:
+        return wire.decode_params(raw, kind)
+    except Fault:
         if method in SESSION_METHODS:  # the 2026-07-28 era lacks them, and says that first, whatever their params are
-            with suppress(msgspec.DecodeError, RecursionError):
-                params = wire.params_decoder(NoParams)(raw or b"{}")
+            with suppress(Fault):
+                params = wire.decode_params(raw, NoParams)
                 if is_modern(method, params):
                     return params
-        raise wire.invalid_params(error) from error
+        raise
 
 
-def params_of_message(message: Message | CallMessage) -> Any:
-    """Return the decoded params of a message; those of a `CallMessage` are decoded already.
+def params_of_message(message: Message) -> Any:
+    """Return the decoded params of a request.
 
     Raises:
         Fault: They do not fit the method.
     """
-    return message.params if type(message) is CallMessage else params_of(str(message.method), cast("msgspec.Raw", message.params))
+    return params_of(str(message.method), message.params)
 
 
 def name_of(params: object) -> str | None:

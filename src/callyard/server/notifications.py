@@ -3,7 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from callyard._internal.logfmt import log_exception
 from callyard.model.errors import ToolError
@@ -34,24 +37,20 @@ _METHODS: Final[dict[Kind, str]] = {
 _log = logging.getLogger(__name__)
 
 
-class Subscription:
+class Subscription(msgspec.Struct, eq=False):
     """The lists and resources that one client follows, and how to notify it."""
 
-    __slots__ = ("_seen", "kinds", "pending", "profile", "send", "sources", "subscription_id", "uris")
-
-    def __init__(
-        self, profile: Profile, send: Callable[[bytes], None], *, kinds: set[Kind], uris: set[str], subscription_id: Id | None = None
-    ) -> None:
-        self.profile = profile
-        self.send = send
-        self.kinds = kinds
-        self.uris = uris
-        self.sources: dict[str, str] = {}
-        """By URI the provider that was asked to report changes of the resource."""
-        self.subscription_id = subscription_id
-        self.pending: set[asyncio.Future[None]] = set()
-        """Done once the providers report changes of these resources."""
-        self._seen: dict[Kind, str] = {}
+    profile: Profile
+    send: Callable[[bytes], None]
+    kinds: set[Kind]
+    uris: set[str]
+    subscription_id: Id | None = None
+    sources: dict[str, str] = {}
+    """By URI the provider that was asked to report changes of the resource."""
+    pending: set[asyncio.Future[None]] = set()
+    """Done once the providers report changes of these resources."""
+    seen: dict[Kind, str] = {}
+    """The fingerprints of the lists as the client knows them."""
 
     def changed(self, lists: Lists) -> set[str]:
         """Return the notification methods of the lists that changed since the last time."""
@@ -59,9 +58,11 @@ class Subscription:
         for kind in self.kinds:
             fingerprint = lists.fingerprint(kind, self.profile)
             # A list that changed and changed back is news for a client that got it in between.
-            if self._seen.get(kind, fingerprint) != fingerprint or lists.was_sent(kind, self.profile, other_than=fingerprint):
+            if self.seen.get(kind, fingerprint) != fingerprint or lists.was_sent(
+                kind, self.profile, other_than=fingerprint
+            ):
                 methods.add(_METHODS[kind])
-            self._seen[kind] = fingerprint
+            self.seen[kind] = fingerprint
         return methods
 
     def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
@@ -143,22 +144,18 @@ class ChangeNotifier:
     def _notify_all(self) -> None:
         self._timer = None
         for subscription in tuple(self._subscriptions):
-            self._subscribe(subscription, subscription.uris)  # resources may have appeared; nobody waits for their confirmation
+            # Resources may have appeared; nobody waits for their confirmation.
+            self._subscribe(subscription, subscription.uris)
             for method in sorted(subscription.changed(self._lists)):
                 _notify_safely(subscription, method, None)
         self._lists.note_sent(enabled=False)
 
-    def _exists(self, uri: str, profile: Profile) -> bool:
-        try:
-            self._registry.find_resource(uri, profile)
-        except ToolError:
-            return False
-        return True
-
     def _updated(self, uri: str) -> None:
         for subscription in tuple(self._subscriptions):
-            if uri in subscription.uris and self._exists(uri, subscription.profile):
-                _notify_safely(subscription, "notifications/resources/updated", {"uri": uri})
+            if uri in subscription.uris:
+                with suppress(ToolError):  # it does not exist for this client
+                    self._registry.find_resource(uri, subscription.profile)
+                    _notify_safely(subscription, "notifications/resources/updated", {"uri": uri})
 
 
 def _notify_safely(subscription: Subscription, method: str, params: dict[str, Any] | None) -> None:
@@ -181,8 +178,8 @@ async def listen(context: "RequestContext", params: SubscriptionsListen) -> byte
     if not server.serving.notify_changes:
         filters = SubscriptionFilter(resource_subscriptions=filters.resource_subscriptions)
     subscription = Subscription(
-        server.profile_of(context.caller),
-        context.notify,
+        profile=server.profile_of(context.caller),
+        send=context.notify,
         kinds=_kinds(filters),
         uris=set(filters.resource_subscriptions),
         subscription_id=context.id,
@@ -194,7 +191,7 @@ async def listen(context: "RequestContext", params: SubscriptionsListen) -> byte
         await server.closing.wait()
     finally:
         remove()
-    return context.encoder.with_meta(SUBSCRIPTION, context.id)
+    return context.encoder.complete(b"{}", meta={SUBSCRIPTION: context.id})
 
 
 def check_uri(uri: str) -> None:
@@ -208,11 +205,10 @@ def check_uri(uri: str) -> None:
 
 
 def _kinds(filters: SubscriptionFilter) -> set[Kind]:
-    kinds: set[Kind] = set()
-    if filters.tools_list_changed:
-        kinds.add("tools")
-    if filters.prompts_list_changed:
-        kinds.add("prompts")
-    if filters.resources_list_changed:
-        kinds |= {"resources", "templates"}
-    return kinds
+    wanted: dict[Kind, bool] = {
+        "tools": filters.tools_list_changed,
+        "prompts": filters.prompts_list_changed,
+        "resources": filters.resources_list_changed,
+        "templates": filters.resources_list_changed,
+    }
+    return {kind for kind, is_wanted in wanted.items() if is_wanted}

@@ -1,12 +1,13 @@
 """A session: the state of one MCP client, without I/O.
 
-It stores what the client negotiated, its requests in flight and its subscriptions. The transport hands in decoded messages and a
-function that sends some. A client of the 2026-07-28 era has no such state, but on a pipe its requests can be cancelled, too.
+It stores what the client negotiated, its requests in flight and its subscriptions. The transport hands in decoded
+messages and a function that sends some. A client of the 2026-07-28 era has no such state, but on a pipe its requests
+can be cancelled, too.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -14,13 +15,16 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from callyard.dispatch.call import Caller, Channel
+from callyard._internal.converted import as_object
+from callyard.dispatch.call import Caller
+from callyard.dispatch.questions import Question
 from callyard.model.elicitation import ClientRequest
 from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
-from callyard.server.context import Notify, RequestContext, ServerContext, check_asks, encode_log, relevant_capabilities
+from callyard.server.context import Notify, RequestContext, ServerContext, encode_log, relevant_capabilities
+from callyard.server.input_required import check_asks
 from callyard.server.lists import Kind
-from callyard.server.methods import answer, is_modern, level_index, open_request, params_of_message, refuse
+from callyard.server.methods import answer, encode_error, is_modern, level_index, open_request, params_of_message
 from callyard.server.notifications import MAX_URIS, Subscription, check_uri
 from callyard.wire.messages import (
     INVALID_PARAMS,
@@ -36,14 +40,16 @@ from callyard.wire.messages import (
     encode_result,
     id_of,
 )
-from callyard.wire.params import LEVELS, CallMessage, Cancelled, Initialize, declares_tasks, decode_params
+from callyard.wire.params import LEVELS, Cancelled, Initialize, declares_tasks, decode_params
 from callyard.wire.versions import LATEST, LATEST_HANDSHAKE, Version, negotiated
 
-__all__ = ["InFlight", "PendingClientRequests", "Respond", "ServerSession"]
+__all__ = ["MAX_IN_FLIGHT", "InFlight", "PendingClientRequests", "Respond", "ServerSession"]
 
 
 Respond = Callable[[bytes | None], None]
 """Takes the response to a message of a batch, or None if there is none."""
+MAX_IN_FLIGHT: Final = 1000
+"""Requests of one connection that run at one time; further ones wait."""
 _MESSAGE_LENGTH: Final = 2000
 _DETAILS_LENGTH: Final = 20_000
 _HINT: Final = "Tell the person that the client could not put the question."
@@ -67,7 +73,9 @@ class PendingClientRequests:
     def __len__(self) -> int:
         return len(self._pending)
 
-    async def send(self, asks: Mapping[str, ClientRequest], notify: Notify, *, version: Version | None) -> Mapping[str, Any]:
+    async def send(
+        self, asks: Mapping[str, ClientRequest], notify: Notify, *, version: Version | None
+    ) -> Mapping[str, Any]:
         """Send requests to the client, and wait for the results of all.
 
         Raises:
@@ -110,7 +118,8 @@ class PendingClientRequests:
             if not future.done():
                 future.cancel()
             if future.cancelled():
-                notify(encode_notification("notifications/cancelled", {"requestId": request_id, "reason": "The call is over."}))
+                params = {"requestId": request_id, "reason": "The call is over."}
+                notify(encode_notification("notifications/cancelled", params))
 
 
 def _encode(request_id: Id, ask: ClientRequest, version: Version | None) -> bytes:
@@ -132,15 +141,15 @@ def _settle(future: "asyncio.Future[Any]", message: Message) -> None:
 
 def _failure_of(error: object) -> ToolError:
     """Return a client's JSON-RPC error as a failure of the call, with its code and message."""
-    fields = cast("dict[str, object]", error) if isinstance(error, dict) else {}
+    fields = as_object(error)
     text = str(fields.get("message") or "")
     reason = text[:_MESSAGE_LENGTH].strip().removesuffix(".")
     message = "The client answered the question with an error" + (f": {reason}." if reason else ".")
-    return ToolError("upstream_error", message, hint=_HINT, blame="caller", client_code=fields.get("code"), text=text[:_DETAILS_LENGTH])
+    facts: dict[str, Any] = {"client_code": fields.get("code"), "text": text[:_DETAILS_LENGTH]}
+    return ToolError("upstream_error", message, hint=_HINT, blame="caller", **facts)
 
 
 def _decoded(raw: msgspec.Raw) -> object:
-    """Return decoded JSON, or None if it is none."""
     with suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(raw)
     return None
@@ -159,7 +168,9 @@ class InFlight(msgspec.Struct, eq=False, kw_only=True):
 class ServerSession:
     """One client, from its first message to its last."""
 
-    def __init__(self, server: ServerContext, *, caller: Caller, send: Notify | None, version: Version | None = None) -> None:
+    def __init__(
+        self, server: ServerContext, *, caller: Caller, send: Notify | None, version: Version | None = None
+    ) -> None:
         self.server = server
         self.caller = caller
         self._base: Caller = caller
@@ -173,42 +184,37 @@ class ServerSession:
         self.number = next(_session_numbers)
         """Names it to people: an id may be all that lets somebody in."""
         self._connection_id = f"conversation {self.number}"
-        self._channel = Channel(name=server.channel, connection_id=self._connection_id, server=server.number, log=self._send_log)
-        self._shared_context: RequestContext | None = None
-        """The context of all tool calls that have neither `_meta` nor headers, so that it is built once."""
         self._subscription: Subscription | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
-    def serve(
+    async def serve(
         self,
-        message: Message | CallMessage,
+        message: Message,
         *,
         notify: Notify | None,
         params: Any = None,
         headers: Mapping[str, str] = _EMPTY,
         trace: Mapping[str, str] = _EMPTY,
         hang_up: Callable[[], None] | None = None,
-    ) -> Awaitable[bytes]:
-        """Return the awaitable response to a request, which the transport has put in `in_flight`.
+    ) -> bytes:
+        """Return the response to a request, which the transport has put in `in_flight`.
 
         `params` are the decoded params, where the transport needed them; `notify` sends messages ahead of the response.
         """
-        method: str = message.method  # pyright: ignore[reportAssignmentType] - a request has a method and an id
-        request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - the same
+        method, request_id = str(message.method), cast("Id", message.id)
         try:
-            if params is None:
-                params = message.params if type(message) is CallMessage else params_of_message(message)
+            params = params_of_message(message) if params is None else params
             if trace:
-                params.meta = {**trace, **cast("dict[str, Any]", params.meta or {})}
-            context = self._shared_context
-            if context is None or params.meta is not None or method != "tools/call" or notify is not self._send or headers:
-                context = self._open(request_id, method, params, notify=notify, headers=headers)
-                context.hang_up = hang_up
+                params.meta = {**trace, **(params.meta or {})}
+            context = self._open(request_id, method, params, notify=notify, headers=headers)
+            context.hang_up = hang_up
         except Exception as error:  # noqa: BLE001 - a defect of ours must not end the session
-            return refuse(request_id, method, error)
-        return answer(context, request_id, method, params)
+            return encode_error(request_id, method, error)
+        return await answer(context, request_id, method, params)
 
-    def _open(self, request_id: Id, method: str, params: Any, *, notify: Notify | None, headers: Mapping[str, str]) -> RequestContext:
+    def _open(
+        self, request_id: Id, method: str, params: Any, *, notify: Notify | None, headers: Mapping[str, str]
+    ) -> RequestContext:
         """Return the context of a request.
 
         Raises:
@@ -219,7 +225,8 @@ class ServerSession:
             context.connection_id = self._connection_id
             return context
         if self.version is None and method not in {"initialize", "ping"}:
-            raise Fault(INVALID_REQUEST, "The session must begin with 'initialize', or the request name its version in '_meta'.")
+            message = "The session must begin with 'initialize', or the request name its version in '_meta'."
+            raise Fault(INVALID_REQUEST, message)
         context = RequestContext(
             server=self.server,
             id=request_id,
@@ -233,27 +240,23 @@ class ServerSession:
             headers=headers,
             notify=notify,
             log_level=None if self._send is None else self._level,
-            shared_channel=self._channel if notify is self._send else None,
         )
         if notify is not None and self.capabilities:
             context.ask_client = partial(self._ask, notify)
-        if method == "tools/call" and notify is self._send and not params.meta and not headers:
-            context.prepared_channel = context.channel()
-            self._shared_context = context
         return context
 
     def take_batch(
         self,
         items: list[bytes],
         *,
-        depth: int,
         take: Callable[[Message], None],
         start: Callable[[Message, Respond], None],
         respond: Respond,
     ) -> None:
         """Take the messages of a JSON-RPC batch.
 
-        `start` starts a request and passes its response on, `take` gets all other messages, `respond` the response to the batch.
+        `start` starts a request and passes its response on, `take` gets all other messages, `respond` the response to
+        the batch.
 
         Raises:
             Fault: The session's version has no batches.
@@ -273,7 +276,7 @@ class ServerSession:
 
         for index, item in enumerate(items):
             try:
-                message = decode(item, depth=depth)
+                message = decode(item)
             except Fault as fault:
                 collect(index, encode_fault(id_of(item), fault))
                 continue
@@ -284,22 +287,17 @@ class ServerSession:
                 collect(index, None)
 
     def take(self, message: Message) -> None:
-        """Take a notification, or a response to a request of ours."""
+        """Take a notification, or a response to a request of ours; an invalid notification is logged and dropped."""
         if message.method is None:
             self.client_requests.settle(message)
-        else:
-            self._take_notification(message)
-
-    def _take_notification(self, message: Message) -> None:
-        """Take a notification; an invalid one is logged and dropped."""
+            return
         try:
-            match message.method:
-                case "notifications/cancelled":
-                    self.cancel(decode_params(message.params, Cancelled).request_id)
-                case "notifications/initialized":
-                    self._start_notifications()
-                case _:
-                    _log.debug("notification_dropped method=%s", message.method)
+            if message.method == "notifications/cancelled":
+                self.cancel(decode_params(message.params, Cancelled).request_id)
+            elif message.method == "notifications/initialized":
+                self._start_notifications()
+            else:
+                _log.debug("notification_dropped method=%s", message.method)
         except Fault as fault:
             _log.warning("notification_wrong method=%s reason=%s", message.method, fault.message)
 
@@ -308,7 +306,6 @@ class ServerSession:
         if caller is not self._base:
             self._base = caller
             self.caller = self.server.caller(caller, {"name": self.caller.client})
-            self._shared_context = None
 
     def begin(self, request_id: Id) -> bool:
         """Note that the task of a request runs; return False if the request was cancelled already."""
@@ -324,16 +321,16 @@ class ServerSession:
         elif request is not None:
             request.is_cancelled = True
 
-    def refuse_duplicate(self, message: Message | CallMessage) -> bytes:
+    def refuse_duplicate(self, message: Message) -> bytes:
         """Return the error for a request whose id is in flight; it has no id, because that would be the other's."""
         return encode_fault(None, Fault(INVALID_REQUEST, f"The request id {message.id!r} is in flight already."))
 
-    def refuse_unfinished(self, message: Message | CallMessage) -> bytes:
+    def refuse_unfinished(self, message: Message) -> bytes:
         """Return the response to a call that does not end although the server shuts down."""
         text = "The yard is closing, and the call did not end in time."
         return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
 
-    def refuse_ended(self, message: Message | CallMessage, *, started: bool) -> bytes | None:
+    def refuse_ended(self, message: Message, *, started: bool) -> bytes | None:
         """Return the response to a cancelled request if the session was closed; None if the client cancelled it."""
         if not self._is_closed:
             return None
@@ -342,11 +339,12 @@ class ServerSession:
             return self._refuse_call(message, ToolError("cancelled", text, may_have_run=True))
         return encode_fault(cast("Id", message.id), Fault(INVALID_REQUEST, text))
 
-    def _refuse_call(self, message: Message | CallMessage, failure: ToolError) -> bytes:
+    def _refuse_call(self, message: Message, failure: ToolError) -> bytes:
         params = params_of_message(message)
         version = LATEST if is_modern("tools/call", params) else self.version or LATEST_HANDSHAKE
         return encode_result(
-            cast("Id", message.id), self.server.encoders[version.name].envelope(Envelope.fail(failure, tool_id=params.name))
+            cast("Id", message.id),
+            self.server.encoders[version.name].envelope(Envelope.fail(failure, tool_id=params.name)),
         )
 
     def close(self) -> None:
@@ -362,27 +360,24 @@ class ServerSession:
         """Return a log message, or None if the client gets none of its level."""
         return encode_log(level, text, facts, self._level)
 
-    def _send_log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
-        if self._send is not None and (message := self.encode_log(level, text, facts)) is not None:
-            self._send(message)
-
     def initialize(self, params: Initialize) -> bytes:
         """Negotiate the version and the capabilities; return the result of `initialize`."""
-        self._shared_context = None
         self.version = negotiated(params.protocol_version)
         self.capabilities = relevant_capabilities(params.capabilities)
         self.caller = self.server.caller(self.caller, params.client_info)
         profile = self.server.profile_of(self.caller)
         tasks = declares_tasks(params.capabilities)
         capabilities = self.server.capabilities(profile, notifies=self._send is not None, tasks=tasks)
-        return self.server.encoders[self.version.name].initialize(capabilities, self.server.instructions(profile))
+        return self.server.encoders[self.version.name].initialize(
+            capabilities, self.server.yard.instructions_for(profile)
+        )
 
     def _start_notifications(self) -> None:
         if self._send is None or self._subscription is not None:
             return
         profile = self.server.profile_of(self.caller)
         kinds = set(_KINDS) if self.server.serving.notify_changes else set[Kind]()
-        self._subscription = Subscription(profile, self._send, kinds=kinds, uris=set())
+        self._subscription = Subscription(profile=profile, send=self._send, kinds=kinds, uris=set())
         self._unsubscribe = self.server.notifier.add(self._subscription)
 
     def set_level(self, level: str) -> None:
@@ -392,9 +387,9 @@ class ServerSession:
             Fault: There is no such level, or the client gets no log messages.
         """
         if self._send is None:
-            raise Fault(METHOD_NOT_FOUND, "A stateless server stores no log level, and sends this client no log messages.")
+            message = "A stateless server stores no log level, and sends this client no log messages."
+            raise Fault(METHOD_NOT_FOUND, message)
         self._level = level_index(level)
-        self._shared_context = None
 
     async def subscribe(self, uri: str) -> None:
         """Subscribe the client to a resource.
@@ -420,6 +415,7 @@ class ServerSession:
         if self._subscription is not None:
             self.server.notifier.unfollow(self._subscription, uri)
 
-    async def _ask(self, notify: Notify, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: ARG002, FBT001 - the type is `AskClient`
+    async def _ask(self, notify: Notify, asks: Mapping[str, ClientRequest], question: Question) -> Mapping[str, Any]:
         check_asks(asks, self.capabilities)
+        question.expire_after(self.server.serving.ask_seconds)
         return await self.client_requests.send(asks, notify, version=self.version)

@@ -1,24 +1,35 @@
 """A message stream: a session over a connection that carries messages both ways, such as a pipe.
 
-It takes messages as bytes, answers each, and bounds the number of requests in flight. It does no I/O: the transport gives it a
-function that writes, and reads no more while it is full.
+It takes messages as bytes, answers each, and bounds the number of requests in flight. It does no I/O: the transport
+gives it a function that writes, and reads no more while it is full.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, cast
 
 import msgspec
-from msgspec import UNSET
 
 from callyard._internal.tasks import task_creator
 from callyard.dispatch.call import Caller
 from callyard.server.context import Notify, ServerContext
-from callyard.server.session import InFlight, Respond, ServerSession
-from callyard.wire.messages import INTERNAL, INVALID_REQUEST, WHITESPACE, Fault, Id, Message, decode, decode_batch, encode_fault, id_of
-from callyard.wire.params import CallMessage, Cancelled, decode_call, decode_params
+from callyard.server.session import MAX_IN_FLIGHT, InFlight, Respond, ServerSession
+from callyard.wire.messages import (
+    INTERNAL,
+    INVALID_REQUEST,
+    WHITESPACE,
+    Fault,
+    Id,
+    Message,
+    decode,
+    decode_batch,
+    encode_fault,
+    id_of,
+)
+from callyard.wire.params import Cancelled, decode_params
 
 __all__ = ["MessageHeaders", "MessageStream"]
 
@@ -36,7 +47,7 @@ class MessageHeaders(msgspec.Struct, frozen=True):
 class _Request(InFlight, kw_only=True):
     """A request that is queued or in flight."""
 
-    message: Message | CallMessage
+    message: Message
     respond: Respond | None
     """Takes the response to a request of a batch."""
     sent_with: MessageHeaders
@@ -53,15 +64,12 @@ class MessageStream:
         self._write = write
         self.on_room: Callable[[], None] = lambda: None
         self.session.client_requests.on_request = lambda: self.on_room()  # noqa: PLW0108 - it is set later
-        self._depth = server.serving.message_depth
-        self._limit = server.serving.in_flight
+        self._limit = MAX_IN_FLIGHT
         self._bytes = server.serving.message_bytes
         self._in_flight = self.session.in_flight
         self._drained: asyncio.Event | None = None
         """Set when nothing is in flight; exists while `drain` waits."""
         self._queue: OrderedDict[Id, _Request] = OrderedDict()
-        self._headers = _NO_HEADERS
-        """The headers of the message that is being taken."""
         self._create_task = task_creator(asyncio.get_running_loop(), "callyard request")
 
     @property
@@ -69,31 +77,19 @@ class MessageStream:
         """Return whether to read no more for now; never while a call waits for a response of the client."""
         return len(self._queue) >= self._limit * _QUEUE_FACTOR and not self.session.client_requests
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes, sent_with: MessageHeaders = _NO_HEADERS) -> None:
         """Take one message, or one batch, and answer it if it needs an answer."""
-        call = decode_call(data, depth=self._depth)
-        if call is not None:
-            self._take_request(call)
-            return
         try:
-            if data[:1] != b"{" and self._take_other(data):
+            if data[:1] != b"{" and self._take_other(data, sent_with):
                 return
-            message = decode(data, depth=self._depth)
+            message = decode(data)
         except Fault as fault:
             self._write(encode_fault(id_of(data) if fault.code == INVALID_REQUEST else None, fault))
             return
-        if message.method is not None and message.id is not UNSET:
-            self._take_request(message)
-            return
-        self._take(message)
-
-    def receive_with(self, headers: MessageHeaders, data: bytes) -> None:
-        """Take one message, or one batch, that came with HTTP headers."""
-        self._headers = headers
-        try:
-            self.receive(data)
-        finally:
-            self._headers = _NO_HEADERS
+        if message.is_request:
+            self._take_request(message, sent_with=sent_with)
+        else:
+            self._take(message)
 
     def refuse_length(self) -> None:
         """Answer a message that is too long to be read."""
@@ -136,37 +132,33 @@ class MessageStream:
         elif response is not None:
             self._write(response)
 
-    def _take_request(self, message: Message | CallMessage, respond: Respond | None = None) -> None:
-        request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
+    def _take_request(self, message: Message, respond: Respond | None = None, *, sent_with: MessageHeaders) -> None:
+        request_id = cast("Id", message.id)
+        request = _Request(message=message, respond=respond, sent_with=sent_with)
         if len(self._in_flight) < self._limit and request_id not in self._in_flight:  # then the queue is empty
-            request = _Request(message=message, respond=respond, sent_with=self._headers)
-            self._in_flight[request_id] = request
-            request.task = self._create_task(self._serve(request, request_id))  # as `_start`, without the call
+            self._start(request)
         elif request_id in self._queue or self._is_running(request_id):
             self._respond(self.session.refuse_duplicate(message), respond)
         elif len(self._queue) < max(self._limit * _QUEUE_FACTOR * _QUEUE_FACTOR, _MIN_QUEUE):
-            self._queue[request_id] = _Request(message=message, respond=respond, sent_with=self._headers)
+            self._queue[request_id] = request
         else:
             self._respond(encode_fault(request_id, Fault(INTERNAL, "Too many requests are waiting already.")), respond)
 
     def _is_running(self, request_id: Id) -> bool:
-        """Return whether a request is in flight; the id of one that was cancelled before it started may be used again."""
+        """Return whether a request is in flight; one that was cancelled before its start frees its id."""
         request = self._in_flight.get(request_id)
         return request is not None and not request.is_cancelled
 
     def _take(self, message: Message) -> None:
         if self._queue and message.method == "notifications/cancelled":
-            self._cancel_queued(message)
+            with suppress(Fault):
+                request = self._queue.pop(decode_params(message.params, Cancelled).request_id, None)
+                if request is not None:
+                    self._respond(None, request.respond)
         self.session.take(message)
 
-    def _cancel_queued(self, message: Message) -> None:
-        with suppress(Fault):
-            request = self._queue.pop(decode_params(message.params, Cancelled).request_id, None)
-            if request is not None:
-                self._respond(None, request.respond)
-
     def _start(self, request: _Request) -> None:
-        request_id: Id = request.message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
+        request_id = cast("Id", request.message.id)
         if request_id in self._in_flight:
             self._respond(self.session.refuse_duplicate(request.message), request.respond)
             return
@@ -179,14 +171,11 @@ class MessageStream:
         try:
             if not request.is_cancelled:
                 request.has_started = True
-                sent_with = request.sent_with
-                response = await self.session.serve(request.message, notify=self._write, headers=sent_with.headers, trace=sent_with.trace)
+                headers, trace = request.sent_with.headers, request.sent_with.trace
+                response = await self.session.serve(request.message, notify=self._write, headers=headers, trace=trace)
         finally:
             del self._in_flight[request_id]
-            if response is not None and request.respond is None:  # as `_respond`, without the call
-                self._write(response)
-            else:
-                self._respond(response, request.respond)
+            self._respond(response, request.respond)
             if self._queue or self._drained is not None:
                 self._continue()
 
@@ -199,11 +188,12 @@ class MessageStream:
         if not self.is_full:
             self.on_room()
 
-    def _take_other(self, data: bytes) -> bool:
+    def _take_other(self, data: bytes, sent_with: MessageHeaders) -> bool:
         """Take a blank line or a batch; return False if it is neither."""
         if not data.strip(WHITESPACE):
             return True
-        batch = decode_batch(data, depth=self._depth)
+        batch = decode_batch(data)
         if batch is not None:
-            self.session.take_batch(batch, depth=self._depth, take=self._take, start=self._take_request, respond=self._respond)
+            start = partial(self._take_request, sent_with=sent_with)
+            self.session.take_batch(batch, take=self._take, start=start, respond=self._respond)
         return batch is not None

@@ -5,10 +5,11 @@ A job's id is its `taskId`. The experimental tasks of 2025-11-25 are not offered
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard.jobs.job import POLL_MS, Job, JobStatus
 from callyard.model.envelope import Envelope, encode
 from callyard.model.errors import ToolError
@@ -28,19 +29,17 @@ _STATUS: Final[Mapping[JobStatus, str]] = {"interrupted": "failed"}
 
 def started_job_id(outcome: Envelope) -> str | None:
     """Return the id of the job that a call became, or None for any other answer."""
-    data = cast("dict[str, Any]", outcome.data) if outcome.held and isinstance(outcome.data, dict) else {}
+    data = as_object(outcome.data)
     return data.get("job_id") if data.get("status") == "working" else None
 
 
 async def task_created(context: "RequestContext", job_id: str) -> bytes:
     """Return the result of a call that became a task."""
-    job = await _find(context, job_id)
-    return context.encoder.task(_task(job) | {"status": "working"})
+    return context.encoder.task(_task(await _find(context, job_id)) | {"status": "working"})
 
 
 async def get_task(context: "RequestContext", params: TaskParams) -> bytes:
     """Return a task, with its result, its error or its questions."""
-    _require_extension(context)
     job = await _find(context, params.task_id)
     task: dict[str, Any] = _task(job)
     if job.asks:
@@ -56,7 +55,6 @@ async def get_task(context: "RequestContext", params: TaskParams) -> bytes:
 
 async def update_task(context: "RequestContext", params: UpdateTask) -> bytes:
     """Deliver the client's answers to a task."""
-    _require_extension(context)
     await _find(context, params.task_id)
     await context.server.yard.jobs.answer(params.task_id, context.caller.identity, params.input_responses or {})
     return context.encoder.empty
@@ -64,18 +62,16 @@ async def update_task(context: "RequestContext", params: UpdateTask) -> bytes:
 
 async def cancel_task(context: "RequestContext", params: TaskParams) -> bytes:
     """Cancel a task; one that has ended stays as it is."""
-    _require_extension(context)
     await _find(context, params.task_id)
     await context.server.yard.jobs.cancel(params.task_id, context.caller.identity)
     return context.encoder.empty
 
 
-def _require_extension(context: "RequestContext") -> None:
-    if not context.takes_tasks:
-        raise Fault(MISSING_CAPABILITY, "This client does not declare the extension for tasks.", {"requiredCapabilities": REQUIRED})
-
-
 async def _find(context: "RequestContext", task_id: str) -> Job:
+    """Return the job of a task, for a client that takes tasks."""
+    if not context.takes_tasks:
+        message = "This client does not declare the extension for tasks."
+        raise Fault(MISSING_CAPABILITY, message, {"requiredCapabilities": REQUIRED})
     try:
         return await context.server.yard.jobs.get(task_id, context.caller.identity)
     except ToolError as error:

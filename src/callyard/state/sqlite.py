@@ -1,11 +1,11 @@
 """The store in an SQLite file: for one machine, shared by its processes, and still there after a restart.
 
-SQLite blocks, so one thread writes and another one reads: a write that waits for another process holds up no read. The first write
-makes the file; until then reading finds nothing, and sqlite3 is not even imported.
+SQLite blocks, so one thread writes and another one reads: a write that waits for another process holds up no read. The
+first write makes the file; until then reading finds nothing.
 
-Values and counters expire by the wall clock, because they outlive the machine's uptime. If that clock jumps forward, they expire
-early; if it jumps back, they live longer. Leases end by the monotonic clock, which all processes of a machine share and which does
-not jump; a restart of the machine ends them all.
+Values and counters expire by the wall clock, because they outlive the machine's uptime. If that clock jumps forward,
+they expire early; if it jumps back, they live longer. Leases end by the monotonic clock, which all processes of a
+machine share and which does not jump; a restart of the machine ends them all.
 """
 
 import asyncio
@@ -18,14 +18,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from callyard._internal.files import file_system_of, is_network
 from callyard._internal.logfmt import log_value
-from callyard.state.file_systems import file_system_of, is_network
-from callyard.state.store import RETRY_AFTER_MS, Clock, Lease, StoreUnavailableError, Subscription
+from callyard.state.store import RETRY_AFTER_MS, Clock, Lease, Store, StoreUnavailableError, Subscription
 
 if TYPE_CHECKING:
-    from callyard.state.sqlite_file import Connection  # imports sqlite3
+    from callyard.state.sqlite_file import Connection
 
 __all__ = ["SqliteStore"]
 
@@ -47,22 +48,35 @@ _PUT: Final = (
 )
 _COUNT: Final = (
     "INSERT INTO counters (key, expires, number) VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE "
-    "SET expires = excluded.expires, number = excluded.number + CASE WHEN counters.expires <= ?4 THEN 0 ELSE counters.number END"
+    "SET expires = excluded.expires, number = excluded.number + CASE WHEN counters.expires <= ?4 THEN 0 ELSE "
+    "counters.number END"
 )
 _KEPT: Final = frozenset({"full", "locked", "read_only"})
 """Failures after which a connection still works, so that reading goes on."""
 _log = logging.getLogger(__name__)
 
 
-class SqliteStore:
+def _sqlite() -> ModuleType:
+    """Return the module of the file; it loads sqlite3, which takes 1 MB, when a file is opened."""
+    from callyard.state import sqlite_file  # noqa: PLC0415 - a database driver
+
+    return sqlite_file
+
+
+class SqliteStore(Store):
     """Stores everything in one SQLite file, which several processes of one machine may share.
 
-    A write beyond `max_bytes` fails as on a full disk. What was written survives the end of the process, however sudden; the last
-    writes before a power failure may be lost.
+    A write beyond `max_bytes` fails as on a full disk. What was written survives the end of the process, however
+    sudden; the last writes before a power failure may be lost.
     """
 
     def __init__(
-        self, path: str | Path, *, max_bytes: int = _MAX_BYTES, clock: Clock = time.time, lease_clock: Clock = time.monotonic
+        self,
+        path: str | Path,
+        *,
+        max_bytes: int = _MAX_BYTES,
+        clock: Clock = time.time,
+        lease_clock: Clock = time.monotonic,
     ) -> None:
         self.path: Final = Path(path).expanduser().absolute()
         self._clock = clock
@@ -73,17 +87,16 @@ class SqliteStore:
         self._poll = _Poll(self._reader)
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value of the key, or None."""
         now = self._clock()
         return await self._read(lambda db: _value(db, key, now), empty=None)
 
     async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
-        """Set the value of the key; with `ttl` it expires after that many seconds."""
         entry = (key, self._expiry(ttl), value)
         await self._write(lambda db: db.execute(_PUT, entry))
 
-    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
-        """Set the value of the key if it is `expected` (None: if there is none), and return whether it was."""
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+    ) -> bool:
         now, expiry = self._clock(), self._expiry(ttl)
 
         def work(db: "Connection") -> bool:
@@ -95,11 +108,9 @@ class SqliteStore:
         return await self._write(work)
 
     async def delete(self, key: str) -> None:
-        """Delete the value of the key, if it exists."""
         await self._write(lambda db: db.execute("DELETE FROM entries WHERE key = ?", (key,)))
 
     async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        """Return the first keys with this prefix in code point order; the last one is the cursor `after` of the next page."""
         end = _end_of(prefix)
         where = f"key >= ? AND key > ? AND {_LIVE}" + ("" if end is None else " AND key < ?")
         values = [prefix, after, self._clock(), *([] if end is None else [end]), limit]
@@ -107,7 +118,6 @@ class SqliteStore:
         return await self._read(lambda db: [key for (key,) in db.execute(query, values)], empty=[])
 
     async def count(self, key: str, *, by: int = 1, ttl: float | None = None) -> int:
-        """Add to a counter and return it; it starts at 0, and again after `ttl` seconds without an addition. 0 only reads it."""
         now, expiry = self._clock(), self._expiry(ttl)
 
         def number(db: "Connection") -> int:
@@ -121,27 +131,27 @@ class SqliteStore:
         return await self._write(work) if by else await self._read(number, empty=0)
 
     async def acquire(self, key: str, *, ttl: float) -> Lease | None:
-        """Take the lease of the key for `ttl` seconds, or return None while somebody holds it, the caller included."""
         boot, now = _boot_id(), self._lease_clock()
 
         def work(db: "Connection") -> Lease | None:
             db.execute("DELETE FROM leases WHERE key = ? AND (boot != ? OR expires <= ?)", (key, boot, now))
             row = (key, boot, now + ttl)
-            taken = db.execute("INSERT INTO leases (key, boot, expires) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING", row)
+            insert = "INSERT INTO leases (key, boot, expires) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
+            taken = db.execute(insert, row)
             return Lease(key, taken.lastrowid or 0) if taken.rowcount else None
 
         return await self._write(work)
 
     async def renew(self, lease: Lease, *, ttl: float) -> bool:
-        """Hold a lease for `ttl` seconds from now; return False if it has ended, even if nobody else took it."""
         now = self._lease_clock()
         row = (now + ttl, lease.token, lease.key, _boot_id(), now)
         query = "UPDATE leases SET expires = ? WHERE token = ? AND key = ? AND boot = ? AND expires > ?"
         return await self._write(lambda db: bool(db.execute(query, row).rowcount))
 
     async def release(self, lease: Lease) -> None:
-        """End a lease, if it has not ended yet."""
-        await self._write(lambda db: db.execute("DELETE FROM leases WHERE token = ? AND key = ?", (lease.token, lease.key)))
+        await self._write(
+            lambda db: db.execute("DELETE FROM leases WHERE token = ? AND key = ?", (lease.token, lease.key))
+        )
 
     async def publish(self, topic: str, message: bytes) -> None:
         """Send a message to the current subscribers of a topic; those of other processes get it within about 100 ms."""
@@ -174,11 +184,15 @@ class SqliteStore:
     def _sweep(self, db: "Connection") -> None:
         """Delete what has expired, and give free space back to the disk."""
         now = self._clock()
-        db.execute("DELETE FROM entries WHERE rowid IN (SELECT rowid FROM entries WHERE expires <= ? LIMIT ?)", (now, _SWEPT))
-        db.execute("DELETE FROM counters WHERE key IN (SELECT key FROM counters WHERE expires <= ? LIMIT ?)", (now, _SWEPT))
+        for table in ("entries", "counters"):
+            expired = f"SELECT key FROM {table} WHERE expires <= ? LIMIT ?"  # noqa: S608 - made of constants
+            db.execute(f"DELETE FROM {table} WHERE key IN ({expired})", (now, _SWEPT))  # noqa: S608 - the same
         db.execute("DELETE FROM leases WHERE boot != ? OR expires <= ?", (_boot_id(), self._lease_clock()))
         # By number, because those are in order: a message behind one that lives on waits for it.
-        db.execute("DELETE FROM messages WHERE id IN (SELECT id FROM messages ORDER BY id LIMIT ?) AND expires <= ?", (_SWEPT, now))
+        db.execute(
+            "DELETE FROM messages WHERE id IN (SELECT id FROM messages ORDER BY id LIMIT ?) AND expires <= ?",
+            (_SWEPT, now),
+        )
         db.execute(f"PRAGMA incremental_vacuum({_SWEPT})").fetchall()
 
     def _expiry(self, ttl: float | None) -> float | None:
@@ -197,26 +211,23 @@ class _Access:
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._in_use = threading.RLock()
-        """Held by the thread that uses the connection: a new thread may start while the last one closes it, which would crash SQLite."""
+        """Held by the thread that uses the connection.
+
+        A new thread may start while the last one closes it, which would crash SQLite.
+        """
         self._failure: StoreUnavailableError | None = None
         """Why the last use failed, if it did."""
         self._retry_at = 0.0
-        self._local: dict[Path, bool] = {}
 
     def is_new(self) -> bool:
-        """Return whether there is no file yet, and its folder is a writable one on a local disk, so that it could be made."""
+        """Return whether there is no file yet, but it could be created: in a writable folder on a local disk."""
         try:
             if self._threads is not None or self._path.exists():
                 return False
             folder = next(folder for folder in self._path.parents if folder.exists())
-            return folder.is_dir() and os.access(folder, os.W_OK) and self._is_local(folder)
+            return folder.is_dir() and os.access(folder, os.W_OK) and _is_local(folder)
         except OSError:  # opening the file says what is wrong
             return False
-
-    def _is_local(self, folder: Path) -> bool:
-        if folder not in self._local:  # remembered, because reading the table of hundreds of mounts takes milliseconds
-            self._local[folder] = not is_network(file_system_of(folder))
-        return self._local[folder]
 
     async def run(self, work: "Callable[[Connection], Result]") -> Result:
         """Run statements in one transaction in the thread.
@@ -246,50 +257,46 @@ class _Access:
 
     def _run(self, work: "Callable[[Connection], Result]") -> Result:
         with self._in_use:
-            return self._attempt(work)
-
-    def _attempt(self, work: "Callable[[Connection], Result]") -> Result:
-        from callyard.state.sqlite_file import FAILURES, unavailable  # noqa: PLC0415 - imports sqlite3
-
-        last = self._failure
-        if last is not None and self._connection is None and time.monotonic() < self._retry_at:
-            raise StoreUnavailableError(str(last), reason=last.reason)
-        try:
-            result = self._transact(self._open(), work)
-        except FAILURES as error:
-            failure = unavailable(error, self._path)
-            self._failed(failure)
-            raise failure from None
-        if last is not None:
-            self._failure = None
-            _log.warning("store_available path=%s access=%s", log_value(self._path), self._name)
-        return result
+            last = self._failure
+            if last is not None and self._connection is None and time.monotonic() < self._retry_at:
+                raise StoreUnavailableError(str(last), reason=last.reason)
+            try:
+                result = self._transact(self._open(), work)
+            except _sqlite().FAILURES as error:
+                failure = _sqlite().unavailable(error, self._path)
+                self._failed(failure)
+                raise failure from None
+            if last is not None:
+                self._failure = None
+                _log.warning("store_available path=%s access=%s", log_value(self._path), self._name)
+            return result
 
     def _transact(self, connection: "Connection", work: "Callable[[Connection], Result]") -> Result:
-        from callyard.state.sqlite_file import is_full, read, write  # noqa: PLC0415 - imports sqlite3
-
         if self._sweep is None:
-            return read(connection, work)
+            return _sqlite().read(connection, work)
         try:
-            return write(connection, work)
+            return _sqlite().write(connection, work)
         except Exception as error:
-            if not is_full(error):
+            if not _sqlite().is_full(error):
                 raise
-        write(connection, self._sweep)  # makes room, unless nothing has expired
-        return write(connection, work)
+        _sqlite().write(connection, self._sweep)  # makes room, unless nothing has expired
+        return _sqlite().write(connection, work)
 
     def _open(self) -> "Connection":
         if self._connection is None:
-            from callyard.state.sqlite_file import open_connection  # noqa: PLC0415 - imports sqlite3
-
-            self._connection = open_connection(self._path, max_bytes=self._max_bytes, writes=self._sweep is not None)
+            connection: Connection = _sqlite().open_connection(
+                self._path, max_bytes=self._max_bytes, writes=self._sweep is not None
+            )
+            self._connection = connection
         return self._connection
 
     def _failed(self, failure: StoreUnavailableError) -> None:
         """Log a failure unless the last one had the same reason, and open the file anew next time if that may help."""
         if self._failure is None or self._failure.reason != failure.reason:
             path, reason = log_value(self._path), failure.reason
-            _log.error("store_unavailable path=%s access=%s reason=%s text=%s", path, self._name, reason, log_value(failure))
+            _log.error(
+                "store_unavailable path=%s access=%s reason=%s text=%s", path, self._name, reason, log_value(failure)
+            )
         self._failure = failure
         if failure.reason not in _KEPT:
             self._close()
@@ -392,6 +399,11 @@ def _end_of(prefix: str) -> str | None:
         if point <= _LAST_CHARACTER:
             return prefix[:index] + chr(_SURROGATES[1] + 1 if point == _SURROGATES[0] else point)
     return None
+
+
+@cache
+def _is_local(folder: Path) -> bool:
+    return not is_network(file_system_of(folder))
 
 
 @cache

@@ -1,7 +1,7 @@
 """The SQLite file under a store: opens it privately, brings its schema up to date and runs transactions.
 
-Everything here blocks, so it runs in the threads of `callyard.state.sqlite`, the only module that imports it. It is imported when a
-store is first used, because it imports sqlite3.
+Everything here blocks, so it runs in the threads of `callyard.state.sqlite`, the only module that imports it. It is
+imported when a store is first used, because it imports sqlite3.
 """
 
 import errno
@@ -9,13 +9,12 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from callyard._internal.files import make_private
-from callyard.state.file_systems import file_system_of, is_network
+from callyard._internal.files import file_system_of, is_network, make_private
 from callyard.state.store import StoreUnavailableError
 
 __all__ = ["FAILURES", "Connection", "Work", "is_full", "open_connection", "read", "unavailable", "write"]
@@ -23,7 +22,6 @@ __all__ = ["FAILURES", "Connection", "Work", "is_full", "open_connection", "read
 Connection = sqlite3.Connection
 Result = TypeVar("Result")
 Work = Callable[[Connection], Result]
-"""Statements of one transaction."""
 
 FAILURES: Final = (OSError, sqlite3.Error, StoreUnavailableError)
 """What working with the file raises if the file is to blame."""
@@ -41,8 +39,12 @@ _MIGRATIONS: Final = (
         "CREATE TABLE counters (key TEXT PRIMARY KEY NOT NULL, expires REAL, number INTEGER NOT NULL) WITHOUT ROWID",
         # AUTOINCREMENT never gives a number twice, which makes them fencing tokens.
         """CREATE TABLE leases
-        (token INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE NOT NULL, boot TEXT NOT NULL, expires REAL NOT NULL)""",
-        "CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, expires REAL NOT NULL, value BLOB NOT NULL)",
+        (token INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE NOT NULL, boot TEXT NOT NULL, expires REAL NOT
+        NULL)""",
+        (
+            "CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, expires REAL NOT "
+            "NULL, value BLOB NOT NULL)"
+        ),
     ),
 )
 """The statements that lead from each version of the schema to the next; never change one that was released."""
@@ -95,16 +97,21 @@ def read(connection: Connection, work: Work[Result]) -> Result:
 
 def write(connection: Connection, work: Work[Result]) -> Result:
     """Run statements in one transaction, while no other process writes."""
+    with _transaction(connection):
+        return work(connection)
+
+
+@contextmanager
+def _transaction(connection: Connection) -> Generator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         _check_version(connection)
-        result = work(connection)
+        yield
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # some errors have ended it already
             connection.execute("ROLLBACK")
         raise
-    return result
 
 
 def unavailable(error: Exception, path: Path) -> StoreUnavailableError:
@@ -134,10 +141,8 @@ def _prepare(path: Path) -> None:
     make_private(path.parent)
     kind = file_system_of(path.parent)
     if is_network(kind):
-        message = (
-            f"The store '{path}' cannot be used. It is on a network file system ('{kind}'), where SQLite may lose data. Use another path."
-        )
-        raise StoreUnavailableError(message, reason="network_file_system")
+        why = f"It is on a network file system ('{kind}'), where SQLite may lose data. Use another path."
+        raise StoreUnavailableError(f"The store '{path}' cannot be used. {why}", reason="network_file_system")
     if not path.exists():
         with suppress(FileExistsError):  # another process was first
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -146,7 +151,8 @@ def _prepare(path: Path) -> None:
             _make_private(file)
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
         read_only = os.statvfs(path).f_flag & os.ST_RDONLY
-        raise OSError(errno.EROFS if read_only else errno.EACCES, "It is read-only" if read_only else "It is not writable", str(path))
+        number, reason = (errno.EROFS, "It is read-only") if read_only else (errno.EACCES, "It is not writable")
+        raise OSError(number, reason, str(path))
 
 
 def _make_private(file: Path) -> None:
@@ -183,35 +189,32 @@ def _migrate(connection: Connection) -> None:
     if not _number(connection, "user_version"):
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # works only before the first table
     if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-        raise StoreUnavailableError("The store cannot be used. Its file system has no shared memory.", reason="io_error")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        _check_version(connection)
+        message = "The store cannot be used. Its file system has no shared memory."
+        raise StoreUnavailableError(message, reason="io_error")
+    with _transaction(connection):
         for statements in _MIGRATIONS[_number(connection, "user_version") :]:
             for statement in statements:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {_PROGRAM}")
         connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _check_program(connection: Connection) -> None:
     """Refuse a database of another program, which a wrong path may name."""
     # The tables first: another process commits both at once, perhaps between these two statements.
-    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] and _number(connection, "application_id") != _PROGRAM:
-        raise StoreUnavailableError("The store cannot be used. Its file is a database of another program.", reason="not_a_store")
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and _number(connection, "application_id") != _PROGRAM:
+        message = "The store cannot be used. Its file is a database of another program."
+        raise StoreUnavailableError(message, reason="not_a_store")
 
 
 def _check_version(connection: Connection) -> None:
-    """Refuse a newer schema; in every transaction, because a newer Callyard may migrate a file that this one has open."""
+    """Refuse a newer schema; in every transaction, because a newer Callyard may migrate an open file."""
     version = _number(connection, "user_version")
     if version > len(_MIGRATIONS):
-        message = f"The store was written by a newer Callyard: version {version} of the file, and {len(_MIGRATIONS)} is the last one known."
-        raise StoreUnavailableError(f"{message} Update Callyard, or use another store.", reason="newer_version")
+        what = f"version {version} of the file, and {len(_MIGRATIONS)} is the last one known"
+        message = f"The store was written by a newer Callyard: {what}. Update Callyard, or use another store."
+        raise StoreUnavailableError(message, reason="newer_version")
 
 
 def _number(connection: Connection, pragma: str) -> int:

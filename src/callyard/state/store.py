@@ -21,7 +21,10 @@ _MESSAGES: Final = 1000
 
 
 def owner_key(owner: str) -> str:
-    """Return the part of a key that stands for an owner: a hash, because an owner may have any characters and any length."""
+    """Return the part of a key that stands for an owner.
+
+    It is a hash, because an owner may have any characters and any length.
+    """
     return sha256(owner.encode()).hexdigest()[:32]
 
 
@@ -47,8 +50,8 @@ class Lease(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Stores bytes under keys. Every method may raise `StoreUnavailableError`.
 
-    Values, counters and leases are three separate spaces: the same key in two of them is two things. Every method is atomic, also
-    between processes that share the store.
+    Values, counters and leases are three separate spaces: the same key in two of them is two things. Every method is
+    atomic, also between processes that share the store.
     """
 
     async def get(self, key: str) -> bytes | None:
@@ -59,7 +62,9 @@ class Store(Protocol):
         """Set the value of the key; with `ttl` it expires after that many seconds."""
         ...
 
-    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+    ) -> bool:
         """Set the value of the key if it is `expected` (None: if there is none), and return whether it was."""
         ...
 
@@ -68,11 +73,14 @@ class Store(Protocol):
         ...
 
     async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        """Return the first keys with this prefix in code point order; the last one is the cursor `after` of the next page."""
+        """Return the first keys with this prefix in code point order; the last is the cursor for `after`."""
         ...
 
     async def count(self, key: str, *, by: int = 1, ttl: float | None = None) -> int:
-        """Add to a counter and return it; it starts at 0, and again after `ttl` seconds without an addition. 0 only reads it."""
+        """Add to a counter and return it; a `by` of 0 only reads it.
+
+        It starts at 0, and again after `ttl` seconds without an addition.
+        """
         ...
 
     async def acquire(self, key: str, *, ttl: float) -> Lease | None:
@@ -94,8 +102,8 @@ class Store(Protocol):
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Receive the messages of a topic that are published while the context is open, in order.
 
-        A subscriber that falls more than 1,000 messages behind, or a store that fails, loses some. Read the values again after
-        a message and now and then, instead of trusting that each message arrives.
+        A subscriber that falls more than 1,000 messages behind, or a store that fails, loses some. Read the values
+        again after a message and now and then, instead of trusting that each message arrives.
         """
         ...
 

@@ -1,4 +1,12 @@
-"""Helpers for tests of tools: a client in the same process, and fakes of a clock, a sink and a provider."""
+"""Helpers for tests of tools: a client in the same process, and fakes of a clock, a sink and a provider.
+
+Its files:
+
+- `model_apis`: the APIs of models as data: how Anthropic's and OpenAI's write a conversation, a reply and the events
+  of a stream
+- `models`: servers on loopback with the APIs of Anthropic and OpenAI, for tests without a key
+- `stores`: the test suite that every store passes, Callyard's own and yours
+"""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -53,7 +61,12 @@ class FakeProvider:
     """A provider whose tools, resources and prompts a test can change while it is open."""
 
     def __init__(
-        self, name: str, tools: Iterable[object] = (), *, resources: Iterable[object] = (), prompts: Iterable[object] = ()
+        self,
+        name: str,
+        tools: Iterable[object] = (),
+        *,
+        resources: Iterable[object] = (),
+        prompts: Iterable[object] = (),
     ) -> None:
         self.name = name
         self.is_open = False
@@ -76,7 +89,9 @@ class FakeProvider:
             self.is_open = False
             self._publish = None
 
-    def change(self, tools: Iterable[object] = (), *, resources: Iterable[object] = (), prompts: Iterable[object] = ()) -> None:
+    def change(
+        self, tools: Iterable[object] = (), *, resources: Iterable[object] = (), prompts: Iterable[object] = ()
+    ) -> None:
         """Publish these instead: functions, or ready tools, resources and prompts."""
         self._functions = Functions(self.name, tools, resources=resources, prompts=prompts)
         if self._publish is not None:
@@ -134,7 +149,9 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(yard: Yard, *, caller: Caller = ANYONE, answers: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Client]:
+async def connect(
+    yard: Yard, *, caller: Caller = ANYONE, answers: Sequence[dict[str, Any]] = ()
+) -> AsyncGenerator[Client]:
     """Open a yard and connect to it; `answers` are the replies to its tools' questions, in order."""
     async with yard:
         yield Client(yard, caller=caller, answers=answers)

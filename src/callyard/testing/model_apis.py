@@ -5,7 +5,7 @@ It knows no script and no socket.
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Final, Protocol, cast
 from uuid import uuid4
 
@@ -42,7 +42,6 @@ class ToolResult(msgspec.Struct, frozen=True):
     is_error: bool = False
     """Whether the client marked it as an error; OpenAI's APIs have no such mark."""
     content: Any = None
-    """The result as it came."""
 
     @property
     def envelope(self) -> Envelope:
@@ -71,7 +70,6 @@ class SentConversation(msgspec.Struct):
     turns: int
     tools: list[OfferedTool]
     results: dict[str, ToolResult]
-    """By the id of the call, in order."""
 
 
 class Use(msgspec.Struct):
@@ -135,7 +133,7 @@ class Messages:
         """Return what a request says."""
         names: dict[str, str] = {}
         results: dict[str, ToolResult] = {}
-        for block in [block for message in body["messages"] for block in _blocks(message["content"])]:
+        for block in chain.from_iterable(_blocks(message["content"]) for message in body["messages"]):
             if block["type"] == "tool_use":
                 names[block["id"]] = block["name"]
             elif block["type"] == "tool_result":
@@ -162,7 +160,7 @@ class Messages:
             else {"type": "tool_use", "id": part.id, "name": part.name, "input": part.arguments}
             for part in reply.parts
         ]
-        return {**self._message(reply), "content": content, "stop_reason": self._stop_reason(reply)}
+        return {**self._message(reply), "content": content, "stop_reason": "tool_use" if reply.uses else "end_turn"}
 
     def events(self, reply: Reply) -> Iterator[Event]:
         """Return the events of a streamed reply; a call without arguments has no deltas, as with the real API."""
@@ -173,22 +171,23 @@ class Messages:
                 deltas = [{"type": "text_delta", "text": piece} for piece in _pieces(part)]
             else:
                 start = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
-                deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in _pieces(part.text if part.arguments else "")]
+                pieces = _pieces(part.text if part.arguments else "")
+                deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
             yield _typed("content_block_start", index=index, content_block=start)
             for delta in deltas:
                 yield _typed("content_block_delta", index=index, delta=delta)
             yield _typed("content_block_stop", index=index)
-        delta = {"stop_reason": self._stop_reason(reply), "stop_sequence": None}
+        delta = {"stop_reason": "tool_use" if reply.uses else "end_turn", "stop_sequence": None}
         yield _typed("message_delta", delta=delta, usage={"output_tokens": count_tokens(reply.text)})
         yield _typed("message_stop")
 
-    def _stop_reason(self, reply: Reply) -> str:
-        return "tool_use" if reply.uses else "end_turn"
-
     def _message(self, reply: Reply) -> dict[str, Any]:
         usage = {"input_tokens": 1, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-        fixed: dict[str, Any] = {"type": "message", "role": "assistant", "content": [], "stop_reason": None, "stop_sequence": None}
-        return {"id": new_id("msg"), **fixed, "model": reply.model, "usage": usage}
+        head = {"id": new_id("msg"), "type": "message", "role": "assistant", "model": reply.model}
+        return {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+
+
+_CHAT_USAGE: Final = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
 class Chat:
@@ -204,41 +203,47 @@ class Chat:
                 call, content = message["tool_call_id"], message.get("content")
                 results[call] = ToolResult(names.get(call, ""), _text(content), content=content)
         functions = [tool["function"] for tool in body.get("tools") or () if tool["type"] == "function"]
-        return SentConversation(sum(message["role"] == "assistant" for message in body["messages"]), _offered(functions), results)
+        turns = sum(message["role"] == "assistant" for message in body["messages"])
+        return SentConversation(turns, _offered(functions), results)
 
     def whole(self, reply: Reply) -> dict[str, Any]:
         """Return a reply that is not streamed."""
         message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
         if reply.uses:
             message["tool_calls"] = [self._call(use) for use in reply.uses]
-        choice = {"index": 0, "finish_reason": self._finish(reply), "logprobs": None, "message": message}
-        return {**self._head(reply, "chat.completion"), "choices": [choice], "usage": self._usage()}
+        choice = {
+            "index": 0,
+            "finish_reason": "tool_calls" if reply.uses else "stop",
+            "logprobs": None,
+            "message": message,
+        }
+        return {**self._head(reply, "chat.completion"), "choices": [choice], "usage": _CHAT_USAGE}
 
     def events(self, reply: Reply) -> Iterator[Event]:
         """Return the events of a streamed reply."""
         head = self._head(reply, "chat.completion.chunk")
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, *({"content": piece} for piece in _pieces(reply.text))]
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        deltas += [{"content": piece} for piece in _pieces(reply.text)]
         for index, use in enumerate(reply.uses):
             call = self._call(use)
             deltas.append({"tool_calls": [{"index": index, **call, "function": {"name": use.name, "arguments": ""}}]})
-            deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in _pieces(use.text)]
+            deltas += [
+                {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in _pieces(use.text)
+            ]
         for delta in deltas:
             yield None, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        yield None, {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": self._finish(reply)}]}
-        yield None, {**head, "choices": [], "usage": self._usage()}
+        yield (
+            None,
+            {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if reply.uses else "stop"}]},
+        )
+        yield None, {**head, "choices": [], "usage": _CHAT_USAGE}
         yield None, "[DONE]"
 
     def _call(self, use: Use) -> dict[str, Any]:
         return {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.text}}
 
-    def _finish(self, reply: Reply) -> str:
-        return "tool_calls" if reply.uses else "stop"
-
     def _head(self, reply: Reply, kind: str) -> dict[str, Any]:
         return {"id": new_id("chatcmpl"), "object": kind, "created": 0, "model": reply.model}
-
-    def _usage(self) -> dict[str, Any]:
-        return {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
 class Responses:
@@ -261,7 +266,8 @@ class Responses:
             if item.get("type") == "function_call_output"
         }
         turns = sum(own for own, _ in groupby(items, self._is_own))
-        return SentConversation(turns, _offered([tool for tool in body.get("tools") or () if tool["type"] == "function"]), results)
+        functions = [tool for tool in body.get("tools") or () if tool["type"] == "function"]
+        return SentConversation(turns, _offered(functions), results)
 
     def whole(self, reply: Reply) -> dict[str, Any]:
         """Return a reply that is not streamed."""
@@ -280,13 +286,16 @@ class Responses:
     def _item_events(self, index: int, item: dict[str, Any]) -> Iterator[Event]:
         place = {"item_id": item["id"], "output_index": index}
         if item["type"] == "function_call":
-            yield _typed("response.output_item.added", output_index=index, item={**item, "arguments": "", "status": "in_progress"})
+            started: dict[str, Any] = {**item, "arguments": "", "status": "in_progress"}
+            yield _typed("response.output_item.added", output_index=index, item=started)
             for piece in _pieces(item["arguments"]):
                 yield _typed("response.function_call_arguments.delta", **place, delta=piece)
-            yield _typed("response.function_call_arguments.done", **place, arguments=item["arguments"], name=item["name"])
+            whole = {"arguments": item["arguments"], "name": item["name"]}
+            yield _typed("response.function_call_arguments.done", **place, **whole)
         else:
             part = item["content"][0]
-            yield _typed("response.output_item.added", output_index=index, item={**item, "content": [], "status": "in_progress"})
+            started = {**item, "content": [], "status": "in_progress"}
+            yield _typed("response.output_item.added", output_index=index, item=started)
             yield _typed("response.content_part.added", **place, content_index=0, part={**part, "text": ""})
             for piece in _pieces(part["text"]):
                 yield _typed("response.output_text.delta", **place, content_index=0, delta=piece, logprobs=[])
@@ -306,23 +315,34 @@ class Responses:
         return {"type": "message", "id": new_id("msg"), "role": "assistant", "status": "completed", "content": content}
 
     def _response(self, reply: Reply, output: list[dict[str, Any]]) -> dict[str, Any]:
-        usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
         details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-        head = {"id": new_id("resp"), "object": "response", "created_at": 0, "status": "completed", "model": reply.model}
-        rest: dict[str, Any] = {
+        usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2, **details}
+        head = {
+            "id": new_id("resp"),
+            "object": "response",
+            "created_at": 0,
+            "status": "completed",
+            "model": reply.model,
+        }
+        unset: dict[str, Any] = {
             "error": None,
             "incomplete_details": None,
             "instructions": None,
             "metadata": {},
             "temperature": 1,
             "top_p": 1,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
         }
-        settings: dict[str, Any] = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-        return {**head, "output": output, "usage": {**usage, **details}, **rest, **settings}
+        return {**head, "output": output, "usage": usage, **unset}
 
 
 def _offered(functions: Iterable[dict[str, Any]]) -> list[OfferedTool]:
-    return [OfferedTool(function["name"], function.get("description", ""), function.get("parameters") or {}) for function in functions]
+    return [
+        OfferedTool(function["name"], function.get("description", ""), function.get("parameters") or {})
+        for function in functions
+    ]
 
 
 def encode_event(event: Event) -> bytes:

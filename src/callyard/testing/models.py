@@ -1,7 +1,8 @@
-"""Scripted models: servers on loopback that speak the APIs of Anthropic and OpenAI, so that an agent can be tested without a key.
+"""Scripted models: servers on loopback with the APIs of Anthropic and OpenAI, for tests without a key.
 
-A script is the model's side of one conversation, turn by turn. The turn that answers a request follows from the request alone:
-it is the number of turns that the request already has. So retries, resumed and parallel conversations need no state here.
+A script is the model's side of one conversation, turn by turn. The turn that answers a request follows from the request
+alone: it is the number of turns that the request already has. So retries, resumed and parallel conversations need no
+state here.
 """
 
 import json
@@ -80,12 +81,11 @@ class ScriptedModel:
     """A model on loopback that follows a script, and keeps what it was sent."""
 
     apis: ClassVar[Mapping[str, Api]] = {}
-    """The APIs by path."""
     prefix: ClassVar = ""
     """The part of the path that belongs to the base URL."""
 
     def __init__(self, script: Iterable[Turn], *, repeat_last: bool = False) -> None:
-        """Follow a script; with `repeat_last`, its last turn answers all later requests, too, so that the model never ends."""
+        """Follow a script; with `repeat_last`, its last turn answers all later requests, too."""
         self._script = list(script)
         self._repeat_last = repeat_last
         self.requests: list[dict[str, Any]] = []
@@ -104,7 +104,8 @@ class ScriptedModel:
         """Close the model.
 
         Raises:
-            OffScriptError: The model refused a request, and nothing else was raised; else the reason is a note of that exception.
+            OffScriptError: The model refused a request, and nothing else was raised; else the reason is a note of that
+            exception.
         """
         server, self._server = self._server, None
         if server is not None:
@@ -143,7 +144,7 @@ class ScriptedModel:
         return {tool.name: tool for tool in offered}
 
     def script_for(self, body: dict[str, Any]) -> Sequence[Turn]:  # noqa: ARG002 - for subclasses
-        """Return the script of a request's conversation; override it if there are several, such as those of sub-agents."""
+        """Return the script of a request's conversation; override it for several, such as those of sub-agents."""
         return self._script
 
     def answer(self, path: str, body: dict[str, Any]) -> Reply | Fault:
@@ -159,7 +160,9 @@ class ScriptedModel:
         if conversation.turns >= len(script) and not (script and self._repeat_last):
             last = next(reversed(conversation.results.values()), None)
             after = f" after the result of '{last.name}'" if last is not None else ""
-            raise OffScriptError(f"The script ends after {len(script)} turns, and the client asks for another one{after}.")
+            raise OffScriptError(
+                f"The script ends after {len(script)} turns, and the client asks for another one{after}."
+            )
         turn = script[min(conversation.turns, len(script) - 1)]
         if isinstance(turn, Fault):
             return turn
@@ -171,7 +174,9 @@ class ScriptedModel:
         if isinstance(part, str):
             return part
         if part.name not in offered and not part.unlisted:
-            raise OffScriptError(f"The script calls '{part.name}', which is not offered. Offered: {', '.join(offered) or 'nothing'}.")
+            raise OffScriptError(
+                f"The script calls '{part.name}', which is not offered. Offered: {', '.join(offered) or 'nothing'}."
+            )
         return Use(new_id("call"), part.name, part.arguments)
 
 
@@ -185,8 +190,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the HTTP requests of a client."""
-
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride] - only such a server has this handler
@@ -195,17 +198,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def do_HEAD(self) -> None:
-        """Answer a check of the connection."""
         self._send(200, {})
 
     def do_GET(self) -> None:
-        """Answer the list of models."""
-        found = self.path.split("?")[0].endswith("/models")
-        model = {"id": "scripted", "type": "model", "object": "model", "display_name": "scripted", "created": 0, "owned_by": "callyard"}
-        self._send(200 if found else 404, {"object": "list", "data": [model], "has_more": False} if found else _error(self.path))
+        if not self.path.split("?")[0].endswith("/models"):
+            self._send(404, _error(self.path))
+            return
+        names = {"id": "scripted", "display_name": "scripted", "owned_by": "callyard"}
+        model = {**names, "type": "model", "object": "model", "created": 0}
+        self._send(200, {"object": "list", "data": [model], "has_more": False})
 
     def do_POST(self) -> None:
-        """Answer a request to the model."""
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
         path = self.path.split("?")[0]
         if path.endswith("/count_tokens"):
@@ -246,7 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self._wait_for_the_end()
             case "disconnect":
-                self._stream(events[: len(events) // 2] if streamed else [b'{"id":'], streamed=streamed, length=1_000_000)
+                half = events[: len(events) // 2] if streamed else [b'{"id":']
+                self._stream(half, streamed=streamed, length=1_000_000)
             case "status":
                 self._send(fault.status, _error("The script says so."))
 
@@ -305,4 +309,5 @@ class ScriptedOpenAI(ScriptedModel):
 
 def _error(message: str) -> dict[str, Any]:
     """Return an error in a form that fits both providers."""
-    return {"type": "error", "error": {"type": "invalid_request_error", "message": message, "code": None, "param": None}}
+    error = {"type": "invalid_request_error", "message": message, "code": None, "param": None}
+    return {"type": "error", "error": error}

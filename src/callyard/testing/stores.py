@@ -85,7 +85,9 @@ class StoreTests(ABC):
 
     async def test_of_many_that_compare_and_set_at_once_one_succeeds(self) -> None:
         async with self.connect() as store:
-            results = await asyncio.gather(*(store.compare_and_set("a", None, str(number).encode()) for number in range(20)))
+            results = await asyncio.gather(
+                *(store.compare_and_set("a", None, str(number).encode()) for number in range(20))
+            )
 
             assert sum(results) == 1
             assert await store.get("a") == str(results.index(True)).encode()
@@ -114,6 +116,53 @@ class StoreTests(ABC):
                 await store.delete(page[-1])  # a cursor need not exist any more
 
             assert found == names
+
+    async def test_many_keys_stay_in_order_while_others_come_and_go(self) -> None:
+        async with self.connect() as store:
+            names = [f"k/{number * 7919 % 1500:04}" for number in range(1500)]
+            for name in names:
+                await store.put(name, b"")
+            for name in names[::3]:
+                await store.delete(name)
+
+            left = sorted(set(names) - set(names[::3]))
+            assert await store.keys("k/", limit=2000) == left
+            assert await store.keys("k/", after="k/0700", limit=5) == [key for key in left if key > "k/0700"][:5]
+            assert await store.keys("k/14", limit=2000) == [key for key in left if key.startswith("k/14")]
+
+    async def test_a_cursor_may_be_outside_of_the_prefix(self) -> None:
+        async with self.connect() as store:
+            for key in ("a/1", "b/1", "b/2", "c/1"):
+                await store.put(key, b"")
+
+            assert await store.keys("b/", after="a/1") == ["b/1", "b/2"]
+            assert await store.keys("b/", after="b") == ["b/1", "b/2"]
+            assert await store.keys("b/", after="c/1") == []
+            assert await store.keys("b/", limit=0) == []
+
+    async def test_many_values_and_counters_expire_at_the_same_time(self) -> None:
+        async with self.connect() as store:
+            names = [f"k/{number:02}" for number in range(50)]
+            for name in names:
+                await store.put(name, b"1", ttl=2)
+                await store.count(name, ttl=2)
+            await self.advance(2.1)
+
+            assert await store.count(names[-1]) == 1
+            assert await store.compare_and_set(names[-1], None, b"2")
+            assert await store.keys("k/") == [names[-1]]
+            assert [name for name in names if await store.get(name)] == [names[-1]]
+            assert [name for name in names if await store.count(name, by=0)] == [names[-1]]
+
+    async def test_a_value_that_expires_later_than_before_stays(self) -> None:
+        async with self.connect() as store:
+            await store.put("a", b"1", ttl=2)
+            await store.put("a", b"2", ttl=10)
+            await store.put("b", b"1", ttl=10)
+            await store.put("b", b"2", ttl=2)
+            await self.advance(2.1)
+
+            assert await store.keys("") == ["a"]
 
     async def test_a_counter_adds_up_and_can_be_read(self) -> None:
         async with self.connect() as store:

@@ -1,4 +1,11 @@
-"""Transports: how clients outside the process reach a yard."""
+"""Transports: how clients outside the process reach a yard.
+
+Its files:
+
+- `memory`: a client in the same process that speaks MCP
+- `sse`: HTTP as it was before streamable HTTP; deprecated, and for old clients alone
+- `stdio`: the client started this process, and speaks MCP on its stdin and stdout
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -32,11 +39,9 @@ class Transport(Protocol):
 
     async def serve(self, yard: Yard) -> None:
         """Serve an open yard until `close` is called, it is cancelled, or its only client goes."""
-        ...
 
     async def close(self) -> None:
         """Stop; may be called more than once."""
-        ...
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

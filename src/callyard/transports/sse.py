@@ -1,14 +1,15 @@
 """The SSE transport: HTTP as it was before streamable HTTP; deprecated, and for old clients alone.
 
-A client opens a stream, which names the URL to post messages to; every answer comes on the stream. Both together carry messages in
-both directions, so the session is the same as on a pipe.
+A client opens a stream, which names the URL to post messages to; every answer comes on the stream. Both together carry
+messages in both directions, so the session is the same as on a pipe.
 """
 
 import asyncio
 import logging
+import re
 import secrets
-from collections import deque
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from callyard.config.settings import Serving
 from callyard.dispatch.call import Caller
@@ -18,9 +19,8 @@ from callyard.server.stream import MessageHeaders, MessageStream
 from callyard.transports.auth import Authenticator
 from callyard.transports.http.app import App, Mount
 from callyard.transports.http.request import RefusedError, Request, select_headers
-from callyard.transports.http.response import ResponseWriter
+from callyard.transports.http.response import EventStream, ResponseWriter
 from callyard.transports.http.server import Http
-from callyard.wire.sse import KEEP_ALIVE, encode_event
 from callyard.yard import Yard
 
 __all__ = ["Sse"]
@@ -31,41 +31,26 @@ _log = logging.getLogger(__name__)
 
 
 class _Client:
-    """One stream: its session, and the events that are not written yet."""
-
-    def __init__(self, server: ServerContext, caller: Caller) -> None:
+    def __init__(self, server: ServerContext, caller: Caller, events: EventStream) -> None:
         self.identity = caller.identity
-        self.events: deque[bytes] = deque()
-        self.wake = asyncio.Event()
-        self.is_over = False
-        self.is_writing = False
-        """Whether the client has not read yet what was written last."""
-        self.size = 0
+        self.events = events
         self._max_bytes = server.serving.message_bytes
         self.stream = MessageStream(server, self.push, caller=own_scope(caller))
 
     def push(self, message: bytes) -> None:
         """Add a message; a client that reads nothing of very many is disconnected."""
-        if self.is_over:
+        if self.events.is_over:
             return
-        if self.is_writing and self.size > self._max_bytes:
-            self.end()
+        if self.events.is_writing and self.events.size > self._max_bytes:
+            self.events.end()
             self.stream.close()
-            return
-        self.events.append(encode_event(message))
-        self.size += len(message)
-        self.wake.set()
-
-    def end(self) -> None:
-        """End the stream."""
-        self.is_over = True
-        self.wake.set()
+        else:
+            self.events.push(message)
 
 
 class _App(App):
-    """The two endpoints."""
-
     endpoint_path = _STREAM_PATH
+    endpoint_paths = re.compile(_STREAM_PATH)
     not_found = "There is nothing here. The stream is at '/sse'."
 
     def __init__(self, yard: Yard, serving: Serving, authenticator: Authenticator | None, *, host: str | None) -> None:
@@ -74,23 +59,17 @@ class _App(App):
         self._clients: dict[str, _Client] = {}
 
     def own_mounts(self) -> dict[str, Mount]:
-        """Return the mounts of the application itself."""
         return {_STREAM_PATH: Mount(handle=self._open_stream), _POST_PATH: Mount(handle=self._post)}
 
-    def has_endpoint(self, path: str) -> bool:
-        """Return whether a path is the protected endpoint."""
-        return path == _STREAM_PATH
-
     def resource_path(self, request: Request) -> str:  # noqa: ARG002 - both endpoints are one resource
-        """Return the path of the protected endpoint."""
         return _STREAM_PATH
 
     def end_listeners(self) -> None:
         """Answer open subscriptions; their streams carry other answers, too, so they stay open."""
+        self.is_ready = False
         self._server.end_listeners()
 
     async def finish(self, seconds: float) -> None:
-        """Let calls finish within a time, then cancel the rest; each is answered."""
         await self._server.finish(seconds)
 
     def answer_unfinished(self, request: Request) -> None:
@@ -100,7 +79,7 @@ class _App(App):
         """Answer the calls that do not end, and end every stream."""
         for client in self._clients.values():
             client.stream.give_up()
-            client.end()
+            client.events.end()
         self._server.close()
 
     async def _open_stream(self, request: Request, writer: ResponseWriter) -> None:
@@ -109,37 +88,19 @@ class _App(App):
         if len(self._clients) >= self.serving.sessions:
             raise RefusedError(503, "There are too many streams.")
         key = secrets.token_hex(16)
-        client = self._clients[key] = _Client(self._server, request.caller)
-        url = f"{request.root}{_POST_PATH}?session_id={key}"
-        client.events.append(encode_event(url.encode(), kind="endpoint"))
+        events = EventStream(writer, keep_alive=self.serving.keep_alive)
+        client = self._clients[key] = _Client(self._server, request.caller, events)
+        public = self.serving.public_url
+        root = request.root if public is None else urlsplit(public).path.rstrip("/")
+        events.push(f"{root}{_POST_PATH}?session_id={key}".encode(), kind="endpoint")
         disconnected = asyncio.ensure_future(writer.wait_for_disconnect())
-        disconnected.add_done_callback(lambda _: client.end())
+        disconnected.add_done_callback(lambda _: events.end())
         try:
-            await writer.start_stream()
-            await self._write(client, writer)
+            await events.run()
         finally:
             disconnected.cancel()
             del self._clients[key]
             client.stream.close()
-
-    async def _write(self, client: _Client, writer: ResponseWriter) -> None:
-        while True:
-            client.wake.clear()
-            body = b"".join(client.events)
-            client.events.clear()
-            client.size = 0
-            last = client.is_over
-            if body or last:
-                client.is_writing = True
-                await writer.write(body, last=last)
-                client.is_writing = False
-            if last:
-                return
-            try:
-                async with asyncio.timeout(self.serving.keep_alive or None):
-                    await client.wake.wait()
-            except TimeoutError:
-                client.events.append(KEEP_ALIVE)
 
     async def _post(self, request: Request, writer: ResponseWriter) -> None:
         if request.method != "POST":
@@ -150,7 +111,7 @@ class _App(App):
         if client.stream.is_full:
             raise RefusedError(503, "This client has too many requests in flight.", ((b"retry-after", b"1"),))
         headers = select_headers(request.headers, self._server.header_names())
-        client.stream.receive_with(MessageHeaders(headers, request.trace()), request.body or b"")
+        client.stream.receive(request.body or b"", MessageHeaders(headers, request.trace()))
         await writer.respond(202, b"Accepted\n", ())
 
 

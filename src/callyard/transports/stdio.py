@@ -1,7 +1,7 @@
 """The stdio transport: the client started this process, and speaks MCP on its stdin and stdout.
 
-Nothing but MCP may reach stdout. So both descriptors are duplicated first, and whatever prints, here or in a child process, prints
-to stderr.
+Nothing but MCP may reach stdout. So both descriptors are duplicated first, and whatever prints, here or in a child
+process, prints to stderr.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ class Stdio:
 
     async def serve(self, yard: Yard) -> None:
         """Serve the open yard until the client closes stdin or `close` is called."""
-        with _reserved_streams() as (source, sink):
+        with _reserved_streams() as (stdin, stdout):
             server = ServerContext(yard, self._serving, channel=self.name)
-            writer = Writer(sink, limit=self._serving.message_bytes, terminator=b"\n")
+            writer = Writer(stdout, limit=self._serving.message_bytes, terminator=b"\n")
             stream = MessageStream(server, writer.write, caller=own_scope(ANYONE))
             lines = LineSplitter(stream.receive, limit=self._serving.message_bytes, on_too_long=stream.refuse_length)
-            reader = Reader(source, lines.feed, is_full=lambda: stream.is_full or writer.is_full, on_end=self._ended.set)
+            reader = Reader(stdin, lines.feed, is_full=lambda: stream.is_full or writer.is_full, on_end=self._ended.set)
             stream.on_room = writer.on_room = reader.resume
             try:
                 await self._ended.wait()
@@ -67,7 +67,10 @@ class Stdio:
 
 @contextmanager
 def _reserved_streams() -> Generator[tuple[int, int]]:
-    """Yield descriptors of the real stdin and stdout; meanwhile stdin is empty and stdout is stderr for everything else."""
+    """Yield descriptors of the real stdin and stdout.
+
+    Meanwhile stdin is empty and stdout is stderr for everything else.
+    """
     source, sink = os.dup(_STDIN), os.dup(_STDOUT)
     empty = os.open(os.devnull, os.O_RDONLY)
     try:

@@ -1,6 +1,7 @@
 """HTTP headers that repeat parts of a stateless request's body: checks that both agree, and encodes them.
 
-Proxies route by the headers, so a request whose headers and body differ could be admitted as one thing and run as another.
+Proxies route by the headers, so a request whose headers and body differ could be admitted as one thing and run as
+another.
 """
 
 import base64
@@ -8,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
+from callyard._internal.converted import as_object
 from callyard.wire.messages import HEADER_MISMATCH, Fault
 
 __all__ = [
@@ -43,12 +45,6 @@ def check_routing(headers: Mapping[bytes, bytes], method: str, version: str, nam
     Raises:
         Fault: They do not.
     """
-    if (
-        headers.get(b"mcp-name") == (b"" if name is None else name.encode("utf-8", "replace"))
-        and headers.get(b"mcp-method") == method.encode()
-        and headers.get(b"mcp-protocol-version") == version.encode()
-    ):
-        return  # the usual case: identical bytes
     if headers.get(b"mcp-protocol-version", b"").strip() != version.encode():
         raise Fault(HEADER_MISMATCH, "The header 'MCP-Protocol-Version' is not the version in the body.")
     if headers.get(b"mcp-method", b"").strip() != method.encode():
@@ -79,13 +75,16 @@ def decode_value(value: str) -> str | None:
 
 
 def param_names(schema: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, str]]:
-    """Return the arguments that must be repeated as headers: the path of each, the last part of its header, and its type.
+    """Return the path, the header's last part and the type of each argument that is repeated as a header.
 
-    The result is empty if the declarations are invalid: a bad or repeated header name, or an argument that is not a scalar.
+    The result is empty if the declarations are invalid: a bad or repeated header name, or an argument that is not a
+    scalar.
     """
     declared = dict(_declared(schema, ()))
     names = [name.lower() for name, _ in declared.values()]
-    valid = len(set(names)) == len(names) and all(re.fullmatch(_HEADER_NAME, name) and kind in _TYPES for name, kind in declared.values())
+    valid = len(set(names)) == len(names) and all(
+        re.fullmatch(_HEADER_NAME, name) and kind in _TYPES for name, kind in declared.values()
+    )
     return declared if valid else {}
 
 
@@ -95,16 +94,16 @@ def has_invalid_param_headers(schema: Mapping[str, Any]) -> bool:
 
 
 def _declared(schema: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], tuple[str, str]]]:
-    """Yield the path, the header name and the type of every argument with `x-mcp-header`; an upstream's schema may be anything."""
-    properties: object = cast("dict[str, Any]", schema).get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(properties, dict) or len(path) > _MAX_DEPTH:
+    """Yield the path, the header name and the type of every argument with `x-mcp-header`.
+
+    The schema of an upstream may be anything.
+    """
+    if len(path) > _MAX_DEPTH:
         return
-    for key, inner in cast("dict[str, Any]", properties).items():
-        if isinstance(inner, dict):
-            argument = cast("dict[str, Any]", inner)
-            if "x-mcp-header" in argument:
-                yield (*path, key), (str(argument["x-mcp-header"]), str(argument.get("type")))
-            yield from _declared(argument, (*path, key))
+    for key, argument in as_object(as_object(schema).get("properties")).items():
+        if "x-mcp-header" in as_object(argument):
+            yield (*path, key), (str(argument["x-mcp-header"]), str(argument.get("type")))
+        yield from _declared(argument, (*path, key))
 
 
 def param_headers(names: Mapping[tuple[str, ...], tuple[str, str]], arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -113,7 +112,9 @@ def param_headers(names: Mapping[tuple[str, ...], tuple[str, str]], arguments: M
     return {header: encode_value(value) for header, value in values.items() if value is not None}
 
 
-def check_params(names: Mapping[tuple[str, ...], tuple[str, str]], arguments: object, headers: Mapping[bytes, bytes]) -> None:
+def check_params(
+    names: Mapping[tuple[str, ...], tuple[str, str]], arguments: object, headers: Mapping[bytes, bytes]
+) -> None:
     """Check that the arguments which must be repeated as headers are the same there.
 
     Raises:
@@ -123,13 +124,15 @@ def check_params(names: Mapping[tuple[str, ...], tuple[str, str]], arguments: ob
         header, argument = f"Mcp-Param-{name}", ".".join(path)
         sent = headers.get(header.lower().encode())
         if not _is_literal(arguments, path, _TYPES[kind]):
-            raise Fault(HEADER_MISMATCH, f"The argument '{argument}' goes with the header '{header}', so it must be as its schema says.")
+            message = f"The argument '{argument}' goes with the header '{header}', so it must be as its schema says."
+            raise Fault(HEADER_MISMATCH, message)
         expected = _to_text(_at(arguments, path))
         if expected is None and sent is None:
             continue
         if expected is None or sent is None:
             missing = "argument" if expected is None else "header"
-            raise Fault(HEADER_MISMATCH, f"The header '{header}' goes with the argument '{argument}'; the {missing} is missing.")
+            message = f"The header '{header}' goes with the argument '{argument}'; the {missing} is missing."
+            raise Fault(HEADER_MISMATCH, message)
         value = decode_value(sent.strip().decode("latin-1"))
         if value is None or not _is_same(value, expected, kind):
             raise Fault(HEADER_MISMATCH, f"The header '{header}' is not the argument '{argument}'.")
@@ -137,9 +140,7 @@ def check_params(names: Mapping[tuple[str, ...], tuple[str, str]], arguments: ob
 
 def _at(arguments: object, path: tuple[str, ...]) -> object:
     for key in path:
-        if not isinstance(arguments, dict):
-            return None
-        arguments = cast("dict[str, object]", arguments).get(key)
+        arguments = as_object(arguments).get(key)
     return arguments
 
 

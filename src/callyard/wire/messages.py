@@ -6,9 +6,11 @@ Only the frame of a message is decoded here. Its params stay bytes until `params
 import re
 from array import array
 from itertools import accumulate
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
+
+from callyard._internal.converted import as_object
 
 __all__ = [
     "HEADER_MISMATCH",
@@ -16,6 +18,7 @@ __all__ = [
     "INTERNAL",
     "INVALID_PARAMS",
     "INVALID_REQUEST",
+    "MAX_DEPTH",
     "METHOD_NOT_FOUND",
     "MISSING_CAPABILITY",
     "PARSE",
@@ -32,7 +35,6 @@ __all__ = [
     "encode_request",
     "encode_result",
     "id_of",
-    "may_be_deep",
 ]
 
 
@@ -46,7 +48,9 @@ MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 HTTP_STATUS: Final[dict[int, int]] = {
     METHOD_NOT_FOUND: 404,
-    **dict.fromkeys((PARSE, INVALID_REQUEST, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION), 400),
+    **dict.fromkeys(
+        (PARSE, INVALID_REQUEST, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION), 400
+    ),
 }
 
 
@@ -75,8 +79,7 @@ _STRINGS: Final = rb'(?s)"(?:[^"\\]++|\\.)*+(?:"|\Z)'
 _ESCAPES: Final = rb"(?s)\\(?:(u[dD][89abAB]HH)(\\u[dD][c-fC-F]HH)?|(u[dD][c-fC-F]HH)|.)".replace(b"H", b"[0-9a-fA-F]")
 """Matches an escape in a JSON string, with groups for the surrogates of a pair and for a lone low surrogate."""
 _MAX_BATCH: Final = 100
-_MAX_DEPTH: Final = 128
-_LARGE_BYTES: Final = 64 * 1024
+MAX_DEPTH: Final = 128
 _OBJECT: Final = ord("{")
 _REPLACEMENT: Final = "\ufffd"
 
@@ -103,19 +106,15 @@ _JSONRPC: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
 _ID_AT_START: Final = rb"\s*\{\s*(?:" + _JSONRPC + rb",\s*)?" + _ID + b","
 _ID_AT_END: Final = rb"[\]}]\s*,\s*" + _ID + rb"(?:,\s*" + _JSONRPC + rb")?\}\s*\Z"
 _ID_BYTES: Final = 500
-_decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_any: Final = msgspec.json.Decoder().decode
-_encode: Final = msgspec.json.encode
 
 
-def decode(data: bytes, *, depth: int = _MAX_DEPTH) -> Message:
+def decode(data: bytes, *, depth: int = MAX_DEPTH) -> Message:
     """Return one message.
 
     Raises:
         Fault: It is not JSON, nested too deep, or not a JSON-RPC message.
     """
-    if not data.isascii():
-        _check_text(data)
+    _check_text(data)
     check_depth(data, depth)
     try:
         message = _decode_message(data)
@@ -123,14 +122,11 @@ def decode(data: bytes, *, depth: int = _MAX_DEPTH) -> Message:
         raise Fault(INVALID_REQUEST, "The message is not a JSON-RPC request, notification or response.") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise _undecodable(data) from error
-    params = message.params
-    if message.jsonrpc != "2.0" or message.id is None or message.method is None or (params and memoryview(params)[0] != _OBJECT):
-        _check_frame(message)
+    _check_frame(message)
     return message
 
 
 def _check_frame(message: Message) -> None:
-    """Check a frame that is not a usual request or notification."""
     if message.jsonrpc != "2.0":
         raise Fault(INVALID_REQUEST, "The message lacks 'jsonrpc: 2.0'.")
     if message.id is None:
@@ -138,13 +134,13 @@ def _check_frame(message: Message) -> None:
     if message.method is None:
         if message.id is msgspec.UNSET or (not message.result and not message.error):
             raise Fault(INVALID_REQUEST, "The message is not a request, notification or response.")
-    elif message.params and bytes(message.params) == b"null":  # some clients send null for no params
-        message.params = _EMPTY
     elif message.params and memoryview(message.params)[0] != _OBJECT:
-        raise Fault(INVALID_REQUEST, "The params of a message must be an object.")
+        if bytes(message.params) != b"null":  # some clients send null for no params
+            raise Fault(INVALID_REQUEST, "The params of a message must be an object.")
+        message.params = _EMPTY
 
 
-def decode_batch(data: bytes, *, depth: int = _MAX_DEPTH) -> list[bytes] | None:
+def decode_batch(data: bytes, *, depth: int = MAX_DEPTH) -> list[bytes] | None:
     """Return the messages of a batch, each as bytes, or None if it is not an array.
 
     Raises:
@@ -156,7 +152,7 @@ def decode_batch(data: bytes, *, depth: int = _MAX_DEPTH) -> list[bytes] | None:
     _check_depth(data, depth)
     repaired = _replace_lone_surrogates(data)
     try:
-        items = _decode_items(repaired)
+        items = msgspec.json.decode(repaired, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
         raise Fault(PARSE, "The message is not JSON.") from error
     if not 0 < len(items) <= _MAX_BATCH:
@@ -165,7 +161,7 @@ def decode_batch(data: bytes, *, depth: int = _MAX_DEPTH) -> list[bytes] | None:
 
 
 def _slice(data: bytes, repaired: bytes, items: list[msgspec.Raw]) -> list[bytes]:
-    """Return the items of a batch as they were sent, so that one with a lone surrogate is refused without the others."""
+    """Return the items of a batch as sent, so that only one with a lone surrogate is refused."""
     slices: list[bytes] = []
     start = data.index(b"[") + 1
     for item in items:
@@ -179,12 +175,12 @@ def id_of(data: bytes) -> Id | None:
     """Return the id of an otherwise invalid message, if it has a valid one."""
     repaired = _replace_lone_surrogates(data)
     try:
-        message = _decode_any(repaired)
+        message = msgspec.json.decode(repaired)
     except RecursionError:
         return _id_beside(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    found = cast("dict[str, object]", message).get("id") if isinstance(message, dict) else None
+    found = as_object(message).get("id")
     is_doubtful = isinstance(found, str) and repaired != data and _REPLACEMENT in found
     return found if isinstance(found, Id) and not isinstance(found, bool) and not is_doubtful else None
 
@@ -192,13 +188,15 @@ def id_of(data: bytes) -> Id | None:
 def _id_beside(data: bytes) -> Id | None:
     """Return the id at the start or the end of a message that is nested too deep to decode."""
     match = re.match(_ID_AT_START, data) or re.search(_ID_AT_END, data[-_ID_BYTES:])
-    return None if match is None else int(match[1]) if match[1] else match[2].decode("utf-8", "replace")
+    if match is None:
+        return None
+    return int(match[1]) if match[1] else match[2].decode("utf-8", "replace")
 
 
 def _undecodable(data: bytes) -> Fault:
     """Return the fault of a message that cannot be decoded; some programs cut texts inside a surrogate pair."""
     try:
-        _decode_any(_replace_lone_surrogates(data))
+        msgspec.json.decode(_replace_lone_surrogates(data))
     except (msgspec.DecodeError, RecursionError):
         return Fault(PARSE, "The message is not JSON.")
     return Fault(INVALID_REQUEST, "A text in the message has a lone surrogate, which is half a character.")
@@ -216,7 +214,8 @@ def _replace_escape(match: re.Match[bytes]) -> bytes:
 
 def encode_result(request_id: Id, result: bytes) -> bytes:
     """Return a successful response; its result is JSON already."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', _encode(request_id), b',"result":', result, b"}"))  # '%' is far slower for long results
+    # '%' is far slower for long results.
+    return b"".join((b'{"jsonrpc":"2.0","id":', msgspec.json.encode(request_id), b',"result":', result, b"}"))
 
 
 def encode_fault(request_id: Id | None, fault: Fault) -> bytes:
@@ -224,29 +223,30 @@ def encode_fault(request_id: Id | None, fault: Fault) -> bytes:
     error: dict[str, Any] = {"code": fault.code, "message": fault.message}
     if fault.data is not None:
         error["data"] = fault.data
-    return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:
     """Return a notification."""
-    return _encode({"jsonrpc": "2.0", "method": method} if params is None else {"jsonrpc": "2.0", "method": method, "params": params})
+    return msgspec.json.encode({"jsonrpc": "2.0", "method": method, **_params(params)})
 
 
 def encode_request(request_id: Id, method: str, params: Any = None) -> bytes:
     """Return a request."""
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
-    if params is not None:
-        message["params"] = params
-    return _encode(message)
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "method": method, **_params(params)})
 
 
-def check_depth(data: bytes, depth: int = _MAX_DEPTH) -> None:
+def _params(params: Any) -> dict[str, Any]:
+    return {} if params is None else {"params": params}
+
+
+def check_depth(data: bytes, depth: int = MAX_DEPTH) -> None:
     """Check the nesting of JSON before a recursive parser reads it.
 
     Raises:
         Fault: It is nested too deep.
     """
-    if may_be_deep(data, depth):
+    if data.count(b"[") + data.count(b"{") > depth:  # otherwise it cannot be
         _check_depth(data, depth)
 
 
@@ -255,24 +255,6 @@ def _check_text(data: bytes) -> None:
         data.decode()
     except UnicodeDecodeError as error:
         raise Fault(PARSE, "The message is not UTF-8.") from error
-
-
-def may_be_deep(data: bytes, depth: int) -> bool:
-    """Return whether JSON has more brackets than levels; in a large message, searching one by one is quicker than counting."""
-    # A level takes at least two bytes, and five if it is an object: shorter data is not too deep, or not JSON.
-    if len(data) <= 2 * depth or (len(data) <= 5 * depth and data.find(b"[") < 0):
-        return False
-    if len(data) < _LARGE_BYTES:
-        return data.count(b"[") + data.count(b"{") > depth
-    count = 0
-    for bracket in (b"[", b"{"):
-        position = data.find(bracket)
-        while position >= 0:
-            count += 1
-            if count > depth:
-                return True
-            position = data.find(bracket, position + 1)
-    return False
 
 
 def _check_depth(data: bytes, depth: int) -> None:

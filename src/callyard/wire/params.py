@@ -1,14 +1,22 @@
 """Params of MCP's methods and the `_meta` of requests: decoding for servers, encoding for clients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard.wire.headers import encode_value
-from callyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault, Id, encode_request, may_be_deep
-from callyard.wire.versions import LATEST, MODERN, VERSIONS, Version
+from callyard.wire.messages import (
+    INVALID_PARAMS,
+    UNSUPPORTED_VERSION,
+    Fault,
+    Id,
+    encode_request,
+)
+from callyard.wire.versions import MODERN, VERSIONS, Version
 
 __all__ = [
     "CAPABILITIES",
@@ -21,7 +29,6 @@ __all__ = [
     "SERVER",
     "SUBSCRIPTION",
     "TASKS_EXTENSION",
-    "CallMessage",
     "CallTool",
     "Cancelled",
     "Client",
@@ -38,11 +45,8 @@ __all__ = [
     "UpdateTask",
     "custom_meta",
     "declares_tasks",
-    "decode_call",
     "decode_params",
     "has_only_protocol_keys",
-    "invalid_params",
-    "params_decoder",
     "version_of",
 ]
 
@@ -56,7 +60,9 @@ SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 RESULT_SIZE: Final = "anthropic/maxResultSizeChars"
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-_PROTOCOL_KEYS: Final = frozenset({PROTOCOL_VERSION, CLIENT, CAPABILITIES, LOG_LEVEL, SERVER, SUBSCRIPTION, "progressToken"})
+_PROTOCOL_KEYS: Final = frozenset(
+    {PROTOCOL_VERSION, CLIENT, CAPABILITIES, LOG_LEVEL, SERVER, SUBSCRIPTION, "progressToken"}
+)
 _STANDARD_KEYS: Final = _PROTOCOL_KEYS | {"traceparent", "tracestate", "baggage"}
 _RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp"})
 P = TypeVar("P", bound=msgspec.Struct)
@@ -111,17 +117,19 @@ class UpdateTask(TaskParams):
 
 
 class Initialize(msgspec.Struct, rename="camel"):
-    """Params of `initialize`."""
+    """Params of `initialize`, all optional: a client of the other era must learn that there is no such method."""
 
-    protocol_version: str
+    protocol_version: str = ""
     capabilities: dict[str, Any] = {}
     client_info: dict[str, Any] = {}
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
 class SetLevel(msgspec.Struct):
-    """Params of `logging/setLevel`."""
+    """Params of `logging/setLevel`; optional for the same reason."""
 
-    level: str
+    level: str = ""
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
 class SubscriptionFilter(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -177,20 +185,9 @@ class Complete(msgspec.Struct):
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
-_DECODERS: Final[dict[type[msgspec.Struct], Callable[[bytes], Any]]] = {}
-
-
-def params_decoder(kind: type[P]) -> Callable[[bytes], P]:
-    """Return the decoder of params of a type; turn its errors into a fault with `invalid_params`."""
-    decode = _DECODERS.get(kind)
-    if decode is None:
-        decode = _DECODERS[kind] = msgspec.json.Decoder(kind).decode
-    return decode
-
-
-def invalid_params(error: Exception) -> Fault:
-    """Return the fault of params that cannot be decoded; it names the field."""
-    return Fault(INVALID_PARAMS, f"The params do not fit the method: {error}.")
+@cache
+def _decoder(kind: type[P]) -> "msgspec.json.Decoder[P]":
+    return msgspec.json.Decoder(kind)
 
 
 def decode_params(params: msgspec.Raw, kind: type[P]) -> P:
@@ -200,9 +197,9 @@ def decode_params(params: msgspec.Raw, kind: type[P]) -> P:
         Fault: They do not fit the method; the fault names the field.
     """
     try:
-        return params_decoder(kind)(params or b"{}")
+        return _decoder(kind).decode(params or b"{}")
     except (msgspec.DecodeError, RecursionError) as error:
-        raise invalid_params(error) from error
+        raise Fault(INVALID_PARAMS, f"The params do not fit the method: {error}.") from error
 
 
 def version_of(meta: dict[str, Any] | None) -> Version:
@@ -211,8 +208,6 @@ def version_of(meta: dict[str, Any] | None) -> Version:
     Raises:
         Fault: A required key is missing from `_meta`, or the version is not supported.
     """
-    if meta is not None and meta.get(PROTOCOL_VERSION) == LATEST.name and type(meta.get(CAPABILITIES)) is dict:
-        return LATEST  # the usual case
     missing = [key for key in (PROTOCOL_VERSION, CAPABILITIES) if meta is None or key not in meta]
     if meta is None or missing:
         raise Fault(INVALID_PARAMS, f"The request's '_meta' lacks {' and '.join(repr(key) for key in missing)}.")
@@ -220,24 +215,22 @@ def version_of(meta: dict[str, Any] | None) -> Version:
     if not isinstance(version, str) or not isinstance(meta[CAPABILITIES], dict):
         raise Fault(INVALID_PARAMS, "The protocol version in '_meta' must be a string and the capabilities an object.")
     if version not in MODERN:
-        raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not supported.", {"supported": list(MODERN), "requested": version})
+        known = {"supported": list(MODERN), "requested": version}
+        raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not supported.", known)
     return VERSIONS[version]
 
 
 def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
     """Return whether capabilities of a client have the extension for tasks."""
-    extensions: object = capabilities.get("extensions")
-    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
+    return TASKS_EXTENSION in as_object(capabilities.get("extensions"))
 
 
 def custom_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of `_meta` that are not reserved by the protocol."""
-    if _STANDARD_KEYS.issuperset(meta):
-        return {}
     return {key: value for key, value in meta.items() if key not in _STANDARD_KEYS and not _is_reserved(key)}
 
 
-has_only_protocol_keys: Final = _PROTOCOL_KEYS.issuperset  # without a function of ours around it, because every request asks
+has_only_protocol_keys: Final = _PROTOCOL_KEYS.issuperset
 """Returns whether `_meta` has no key that a handler could use."""
 
 
@@ -246,29 +239,6 @@ def _is_reserved(key: str) -> bool:
     prefix, slash, _ = key.partition("/")
     labels = prefix.split(".")
     return bool(slash) and not _RESERVED_LABELS.isdisjoint([*labels[1:2], *labels[-2:-1]])
-
-
-class CallMessage(msgspec.Struct):
-    """A whole `tools/call` request."""
-
-    method: Literal["tools/call"]
-    id: Id
-    jsonrpc: Literal["2.0"]
-    params: CallTool
-
-
-_decode: Final = msgspec.json.Decoder(CallMessage).decode
-
-
-def decode_call(data: bytes, *, depth: int) -> CallMessage | None:
-    """Return a `tools/call` decoded in one step, or None if the message is another or needs the checks of `decode`."""
-    # ASCII needs no check of its encoding, and short data none of its depth: asked here first, because a function call less is felt
-    if not data.isascii() or (len(data) > 2 * depth and (len(data) > 5 * depth or data.find(b"[") >= 0) and may_be_deep(data, depth)):
-        return None
-    try:
-        return _decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -4,10 +4,11 @@ The constant parts of a result are encoded once, so that a call costs one encodi
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard.model.content import to_mcp
 from callyard.model.elicitation import ClientRequest
 from callyard.model.envelope import Content, Envelope, UpstreamResult, encode, encode_unchecked
@@ -16,7 +17,7 @@ from callyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from callyard.wire.params import SERVER
 from callyard.wire.versions import MODERN, Version
 
-__all__ = ["ResultEncoder", "Server", "downgrade_block", "prompt_item", "resource_item", "template_item", "tool_item"]
+__all__ = ["ResultEncoder", "Server", "downgrade_block", "prompt_item", "resource_item", "tool_item"]
 
 
 def downgrade_block(block: dict[str, Any], version: Version) -> dict[str, Any]:
@@ -29,7 +30,11 @@ def downgrade_block(block: dict[str, Any], version: Version) -> dict[str, Any]:
     return block
 
 
-_ENVELOPE_PROPERTIES: Final = {"success": {"type": "boolean"}, "error": {"type": ["object", "null"]}, "_meta": {"type": "object"}}
+_ENVELOPE_PROPERTIES: Final = {
+    "success": {"type": "boolean"},
+    "error": {"type": ["object", "null"]},
+    "_meta": {"type": "object"},
+}
 _TEXT_CONTENT: Final = b'{"content":[{"type":"text","text":'
 
 
@@ -47,21 +52,21 @@ class ResultEncoder:
     def __init__(self, version: Version, server: Server, *, ttl_ms: int = 0) -> None:
         self.version = version
         self._server = server
-        tail = b""
+        self._end = self._cacheable_end = b"}"
         if version.modern:
-            tail = b',"resultType":"complete","_meta":%b' % encode({SERVER: server})
-        self._end = tail + b"}"
-        self._cacheable_end = b',"ttlMs":%d,"cacheScope":"private"' % ttl_ms + self._end if version.modern else self._end
+            self._end = b',"resultType":"complete","_meta":%b}' % encode({SERVER: server})
+            self._cacheable_end = b',"ttlMs":%d,"cacheScope":"private"%b' % (ttl_ms, self._end)
         self._success_end = b',"isError":false' + self._end
         self._error_end = b',"isError":true' + self._end
         self.empty = self.complete(b"{}")
 
     def task(self, result: Mapping[str, Any]) -> bytes:
         """Return the result of a call that became a task, in every version: the extension defines its `resultType`."""
-        return encode({**result, "resultType": "task", **({"_meta": {SERVER: self._server}} if self.version.modern else {})})
+        meta = {"_meta": {SERVER: self._server}} if self.version.modern else {}
+        return encode({**result, "resultType": "task", **meta})
 
     def complete(self, result: bytes, *, cacheable: bool = False, meta: Mapping[str, Any] | None = None) -> bytes:
-        """Return a result, a JSON object, with the fields that every result has, and with more `_meta` if there is any."""
+        """Return a result, a JSON object, with the common fields and with more `_meta`, if there is any."""
         end = self._cacheable_end if cacheable else self._end
         if meta is not None:
             own: dict[str, Any] = {SERVER: self._server} if self.version.modern else {}
@@ -72,21 +77,24 @@ class ResultEncoder:
 
     def envelope(self, envelope: Envelope) -> bytes:
         """Return an envelope as text and, if the version has it, as structured content."""
-        text = encode_unchecked(envelope) if envelope.encoded_data is None else _encode_large(envelope, envelope.encoded_data)
-        escaped = _escape(text)
-        content = envelope.content
-        blocks = b"".join([b"," + encode(block) for block in self._blocks(content)]) if content else b""
+        large = envelope.encoded_data
+        text = encode_unchecked(envelope) if large is None else _encode_large(envelope, large)
+        blocks = b""
+        if envelope.content:
+            blocks = b"".join(b"," + encode(block) for block in self._blocks(envelope.content))
+        structured = b',"structuredContent":' + text if self.version.structured else b""
         end = self._success_end if envelope.success else self._error_end
-        if not self.version.structured:
-            return b"".join((_TEXT_CONTENT, b'"', escaped, b'"}', blocks, b"]", end))
-        return b"".join((_TEXT_CONTENT, b'"', escaped, b'"}', blocks, b'],"structuredContent":', text, end))
+        return b"".join((_TEXT_CONTENT, b'"', _escape(text), b'"}', blocks, b"]", structured, end))
 
     def outcome(self, envelope: Envelope) -> bytes:
         """Return the answer of a call in the shape of its tool; a failure is always an envelope."""
         return self.plain(envelope) if envelope.has_plain_shape and envelope.error is None else self.envelope(envelope)
 
     def plain(self, envelope: Envelope) -> bytes:
-        """Return a success of a tool with the shape `plain`: its blocks or its data as text; an object also as structured content."""
+        """Return a success of a tool with the shape `plain`: its blocks, or its data as text.
+
+        An object is structured content as well.
+        """
         if envelope.passthrough is not None:
             return self._upstream_result(envelope.passthrough, envelope.meta.warnings)
         data = envelope.data
@@ -97,15 +105,15 @@ class ResultEncoder:
             return b"".join((b'{"content":', encode(blocks), self._success_end))
         text = envelope.encoded_data or encode_unchecked(data)
         quoted = text if isinstance(data, str) else b'"%b"' % _escape(text)
-        if self.version.structured and isinstance(data, dict):
-            return b"".join((_TEXT_CONTENT, quoted, b'}],"structuredContent":', text, self._success_end))
-        return b"".join((_TEXT_CONTENT, quoted, b"}]", self._success_end))
+        structured = b',"structuredContent":' + text if self.version.structured and isinstance(data, dict) else b""
+        return b"".join((_TEXT_CONTENT, quoted, b"}]", structured, self._success_end))
 
     def _upstream_result(self, passed: UpstreamResult, warnings: tuple[str, ...]) -> bytes:
         result = passed.handshake_result if passed.handshake_result and not self.version.modern else passed.result
         if not self.version.structured:
             decoded = msgspec.json.decode(result)
-            result = encode({**decoded, "content": [downgrade_block(block, self.version) for block in decoded["content"]]})
+            blocks = [downgrade_block(block, self.version) for block in decoded["content"]]
+            result = encode({**decoded, "content": blocks})
         meta = {**passed.meta, "warnings": warnings} if warnings else passed.meta
         return self.complete(result[:-1] + b',"isError":false}', meta=meta or None)
 
@@ -116,43 +124,46 @@ class ResultEncoder:
         return self.complete(encode(data))
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
-        content = message.get("content")
-        if not isinstance(content, dict):  # an upstream may send anything
-            return message
-        return {**message, "content": downgrade_block(cast("dict[str, Any]", content), self.version)}
+        content = as_object(message.get("content"))  # an upstream may send anything
+        return {**message, "content": downgrade_block(content, self.version)} if content else message
 
     def _blocks(self, content: Iterable[Content]) -> list[dict[str, Any]]:
         return [downgrade_block(to_mcp(block), self.version) for block in content]
 
     def initialize(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
         """Return the result of `initialize`."""
-        result: dict[str, Any] = {"protocolVersion": self.version.name, "capabilities": capabilities, "serverInfo": self._server}
+        result: dict[str, Any] = {
+            "protocolVersion": self.version.name,
+            "capabilities": capabilities,
+            "serverInfo": self._server,
+        }
         return encode({**result, "instructions": instructions} if instructions else result)
 
     def discover(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
         """Return the result of `server/discover`."""
         result: dict[str, Any] = {"supportedVersions": list(MODERN), "capabilities": capabilities}
-        return self.complete(encode({**result, "instructions": instructions} if instructions else result), cacheable=True)
-
-    def with_meta(self, key: str, value: object) -> bytes:
-        """Return a result that has nothing but this key in `_meta`."""
-        return encode({"resultType": "complete", "_meta": {SERVER: self._server, key: value}})
+        return self.complete(
+            encode({**result, "instructions": instructions} if instructions else result), cacheable=True
+        )
 
     def page(self, key: str, items: Iterable[bytes], cursor: str | None) -> bytes:
         """Return one page of a list; its items are JSON already."""
         next_cursor = b',"nextCursor":%b' % encode(cursor) if cursor is not None else b""
-        return self.complete(b"".join((b'{"', key.encode(), b'":[', b",".join(items), b"]", next_cursor, b"}")), cacheable=True)
+        return self.complete(
+            b"".join((b'{"', key.encode(), b'":[', b",".join(items), b"]", next_cursor, b"}")), cacheable=True
+        )
 
     def input_required(self, asks: Mapping[str, ClientRequest], state: str) -> bytes:
         """Return the result that asks the client for input first."""
         requests = {key: {"method": ask.method, "params": ask.params} for key, ask in asks.items()}
-        return encode({"resultType": "input_required", "inputRequests": requests, "requestState": state, "_meta": {SERVER: self._server}})
+        result = {"resultType": "input_required", "inputRequests": requests, "requestState": state}
+        return encode({**result, "_meta": {SERVER: self._server}})
 
 
 def _encode_large(envelope: Envelope, data: bytes) -> bytes:
     """Return an envelope as JSON, of which the data are encoded already."""
-    start = b'{"success":true,"data":' if envelope.success else b'{"success":false,"data":'
-    return b"".join((start, data, b',"error":', encode_unchecked(envelope.error), b',"_meta":', encode_unchecked(envelope.meta), b"}"))
+    success, error, meta = (encode_unchecked(part) for part in (envelope.success, envelope.error, envelope.meta))
+    return b"".join((b'{"success":', success, b',"data":', data, b',"error":', error, b',"_meta":', meta, b"}"))
 
 
 def _escape(text: bytes) -> bytes:
@@ -177,7 +188,9 @@ def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False, plain:
     if version.structured:
         if spec.title is not None:
             item["title"] = spec.title
-        schema = None if not schemas else _object_schema(spec) if plain and spec.shape != "plain" else _output_schema(spec)
+        schema = None
+        if schemas:
+            schema = _object_schema(spec) if plain and spec.shape != "plain" else _output_schema(spec)
         if schema is not None and (version.modern or schema.get("type") == "object"):
             item["outputSchema"] = schema
     return encode({**item, **spec.extra} if spec.extra else item)
@@ -186,9 +199,9 @@ def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False, plain:
 def _object_schema(spec: ToolSpec) -> dict[str, Any] | None:
     """Return the output schema of a tool whose results are objects, which alone are sent as structured content."""
     schema = spec.output_schema
-    target = None if schema is None else resolve(schema, schema)
-    is_object = isinstance(target, dict) and cast("dict[str, Any]", target).get("type") == "object"
-    return {"type": "object", **schema} if schema is not None and is_object else None
+    if schema is None or as_object(resolve(schema, schema)).get("type") != "object":
+        return None
+    return {"type": "object", **schema}
 
 
 def _output_schema(spec: ToolSpec) -> dict[str, Any] | None:
@@ -199,19 +212,26 @@ def _output_schema(spec: ToolSpec) -> dict[str, Any] | None:
     if spec.shape == "plain":
         return spec.output_schema
     declared = spec.output_schema or {}
-    data = {"anyOf": [{key: value for key, value in declared.items() if key not in {"$defs", "$schema"}}, {"type": ["object", "null"]}]}
+    data = {
+        "anyOf": [
+            {key: value for key, value in declared.items() if key not in {"$defs", "$schema"}},
+            {"type": ["object", "null"]},
+        ]
+    }
     definitions = {"$defs": declared["$defs"]} if "$defs" in declared else {}
-    return {"type": "object", "properties": {**_ENVELOPE_PROPERTIES, "data": data}, "required": ["success", "data", "error"], **definitions}
+    return {
+        "type": "object",
+        "properties": {**_ENVELOPE_PROPERTIES, "data": data},
+        "required": ["success", "data", "error"],
+        **definitions,
+    }
 
 
 def resource_item(spec: ResourceSpec, version: Version) -> bytes:
-    """Return a resource as an item of `resources/list`."""
-    return encode({"uri": spec.uri, **_common_fields(spec, version), **_mime_type(spec), **spec.extra})
-
-
-def template_item(spec: ResourceSpec, version: Version) -> bytes:
-    """Return a template as an item of `resources/templates/list`."""
-    return encode({"uriTemplate": spec.uri, **_common_fields(spec, version), **_mime_type(spec), **spec.extra})
+    """Return a resource or a template as an item of its list."""
+    mime_type = {"mimeType": spec.mime_type} if spec.mime_type else {}
+    key = "uriTemplate" if spec.is_template else "uri"
+    return encode({key: spec.uri, **_common_fields(spec, version), **mime_type, **spec.extra})
 
 
 def prompt_item(spec: PromptSpec, version: Version) -> bytes:
@@ -224,7 +244,3 @@ def _common_fields(spec: ResourceSpec | PromptSpec, version: Version) -> dict[st
     if spec.title is not None and version.structured:
         fields["title"] = spec.title
     return {**fields, "description": spec.description} if spec.description else fields
-
-
-def _mime_type(spec: ResourceSpec) -> dict[str, Any]:
-    return {"mimeType": spec.mime_type} if spec.mime_type else {}

@@ -1,6 +1,7 @@
 """Protocol versions of MCP that are supported, and how they differ.
 
-Handshake versions start a session with `initialize`. Modern versions are stateless: every request carries what a server needs.
+Handshake versions start a session with `initialize`. Modern versions are stateless: every request carries what a server
+needs.
 """
 
 from typing import Final
@@ -17,7 +18,6 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     modern: bool = False
     """Stateless: no handshake, no session, no requests from the server."""
     batches: bool = False
-    """JSON-RPC batches."""
     annotations: bool = True
     """Tool annotations, progress messages and audio blocks."""
     structured: bool = True

@@ -27,7 +27,7 @@ from callyard.testing.models import ScriptedAnthropic, ScriptedModel, ScriptedOp
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 Decide = Callable[[AgentManager, ApprovalRequired | Question], None]
 
 
@@ -114,10 +114,12 @@ class Host:
     sink: FakeSink
     home: Path
 
-    async def send(self, content: str = "Go.", *, session: str = "chat", decide: Decide | None = None, **options: Any) -> list[Any]:
+    async def send(
+        self, content: str = "Go.", *, session: str = "chat", decide: Decide | None = None, **options: Any
+    ) -> list[Any]:
         """Send a message and return its events; `decide` decides about what a person is asked."""
         events: list[Any] = []
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             async for event in self.manager.send_message(session, content, **options):
                 events.append(event)
                 if isinstance(event, ApprovalRequired | Question) and decide is not None:
@@ -168,11 +170,21 @@ def hosting(sdk: str, tmp_path: Path) -> Any:
 
     @asynccontextmanager
     async def host(
-        script: Sequence[Turn] | ScriptedModel, *, store: Any = None, yard: Any = None, runtime: Any = None, **options: Any
+        script: Sequence[Turn] | ScriptedModel,
+        *,
+        store: Any = None,
+        yard: Any = None,
+        runtime: Any = None,
+        **options: Any,
     ) -> AsyncGenerator[Host]:
         tools, sink = Tools(), FakeSink()
         scripted = ScriptedOpenAI if sdk == "openai" else ScriptedAnthropic
-        settings: dict[str, Any] = {"packs": ["system"], "sinks": [sink], "store": store or MemoryStore(), **(yard or {})}
+        settings: dict[str, Any] = {
+            "packs": ["system"],
+            "sinks": [sink],
+            "store": store or MemoryStore(),
+            **(yard or {}),
+        }
         async with Yard("shop", tools=[tools], **settings) as opened:
             with script if isinstance(script, ScriptedModel) else scripted(script) as model:
                 running = make_runtime(sdk, model, tmp_path, **(runtime or {}))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, Host, approve, back, children, make_runtime, of_type
+from conftest import TIMEOUT, Host, approve, back, children, make_runtime, of_type
 
 from callyard.agents import AgentManager, AgentSession
 from callyard.agents.claude import ClaudeRuntime
@@ -28,13 +28,13 @@ WAIT, LOOK = ToolUse(claude_tool_name("wait")), ToolUse(claude_tool_name("look")
 
 
 async def written(home: Path, text: str) -> None:
-    """Wait until a transcript of Claude Code has a text; the program writes them now and then, and nothing tells when."""
+    """Wait until a transcript of Claude Code has a text; the program writes it at times that it does not announce."""
     while not any(text in transcript.read_text() for transcript in (home / "config").rglob("*.jsonl")):  # noqa: ASYNC110 - a file has no event
         await asyncio.sleep(0.02)
 
 
 async def test_a_killed_process_ends_the_turn_with_an_error_and_the_session_resumes(hosting: Hosting) -> None:
-    async with hosting([LOOK, WAIT, "Never."]) as host, asyncio.timeout(PATIENCE):
+    async with hosting([LOOK, WAIT, "Never."]) as host, asyncio.timeout(TIMEOUT):
         before = set(children())
         turn = asyncio.create_task(host.send(decide=approve))
         await host.tools.started.wait()
@@ -55,7 +55,7 @@ async def test_a_killed_process_ends_the_turn_with_an_error_and_the_session_resu
 
 
 async def test_no_process_is_left_after_a_turn_or_a_cancelled_one(hosting: Hosting) -> None:
-    async with hosting([WAIT, "Never."]) as host, asyncio.timeout(PATIENCE):
+    async with hosting([WAIT, "Never."]) as host, asyncio.timeout(TIMEOUT):
         before = set(children())
         turn = asyncio.create_task(host.send(decide=approve))
         await host.tools.started.wait()
@@ -70,7 +70,7 @@ async def test_no_process_is_left_after_a_turn_or_a_cancelled_one(hosting: Hosti
 
 
 async def test_closing_the_stream_early_cancels_the_turn(hosting: Hosting) -> None:
-    async with hosting([WAIT, "Never."]) as host, asyncio.timeout(PATIENCE):
+    async with hosting([WAIT, "Never."]) as host, asyncio.timeout(TIMEOUT):
         before = set(children())
         events = host.manager.send_message("chat", "Go.")
         async for event in events:
@@ -130,7 +130,9 @@ async def test_a_tool_of_the_sdk_itself_is_asked_about(hosting: Hosting, tmp_pat
     (tmp_path / "secret.txt").write_text("42")
     write = ToolUse("Write", {"file_path": str(tmp_path / "new.txt"), "content": "x"})
     async with hosting([write, "Done."], runtime={"tools": ["Write"]}) as host:
-        events = await host.send(decide=lambda manager, event: manager.interactions.decide(event.interaction_id, approve=False, by="local"))
+        events = await host.send(
+            decide=lambda manager, event: manager.interactions.decide(event.interaction_id, approve=False, by="local")
+        )
 
     [asked] = of_type(events, "approval_required")
     assert (asked.tool, asked.source, asked.arguments["content"]) == ("Write", "agent", "x")
@@ -165,7 +167,9 @@ async def test_a_call_of_a_sub_agent_has_its_parent(hosting: Hosting) -> None:
     assert [Envelope.from_json(event.text).data for event in results] == ["nothing"]
 
 
-async def test_the_options_of_the_host_are_kept_and_the_turns_own_are_set(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_options_of_the_host_are_kept_and_the_turns_own_are_set(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sdk = import_module("claude_agent_sdk")
     seen: list[Any] = []
     query = sdk.query
@@ -176,7 +180,9 @@ async def test_the_options_of_the_host_are_kept_and_the_turns_own_are_set(hostin
 
     monkeypatch.setattr(sdk, "query", observe)
     async with hosting(["Done."], runtime={"max_turns": 7, "add_dirs": ["/"]}) as host:
-        host.manager.set_mcp_servers(lambda session: {f"of_{session.id}": {"type": "stdio", "command": "false", "args": []}})
+        host.manager.set_mcp_servers(
+            lambda session: {f"of_{session.id}": {"type": "stdio", "command": "false", "args": []}}
+        )
         await host.send(model="claude-opus-5", permission_mode="plan", cwd=str(host.home))
 
     [(prompt, options)] = seen
@@ -223,19 +229,27 @@ async def test_a_conversation_that_is_lost_begins_anew_after_saying_so(hosting: 
     assert [event.text for event in of_type(anew, "text_delta")] == ["First."]
 
 
-async def test_deleting_a_session_deletes_the_conversation(hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleting_a_session_deletes_the_conversation(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "config"))
     async with hosting(["Done."]) as host:
         await host.send("Remember the word heliotrope.")
         [session] = await host.manager.sessions.all()
         assert [path for path in (tmp_path / "config").rglob("*.jsonl") if "heliotrope" in path.read_text()]
         await host.manager.delete(session)
-        left = [path for path in (tmp_path / "config" / "projects").rglob("*") if path.is_file() and "heliotrope" in path.read_text()]
+        left = [
+            path
+            for path in (tmp_path / "config" / "projects").rglob("*")
+            if path.is_file() and "heliotrope" in path.read_text()
+        ]
 
         assert (await host.manager.sessions.all(), left) == ([], [])
 
 
-async def test_root_is_refused_to_bypass_permissions_without_a_sandbox(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_root_is_refused_to_bypass_permissions_without_a_sandbox(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     async with hosting(["Never."], runtime={"env": {"IS_SANDBOX": "0"}}) as host:
         events = await host.send(permission_mode="bypassPermissions")
@@ -281,13 +295,22 @@ exit 1
         ("no program", "not_started"),
         (FAILS, "not_started"),
         ("#!/bin/sh\nexec sleep 60\n", "not_started"),
-        ('#!/bin/sh\n[ "$1" = --version ] && exec echo 9.9.9\necho "cannot find heliotrope.so" >&2\nexit 1\n', "not_started"),
+        (
+            '#!/bin/sh\n[ "$1" = --version ] && exec echo 9.9.9\necho "cannot find heliotrope.so" >&2\nexit 1\n',
+            "not_started",
+        ),
         ("#!/bin/sh\necho '2.1.247 (Claude Code)'\n", "too_old"),
         ("#!/bin/sh\necho heliotrope\n", "too_old"),
     ],
 )
 async def test_a_program_that_does_not_start_or_is_too_old_is_refused(
-    hosting: Hosting, tmp_path: Path, *, program: str | None, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hosting: Hosting,
+    tmp_path: Path,
+    *,
+    program: str | None,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("callyard.agents.claude._VERSION_S", 1.0)
     path = tmp_path / "claude"
@@ -306,7 +329,9 @@ async def test_a_program_that_does_not_start_or_is_too_old_is_refused(
     assert ("heliotrope" in caplog.text) == ("heliotrope" in (program or ""))
 
 
-async def test_a_program_that_is_found_to_be_too_old_only_later_is_refused(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_that_is_found_to_be_too_old_only_later_is_refused(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("callyard.agents.claude._OLDEST", (999, 0, 0))
     async with hosting(["Never.", "Never."]) as host:
         events = await host.send()
@@ -338,7 +363,12 @@ async def test_each_failure_of_the_model_has_its_own_hint(
 
     [error] = of_type(events, "error")
     assert error.code == code
-    words = {"unauthenticated": "ANTHROPIC_API_KEY", "rate_limited": "later", "too_large": "shorter", "upstream_error": "again"}
+    words = {
+        "unauthenticated": "ANTHROPIC_API_KEY",
+        "rate_limited": "later",
+        "too_large": "shorter",
+        "upstream_error": "again",
+    }
     assert words[code] in error.hint
 
 
@@ -347,7 +377,11 @@ async def test_a_missing_key_is_said_to_be_missing(hosting: Hosting) -> None:
         events = await host.send()
 
     [error] = of_type(events, "error")
-    assert (error.code, "ANTHROPIC_API_KEY" in error.hint, of_type(events, "text_delta")) == ("unauthenticated", True, [])
+    assert (error.code, "ANTHROPIC_API_KEY" in error.hint, of_type(events, "text_delta")) == (
+        "unauthenticated",
+        True,
+        [],
+    )
 
 
 async def test_the_servers_of_the_host_may_be_a_mapping(hosting: Hosting) -> None:
@@ -389,10 +423,56 @@ async def test_the_example_of_the_guide_runs(hosting: Hosting, tmp_path: Path, m
     [block] = re.findall(r"^```py\n(.*?)^```$", guide.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     compiled = compile(block, str(guide), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     async with hosting([ToolUse(claude_tool_name("burn"), {"what": "tea"}), "Done."]) as host:
-        variables = {"ANTHROPIC_BASE_URL": host.model.url, "ANTHROPIC_API_KEY": "none", "CLAUDE_CONFIG_DIR": str(tmp_path)}
+        variables = {
+            "ANTHROPIC_BASE_URL": host.model.url,
+            "ANTHROPIC_API_KEY": "none",
+            "CLAUDE_CONFIG_DIR": str(tmp_path),
+        }
         variables["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] = "1"
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         await eval(compiled, {"yard": host.manager.yard})  # noqa: S307 - our own page
 
     assert host.tools.burnt == ["tea"]
+
+
+async def test_the_program_gets_no_secrets_of_the_server(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "heliotrope")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "heliotrope")
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x: documented")
+    path, seen = tmp_path / "claude", tmp_path / "seen"
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo 99.0.0 && exit\nenv > {seen}\nexit 1\n')
+    path.chmod(0o700)
+    async with hosting(["Never."], runtime={"cli_path": str(path), "env": {"CONFIGURED": "yes"}}) as host:
+        await host.send()
+
+    variables = dict(line.split("=", 1) for line in seen.read_text().splitlines() if "=" in line)
+    assert "heliotrope" not in seen.read_text()
+    assert variables["ANTHROPIC_CUSTOM_HEADERS"] == "x: documented"
+    assert variables["CONFIGURED"] == "yes"
+    assert variables["PATH"]
+
+
+async def test_cloud_credentials_are_handed_over_where_that_cloud_is_switched_on(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the cloud")
+    monkeypatch.setenv("CLAUDE_CODE_USE_BEDROCK", "1")
+    path, seen = tmp_path / "claude", tmp_path / "seen"
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo 99.0.0 && exit\nenv > {seen}\nexit 1\n')
+    path.chmod(0o700)
+    async with hosting(["Never."], runtime={"cli_path": str(path)}) as host:
+        await host.send()
+
+    assert "AWS_SECRET_ACCESS_KEY=of the cloud" in seen.read_text()
+
+
+async def test_only_tools_of_the_yard_are_offered_unless_the_options_name_others(hosting: Hosting) -> None:
+    for tools, offers in ((None, False), (["Bash"], True)):
+        async with hosting(["Done."], runtime={"tools": tools, "setting_sources": None}) as host:
+            await host.send()
+            offered = {tool["name"] for request in host.model.requests for tool in request.get("tools", [])}
+        assert ("Bash" in offered) is offers
+        assert not {"Edit", "Write"} & offered

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, Host, approve, back, deny, of_type
+from conftest import TIMEOUT, Host, approve, back, deny, of_type
 
 from callyard import Limits
 from callyard.agents import AgentManager
@@ -61,7 +61,9 @@ async def test_a_denied_call_does_not_run_and_the_model_reads_the_reason(hosting
 
 
 @pytest.mark.parametrize(("decide", "burnt"), [(approve, ["tea"]), (deny, [])])
-async def test_bypassing_permissions_does_not_bypass_the_yard(hosting: Hosting, name_of: NameOf, decide: Any, burnt: list[str]) -> None:
+async def test_bypassing_permissions_does_not_bypass_the_yard(
+    hosting: Hosting, name_of: NameOf, decide: Any, burnt: list[str]
+) -> None:
     script = [ToolUse(name_of("look")), ToolUse(name_of("burn"), {"what": "tea"}), "Done."]
     async with hosting(script) as host:
         events = await host.send(decide=decide, permission_mode="bypassPermissions")
@@ -129,7 +131,9 @@ async def test_an_unattended_turn_refuses_when_the_countdown_ends(hosting: Hosti
     assert host.tools.burnt == []
 
 
-async def test_an_approval_of_the_yard_that_nobody_gives_is_refused_when_the_countdown_ends(hosting: Hosting, name_of: NameOf) -> None:
+async def test_an_approval_of_the_yard_that_nobody_gives_is_refused_when_the_countdown_ends(
+    hosting: Hosting, name_of: NameOf
+) -> None:
     async with hosting([ToolUse(name_of("burn"), {"what": "tea"}), "Done."], countdown_s=0.1) as host:
         await host.send(attended=False, permission_mode="bypassPermissions")
 
@@ -152,9 +156,15 @@ async def test_a_session_goes_on_after_a_restart(hosting: Hosting, name_of: Name
     assert (session.turns, session.title) == (2, "Go.")
 
 
-async def test_two_conversations_never_see_each_others_sessions_handles_and_approvals(hosting: Hosting, name_of: NameOf) -> None:
+async def test_two_conversations_never_see_each_others_sessions_handles_and_approvals(
+    hosting: Hosting, name_of: NameOf
+) -> None:
     ref = ToolUse(name_of("count"), {"items": {"$ref": "r_1"}})
-    meet, burn, count = ToolUse(name_of("meet")), ToolUse(name_of("burn"), {"what": "tea"}), ToolUse(name_of("get_session_count"))
+    meet, burn, count = (
+        ToolUse(name_of("meet")),
+        ToolUse(name_of("burn"), {"what": "tea"}),
+        ToolUse(name_of("get_session_count")),
+    )
     sight: dict[str, list[str]] = {"one": [], "other": []}
 
     async with hosting([]) as host:
@@ -186,7 +196,7 @@ async def test_two_conversations_never_see_each_others_sessions_handles_and_appr
 
 
 async def test_cancelling_a_turn_cancels_its_call_and_the_session_goes_on(hosting: Hosting, name_of: NameOf) -> None:
-    async with hosting([ToolUse(name_of("wait")), "Never.", "Never."]) as host, asyncio.timeout(PATIENCE):
+    async with hosting([ToolUse(name_of("wait")), "Never.", "Never."]) as host, asyncio.timeout(TIMEOUT):
         turn = asyncio.create_task(host.send(decide=approve))
         await host.tools.started.wait()
         [session] = await host.manager.sessions.all()
@@ -242,12 +252,18 @@ async def test_a_model_that_never_ends_is_ended_by_the_time_limit(hosting: Hosti
 
 
 @pytest.mark.parametrize("kind", ["endless", "silent"])
-async def test_a_model_that_does_not_stop_or_does_not_answer_is_ended_by_the_time_limit(hosting: Hosting, kind: Any) -> None:
+async def test_a_model_that_does_not_stop_or_does_not_answer_is_ended_by_the_time_limit(
+    hosting: Hosting, kind: Any
+) -> None:
     async with hosting([Fault(kind)], turn_s=6.0) as host:
         events = await host.send()
 
     [error] = of_type(events, "error")
-    assert (error.code, events[-1].status, bool(of_type(events, "text_delta"))) == ("timeout", "failed", kind == "endless")
+    assert (error.code, events[-1].status, bool(of_type(events, "text_delta"))) == (
+        "timeout",
+        "failed",
+        kind == "endless",
+    )
 
 
 async def test_calls_of_one_turn_each_have_their_events(hosting: Hosting, name_of: NameOf) -> None:
@@ -271,7 +287,9 @@ async def test_arguments_that_are_no_json_are_refused_and_the_turn_goes_on(hosti
     assert host.model.results[0].text
 
 
-async def test_the_caller_and_the_mode_are_those_of_the_message(hosting: Hosting, name_of: NameOf, tmp_path: Path) -> None:
+async def test_the_caller_and_the_mode_are_those_of_the_message(
+    hosting: Hosting, name_of: NameOf, tmp_path: Path
+) -> None:
     claims: Mapping[str, Any] = {}
     async with hosting([ToolUse(name_of("look")), "Done."]) as host:
         with pytest.raises(ToolError) as refused:

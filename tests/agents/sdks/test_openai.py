@@ -55,7 +55,9 @@ async def test_reasoning_before_a_call_that_was_never_answered_is_left_out_too(h
         [session] = await host.manager.sessions.all()
         items: Any = StoredItems(store, host.manager.sessions.items_key(session))
         reasoning: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": []}
-        await items.add_items([reasoning, {"type": "function_call", "call_id": "c_1", "name": "look", "arguments": "{}"}])
+        await items.add_items(
+            [reasoning, {"type": "function_call", "call_id": "c_1", "name": "look", "arguments": "{}"}]
+        )
         host.model.script_for = back
         await host.send("Again.")
         sent = host.model.requests[-1]["input"]
@@ -99,26 +101,44 @@ async def test_a_model_that_cannot_be_reached_is_an_error(hosting: Hosting) -> N
     assert (error.code, error.retryable, events[-1].status) == ("upstream_unavailable", False, "failed")
 
 
-def test_what_the_model_refuses_is_explained() -> None:
+def test_a_refusal_of_the_model_is_explained() -> None:
     sdk, openai, httpx = import_module("agents"), import_module("openai"), import_module("httpx")
     response = httpx.Response(401, request=httpx.Request("POST", "http://127.0.0.1"))
 
     key: Any = explain_error(openai.AuthenticationError("No such key.", response=response, body=None), sdk, openai)
     often: Any = explain_error(
-        openai.RateLimitError("Slow down.", response=httpx.Response(429, request=response.request), body=None), sdk, openai
+        openai.RateLimitError("Slow down.", response=httpx.Response(429, request=response.request), body=None),
+        sdk,
+        openai,
     )
     missing: Any = explain_error(openai.OpenAIError("The api_key client option must be set."), sdk, openai)
     bad = httpx.Response(400, request=response.request)
     length: Any = explain_error(
-        openai.BadRequestError("Too long.", response=bad, body={"code": "context_length_exceeded", "message": "Too long."}), sdk, openai
+        openai.BadRequestError(
+            "Too long.", response=bad, body={"code": "context_length_exceeded", "message": "Too long."}
+        ),
+        sdk,
+        openai,
     )
-    quota: Any = explain_error(openai.RateLimitError("Pay.", response=bad, body={"code": "insufficient_quota"}), sdk, openai)
+    quota: Any = explain_error(
+        openai.RateLimitError("Pay.", response=bad, body={"code": "insufficient_quota"}), sdk, openai
+    )
     steps: Any = explain_error(sdk.MaxTurnsExceeded("Too many."), sdk, openai)
     other: Any = explain_error(sdk.ModelBehaviorError("x" * 1000), sdk, openai)
 
-    assert (key.code, often.code, steps.code, other.code) == ("unauthenticated", "rate_limited", "limit_exceeded", "upstream_error")
+    assert (key.code, often.code, steps.code, other.code) == (
+        "unauthenticated",
+        "rate_limited",
+        "limit_exceeded",
+        "upstream_error",
+    )
     assert (missing.code, length.code, quota.code) == ("unauthenticated", "too_large", "budget_exceeded")
-    assert ("OPENAI_API_KEY" in key.hint, "OPENAI_API_KEY" in missing.hint, "later" in often.hint, "shorter" in length.hint) == (True,) * 4
+    assert (
+        "OPENAI_API_KEY" in key.hint,
+        "OPENAI_API_KEY" in missing.hint,
+        "later" in often.hint,
+        "shorter" in length.hint,
+    ) == (True,) * 4
     assert len(other.message) < 600
     assert isinstance(explain_error(KeyError("x"), sdk, openai), KeyError)
 

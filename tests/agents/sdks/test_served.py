@@ -11,11 +11,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from conftest import PATIENCE, children, running
+from conftest import TIMEOUT, children, running
 
 from callyard.inject.claude import claude_tool_name
 from callyard.testing.models import ScriptedAnthropic, ToolUse, Turn
 
+TOKEN = "a-token-for-this-test"  # noqa: S105 - no secret
 ROOT = Path(__file__).parents[3]
 BURN = ToolUse(claude_tool_name("burn"), {"what": "tea"})
 YARD = '''
@@ -44,7 +45,9 @@ class Server:
 
     async def send(self, session_id: str, content: str = "Go.") -> AsyncIterator[dict[str, Any]]:
         """Yield the events of a message."""
-        async with self.client.stream("POST", f"/api/sessions/{session_id}/messages", json={"content": content}) as response:
+        async with self.client.stream(
+            "POST", f"/api/sessions/{session_id}/messages", json={"content": content}
+        ) as response:
             assert response.status_code == 200
             async for event in read(response):
                 yield event
@@ -72,13 +75,29 @@ async def serving(folder: Path, script: Sequence[Turn]) -> AsyncGenerator[Server
             "CLAUDE_CONFIG_DIR": str(folder / "config"),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "XDG_STATE_HOME": str(folder / "state"),
+            "CALLYARD_CONSOLE_TOKEN": TOKEN,
         }
-        command = [sys.executable, "-m", "callyard", "serve", "shop.py", "--transport", "http", "--port", "0", "--agents"]
-        process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=environment, stderr=asyncio.subprocess.PIPE)
+        command = [
+            sys.executable,
+            "-m",
+            "callyard",
+            "serve",
+            "shop.py",
+            "--transport",
+            "http",
+            "--port",
+            "0",
+            "--agents",
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=folder, env=environment, stderr=asyncio.subprocess.PIPE
+        )
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 url = await listening(process)
-                async with import_module("httpx").AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE) as client:
+                async with import_module("httpx").AsyncClient(
+                    base_url=url, trust_env=False, timeout=TIMEOUT, headers={"Authorization": f"Bearer {TOKEN}"}
+                ) as client:
                     yield Server(client, process, model)
         finally:
             if process.returncode is None:
@@ -171,9 +190,22 @@ async def test_a_server_that_shuts_down_says_so_and_leaves_no_process(tmp_path: 
 
 async def test_a_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(YARD)
-    command = [sys.executable, "-m", "callyard", "serve", "shop.py", "--transport", "http", "--agents", "--agents-roots", "none"]
+    command = [
+        sys.executable,
+        "-m",
+        "callyard",
+        "serve",
+        "shop.py",
+        "--transport",
+        "http",
+        "--agents",
+        "--agents-roots",
+        "none",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XDG_STATE_HOME": str(tmp_path)}
-    process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stderr=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=tmp_path, env=environment, stderr=asyncio.subprocess.PIPE
+    )
 
     _, said = await process.communicate()
 

@@ -26,9 +26,27 @@ from callyard.inject.google_adk import google_adk_toolset
 from callyard.inject.langchain import langchain_tools
 from callyard.inject.openai import openai_tools
 from callyard.inject.pydantic_ai import pydantic_ai_toolset
-from callyard.testing.models import Fault, OfferedTool, ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, ToolResult, ToolUse, Turn
+from callyard.testing.models import (
+    Fault,
+    OfferedTool,
+    ScriptedAnthropic,
+    ScriptedModel,
+    ScriptedOpenAI,
+    ToolResult,
+    ToolUse,
+    Turn,
+)
 
-__all__ = ["DRIVERS", "Driver", "GeminiScript", "Transcript", "claude_query", "gemini_model", "import_module", "user_prompt"]
+__all__ = [
+    "DRIVERS",
+    "Driver",
+    "GeminiScript",
+    "Transcript",
+    "claude_query",
+    "gemini_model",
+    "import_module",
+    "user_prompt",
+]
 
 Script = Sequence[Turn]
 
@@ -65,10 +83,17 @@ def _transcript(model: ScriptedModel, text: object) -> Transcript:
 
 async def user_prompt(text: str) -> AsyncGenerator[dict[str, Any]]:
     """Return a prompt as the SDK takes it beside in-process servers."""
-    yield {"type": "user", "message": {"role": "user", "content": text}, "parent_tool_use_id": None, "session_id": "default"}
+    yield {
+        "type": "user",
+        "message": {"role": "user", "content": text},
+        "parent_tool_use_id": None,
+        "session_id": "default",
+    }
 
 
-async def claude_query(options: Any, model: ScriptedModel, *, home: str, prompt: str = "Go.", sources: Sequence[str] = ()) -> list[Any]:
+async def claude_query(
+    options: Any, model: ScriptedModel, *, home: str, prompt: str = "Go.", sources: Sequence[str] = ()
+) -> list[Any]:
     """Run one query of the Claude Agent SDK with the real CLI, and return its messages."""
     sdk = import_module("claude_agent_sdk")
     environment = {
@@ -103,7 +128,9 @@ def _openai_agents(kind: str) -> Callable[[Conversation, Script], Coroutine[Any,
         sdk.set_tracing_disabled(disabled=True)
         with ScriptedOpenAI(script) as model:
             async with openai.AsyncOpenAI(base_url=model.url, api_key="none") as client:
-                agent = sdk.Agent(name="tester", tools=openai_tools(conversation), model=getattr(sdk, kind)("scripted", client))
+                agent = sdk.Agent(
+                    name="tester", tools=openai_tools(conversation), model=getattr(sdk, kind)("scripted", client)
+                )
                 run = sdk.Runner.run_streamed(agent, "Go.")
                 async for _ in run.stream_events():
                     pass
@@ -132,16 +159,26 @@ async def _langchain(conversation: Conversation, script: Script) -> Transcript:
 
 
 async def _langgraph(conversation: Conversation, script: Script) -> Transcript:
-    graphs, prebuilt, models = (import_module(name) for name in ("langgraph.graph", "langgraph.prebuilt", "langchain_openai"))
+    graphs, prebuilt, models = (
+        import_module(name) for name in ("langgraph.graph", "langgraph.prebuilt", "langchain_openai")
+    )
     tools = langchain_tools(conversation)
     with ScriptedOpenAI(script) as model:
-        chat = models.ChatOpenAI(model="scripted", base_url=model.url, api_key="none", use_responses_api=True).bind_tools(tools)
+        chat = models.ChatOpenAI(
+            model="scripted", base_url=model.url, api_key="none", use_responses_api=True
+        ).bind_tools(tools)
 
         async def ask_model(state: dict[str, Any]) -> dict[str, Any]:
             return {"messages": [await chat.ainvoke(state["messages"])]}
 
-        graph = graphs.StateGraph(graphs.MessagesState).add_node("model", ask_model).add_node("tools", prebuilt.ToolNode(tools))
-        graph.add_edge(graphs.START, "model").add_conditional_edges("model", prebuilt.tools_condition).add_edge("tools", "model")
+        graph = (
+            graphs.StateGraph(graphs.MessagesState)
+            .add_node("model", ask_model)
+            .add_node("tools", prebuilt.ToolNode(tools))
+        )
+        graph.add_edge(graphs.START, "model").add_conditional_edges("model", prebuilt.tools_condition).add_edge(
+            "tools", "model"
+        )
         done = await graph.compile().ainvoke({"messages": [{"role": "user", "content": "Go."}]})
         return _transcript(model, done["messages"][-1].text)
 
@@ -152,7 +189,12 @@ async def _messages(conversation: Conversation, script: Script) -> Transcript:
     with ScriptedAnthropic(script) as model:
         async with anthropic.AsyncAnthropic(base_url=model.url, api_key="none") as client:
             while True:
-                request = {"model": "scripted", "max_tokens": 100, "messages": messages, "tools": messages_tools(conversation)}
+                request = {
+                    "model": "scripted",
+                    "max_tokens": 100,
+                    "messages": messages,
+                    "tools": messages_tools(conversation),
+                }
                 async with client.messages.stream(**request) as stream:
                     reply = await stream.get_final_message()
                 results = await messages_results(conversation, reply.content)
@@ -167,7 +209,9 @@ async def _responses(conversation: Conversation, script: Script) -> Transcript:
     with ScriptedOpenAI(script) as model:
         async with openai.AsyncOpenAI(base_url=model.url, api_key="none") as client:
             while True:
-                reply = await client.responses.create(model="scripted", input=items, tools=responses_tools(conversation))
+                reply = await client.responses.create(
+                    model="scripted", input=items, tools=responses_tools(conversation)
+                )
                 results = await responses_results(conversation, reply.output)
                 if not results:
                     return _transcript(model, reply.output_text)
@@ -180,7 +224,9 @@ async def _chat(conversation: Conversation, script: Script) -> Transcript:
     with ScriptedOpenAI(script) as model:
         async with openai.AsyncOpenAI(base_url=model.url, api_key="none") as client:
             while True:
-                reply = await client.chat.completions.create(model="scripted", messages=messages, tools=chat_tools(conversation))
+                reply = await client.chat.completions.create(
+                    model="scripted", messages=messages, tools=chat_tools(conversation)
+                )
                 message = reply.choices[0].message
                 results = await chat_results(conversation, message)
                 if not results:
@@ -229,10 +275,14 @@ class GeminiScript:
     def answer(self, request: Any) -> Any:
         """Return the turn that answers a request."""
         declared = [declaration for tool in request.config.tools for declaration in tool.function_declarations]
-        self.tools = {tool.name: OfferedTool(tool.name, tool.description, tool.parameters_json_schema) for tool in declared}
+        self.tools = {
+            tool.name: OfferedTool(tool.name, tool.description, tool.parameters_json_schema) for tool in declared
+        }
         parts = [part for content in request.contents for part in content.parts]
         answers = [part.function_response for part in parts if part.function_response]
-        self.results = [ToolResult(answer.name, json.dumps(answer.response), content=answer.response) for answer in answers]
+        self.results = [
+            ToolResult(answer.name, json.dumps(answer.response), content=answer.response) for answer in answers
+        ]
         turn = self._script[sum(content.role == "model" for content in request.contents)]
         assert not isinstance(turn, Fault)
         said = [turn] if isinstance(turn, str | ToolUse) else turn

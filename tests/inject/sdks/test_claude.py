@@ -16,7 +16,7 @@ from callyard.inject import Conversation
 from callyard.inject.claude import SERVER_NAME, claude_options, claude_servers, claude_tool_name
 from callyard.testing.models import ScriptedAnthropic, ToolUse, Turn
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 PING = claude_tool_name("ping", f"{SERVER_NAME}_system")
 ORDER = ToolUse(claude_tool_name("order"), {"item": "tea"})
 CLEAR = ToolUse(claude_tool_name("clear"), {"shelf": "A"})
@@ -69,7 +69,9 @@ async def test_nothing_is_approved_for_a_host_that_has_no_callback(shop: Shop, t
 
 
 async def test_bypassing_permissions_does_not_bypass_the_yard(shop: Shop, tmp_path: Path) -> None:
-    options = make_options(permission_mode="bypassPermissions", env={"IS_SANDBOX": "1"})  # the CLI refuses that to root otherwise
+    options = make_options(
+        permission_mode="bypassPermissions", env={"IS_SANDBOX": "1"}
+    )  # the CLI refuses that to root otherwise
 
     with ScriptedAnthropic([ORDER, CLEAR, "Done."]) as model:
         await claude_query(claude_options(options, shop.yard, elicit=refuse), model, home=str(tmp_path))
@@ -133,7 +135,7 @@ async def test_the_clis_timeout_is_the_variable_that_the_adapter_sets(shop: Shop
     options.env["MCP_TOOL_TIMEOUT"] = "1000"  # against the adapter, to see that the CLI obeys it
 
     with ScriptedAnthropic([ToolUse(claude_tool_name("wait")), "Done."]) as model:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await claude_query(options, model, home=str(tmp_path))
             await shop.stopped.wait()
 
@@ -146,7 +148,9 @@ def test_servers_in_a_file_cannot_be_joined(shop: Shop) -> None:
         claude_options(make_options(mcp_servers="servers.json"), shop.yard)
 
 
-async def test_a_server_of_the_same_name_in_the_hosts_files_does_not_shadow_the_yard(shop: Shop, tmp_path: Path) -> None:
+async def test_a_server_of_the_same_name_in_the_hosts_files_does_not_shadow_the_yard(
+    shop: Shop, tmp_path: Path
+) -> None:
     false: dict[str, Any] = {"mcpServers": {SERVER_NAME: {"type": "stdio", "command": "false", "args": []}}}
     (tmp_path / ".mcp.json").write_text(json.dumps(false))
     (tmp_path / ".claude").mkdir()
@@ -180,10 +184,17 @@ async def test_a_resumed_conversation_keeps_its_session(shop: Shop, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "limits",
-    [{}, {"tools": [ORDER.name, CLEAR.name]}, {"tools": [f"mcp__{SERVER_NAME}"]}, {"mcpServers": [SERVER_NAME], "background": False}],
+    [
+        {},
+        {"tools": [ORDER.name, CLEAR.name]},
+        {"tools": [f"mcp__{SERVER_NAME}"]},
+        {"mcpServers": [SERVER_NAME], "background": False},
+    ],
     ids=["everything", "named tools", "a whole server", "a named server"],
 )
-async def test_a_sub_agent_uses_the_yard_of_its_conversation(shop: Shop, tmp_path: Path, limits: dict[str, Any]) -> None:
+async def test_a_sub_agent_uses_the_yard_of_its_conversation(
+    shop: Shop, tmp_path: Path, limits: dict[str, Any]
+) -> None:
     class WithSubAgent(ScriptedAnthropic):
         def script_for(self, body: dict[str, Any]) -> list[Turn]:
             if "SUBTASK" in json.dumps(body["messages"][0]):
@@ -193,7 +204,9 @@ async def test_a_sub_agent_uses_the_yard_of_its_conversation(shop: Shop, tmp_pat
 
     sdk = import_module("claude_agent_sdk")
     helper = sdk.AgentDefinition(description="Orders things.", prompt="You order things.", **limits)
-    options = sdk.ClaudeAgentOptions(tools=["Agent"], agents={"helper": helper}, can_use_tool=allow, env={"ENABLE_TOOL_SEARCH": "false"})
+    options = sdk.ClaudeAgentOptions(
+        tools=["Agent"], agents={"helper": helper}, can_use_tool=allow, env={"ENABLE_TOOL_SEARCH": "false"}
+    )
     with WithSubAgent([]) as model:
         await claude_query(claude_options(options, shop.yard, scope="chat", elicit=refuse), model, home=str(tmp_path))
 
@@ -213,7 +226,9 @@ async def test_the_clis_tool_search_finds_a_deferred_tool(shop: Shop, tmp_path: 
     with ScriptedAnthropic([search, ORDER, "Done."]) as model:
         await claude_query(claude_options(options, shop.yard, always_load=["greet"]), model, home=str(tmp_path))
 
-    first = {tool["name"] for tool in model.requests[0]["tools"] if "input_schema" in tool and not tool.get("defer_loading")}
+    first = {
+        tool["name"] for tool in model.requests[0]["tools"] if "input_schema" in tool and not tool.get("defer_loading")
+    }
     assert claude_tool_name("greet") in first
     assert ORDER.name not in first
     assert model.results[-1].envelope.success
@@ -222,4 +237,7 @@ async def test_the_clis_tool_search_finds_a_deferred_tool(shop: Shop, tmp_path: 
 def test_each_query_has_servers_of_its_own(shop: Shop) -> None:
     conversation = Conversation(shop.yard)
 
-    assert claude_servers(conversation)[SERVER_NAME]["instance"] is not claude_servers(conversation)[SERVER_NAME]["instance"]
+    assert (
+        claude_servers(conversation)[SERVER_NAME]["instance"]
+        is not claude_servers(conversation)[SERVER_NAME]["instance"]
+    )

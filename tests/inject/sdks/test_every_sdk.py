@@ -15,7 +15,7 @@ from callyard.testing.models import ToolUse
 from callyard.transports.memory import Memory
 from callyard.yard import Yard
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 NameOf = Callable[[str], str]
 
 
@@ -48,10 +48,12 @@ async def test_calls_of_one_turn_are_all_answered(shop: Shop, driver: Driver, na
     assert sorted(result.envelope.data["item"] for result in seen.results) == ["milk", "salt", "tea"]
 
 
-async def test_a_call_that_the_host_cancels_is_answered_and_the_conversation_goes_on(shop: Shop, driver: Driver, name_of: NameOf) -> None:
+async def test_a_call_that_the_host_cancels_is_answered_and_the_conversation_goes_on(
+    shop: Shop, driver: Driver, name_of: NameOf
+) -> None:
     conversation = Conversation(shop.yard)
 
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
         running = group.create_task(driver.converse(conversation, [ToolUse(name_of("wait")), "Done."]))
         await shop.started.wait()
         assert conversation.cancel() == 1
@@ -65,7 +67,7 @@ async def test_a_call_that_the_host_cancels_is_answered_and_the_conversation_goe
 
 async def test_cancelling_the_run_cancels_its_call(shop: Shop, driver: Driver, name_of: NameOf) -> None:
     running = asyncio.create_task(driver.converse(Conversation(shop.yard), [ToolUse(name_of("wait")), "Done."]))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await shop.started.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -75,7 +77,9 @@ async def test_cancelling_the_run_cancels_its_call(shop: Shop, driver: Driver, n
     assert (shop.sink.codes[-1], shop.yard.calls_in_flight) == ("cancelled", 0)
 
 
-@pytest.mark.parametrize(("answer", "expected"), [({"sure": True}, "burnt"), ({"sure": False}, "kept"), (None, "approval_denied")])
+@pytest.mark.parametrize(
+    ("answer", "expected"), [({"sure": True}, "burnt"), ({"sure": False}, "kept"), (None, "approval_denied")]
+)
 async def test_a_tool_asks_its_person_by_way_of_the_host(
     shop: Shop, driver: Driver, name_of: NameOf, answer: Mapping[str, Any] | None, expected: str
 ) -> None:
@@ -114,7 +118,9 @@ async def test_the_host_asks_its_person_before_a_tool_that_destroys(
         asked.append(text)
         return {} if is_approved else None
 
-    seen = await driver.converse(Conversation(shop.yard, elicit=elicit), [ToolUse(name_of("clear"), {"shelf": "A"}), "Done."])
+    seen = await driver.converse(
+        Conversation(shop.yard, elicit=elicit), [ToolUse(name_of("clear"), {"shelf": "A"}), "Done."]
+    )
 
     [result] = seen.results
     error = result.envelope.error
@@ -123,7 +129,12 @@ async def test_the_host_asks_its_person_before_a_tool_that_destroys(
         assert (result.envelope.data, shop.cleared) == ("A is empty", ["A"])
     else:
         assert error is not None
-        assert (error.code, error.details["reason"], error.may_have_run, shop.cleared) == ("approval_denied", "denied", False, [])
+        assert (error.code, error.details["reason"], error.may_have_run, shop.cleared) == (
+            "approval_denied",
+            "denied",
+            False,
+            [],
+        )
     assert (shop.sink.codes, seen.text) == ([None if is_approved else "approval_denied"], "Done.")
 
 
@@ -131,7 +142,7 @@ async def test_an_operator_decides_while_the_call_is_held(shop: Shop, driver: Dr
     seen_approvals = set[str]()
     uses = [ToolUse(name_of("clear"), {"shelf": shelf}) for shelf in ("A", "B")]
 
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
         running = group.create_task(driver.converse(Conversation(shop.yard), [*uses, "Done."]))
         await shop.decide(await shop.next_approval(seen_approvals), "approve")
         await shop.decide(await shop.next_approval(seen_approvals), "deny", reason="B is full of eggs.")
@@ -149,7 +160,7 @@ async def test_a_call_that_is_approved_after_its_answer_runs_once_when_it_is_mad
 ) -> None:
     clear = ToolUse(name_of("clear"), {"shelf": "A"})
 
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
         script = [clear, ToolUse(name_of("wait_for_decision")), clear, clear, "Done."]
         running = group.create_task(driver.converse(Conversation(shop.yard), script))
         approval = await shop.next_approval(set())
@@ -161,12 +172,14 @@ async def test_a_call_that_is_approved_after_its_answer_runs_once_when_it_is_mad
     assert (cleared.data, again.data["status"], shop.cleared) == ("A is empty", "approval_required", ["A"])
 
 
-async def test_an_approval_of_one_conversation_is_none_for_the_same_call_of_another(shop: Shop, driver: Driver, name_of: NameOf) -> None:
+async def test_an_approval_of_one_conversation_is_none_for_the_same_call_of_another(
+    shop: Shop, driver: Driver, name_of: NameOf
+) -> None:
     script = [ToolUse(name_of("clear"), {"shelf": "A"}), "Done."]
     one, other = (Conversation(shop.yard, scope=scope) for scope in ("one", "other"))
     seen_approvals = set[str]()
 
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
         running = [group.create_task(driver.converse(conversation, script)) for conversation in (one, other)]
         for approval in [await shop.next_approval(seen_approvals) for _ in running]:
             await shop.decide(approval, "approve" if approval.binding.owner == one.caller.owner else "deny")
@@ -190,14 +203,17 @@ async def test_a_plain_tool_answers_without_an_envelope(shop: Shop, driver: Driv
     assert seen.results[0].text in {"Hello.", '{"result": "Hello."}'}
 
 
-async def test_two_conversations_never_see_the_sessions_and_handles_of_each_other(shop: Shop, driver: Driver, name_of: NameOf) -> None:
+async def test_two_conversations_never_see_the_sessions_and_handles_of_each_other(
+    shop: Shop, driver: Driver, name_of: NameOf
+) -> None:
     meet, count = ToolUse(name_of("meet")), ToolUse(name_of("get_session_count"))
     use_handle = ToolUse(name_of("count"), {"items": {"$ref": "r_1"}})
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         one, other = await asyncio.gather(
             driver.converse(
-                Conversation(shop.yard), [ToolUse(name_of("open_cart")), ToolUse(name_of("archive")), meet, use_handle, count, "Done."]
+                Conversation(shop.yard),
+                [ToolUse(name_of("open_cart")), ToolUse(name_of("archive")), meet, use_handle, count, "Done."],
             ),
             driver.converse(Conversation(shop.yard), [meet, use_handle, count, "Done."]),
         )
@@ -223,7 +239,9 @@ async def over_mcp(yard: Yard, *messages: dict[str, Any]) -> list[dict[str, Any]
     return results[1:]
 
 
-async def test_names_descriptions_and_schemas_are_the_same_as_over_mcp(shop: Shop, driver: Driver, name_of: NameOf) -> None:
+async def test_names_descriptions_and_schemas_are_the_same_as_over_mcp(
+    shop: Shop, driver: Driver, name_of: NameOf
+) -> None:
     [listed] = await over_mcp(shop.yard, {"method": "tools/list"})
     seen = await driver.converse(Conversation(shop.yard), [ToolUse(name_of("ping")), "Done."])
 
@@ -248,20 +266,22 @@ async def test_answers_and_failures_are_the_same_as_over_mcp(shop: Shop, driver:
     script = [ToolUse(name_of(name), arguments) for name, arguments in CALLS]
     seen_approvals = set[str]()
 
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
         conversing = group.create_task(driver.converse(Conversation(shop.yard), [*script, "Done."]))
         calling = group.create_task(over_mcp(shop.yard, *requests))
         for _ in range(2):
             await shop.decide(await shop.next_approval(seen_approvals), "deny")
-    told = [json.loads(result.text) for result in conversing.result().results]
+    envelopes = [json.loads(result.text) for result in conversing.result().results]
     answered = [result["structuredContent"] for result in calling.result()]
 
     codes = [None, "invalid_input", None, "invalid_input", "state_error", None, "approval_denied", "not_supported"]
-    assert [answer["error"] and answer["error"]["code"] for answer in told] == codes
-    assert [_comparable(answer) for answer in told] == [_comparable(answer) for answer in answered]
+    assert [answer["error"] and answer["error"]["code"] for answer in envelopes] == codes
+    assert [_comparable(answer) for answer in envelopes] == [_comparable(answer) for answer in answered]
 
 
 def _comparable(answer: dict[str, Any]) -> dict[str, Any]:
     """Return an envelope without what differs from call to call: times, and the ids of calls, handles and approvals."""
-    facts = sorted(answer["_meta"].keys() - {"coerced"})  # the CLI of Claude repairs some arguments before they reach the yard
+    facts = sorted(
+        answer["_meta"].keys() - {"coerced"}
+    )  # the CLI of Claude repairs some arguments before they reach the yard
     return json.loads(re.sub(r"\b[acr]_\w+", "ID", json.dumps({**answer, "_meta": facts})))

@@ -72,7 +72,11 @@ async def test_the_example_of_claude_works(yard: Yard, tmp_path: Path, monkeypat
         return import_module("claude_agent_sdk").PermissionResultAllow(updated_input=arguments)
 
     monkeypatch.chdir(tmp_path)
-    for name, value in {"ANTHROPIC_API_KEY": "none", "CLAUDE_CONFIG_DIR": str(tmp_path), "ENABLE_TOOL_SEARCH": "false"}.items():
+    for name, value in {
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CONFIG_DIR": str(tmp_path),
+        "ENABLE_TOOL_SEARCH": "false",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

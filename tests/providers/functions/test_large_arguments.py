@@ -3,8 +3,8 @@
 from datetime import date
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
+from table_tests import every_row
 
 from callyard import Yard, tool
 from callyard.model.schema import MAX_ISSUES
@@ -51,8 +51,10 @@ WRONG: list[tuple[str, dict[str, Any], int, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "number", "field", "code"), WRONG)
-async def test_large_wrong_arguments_are_explained(name: str, arguments: dict[str, Any], number: int, field: str, code: str) -> None:
+@every_row(("name", "arguments", "number", "field", "code"), WRONG)
+async def test_large_wrong_arguments_are_explained(
+    name: str, arguments: dict[str, Any], number: int, field: str, code: str
+) -> None:
     async with Yard(tools=[numbers, days, either]) as yard:
         error = (await yard.call(name, arguments)).error
 

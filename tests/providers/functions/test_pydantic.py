@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from pydantic import BaseModel, Field, field_validator, model_validator
+from table_tests import every_row
 from typing_extensions import TypedDict
 
 from callyard import PublishError, Tool
@@ -103,7 +104,11 @@ def issues(made: Tool, arguments: dict[str, Any]) -> dict[str, Issue]:
 
 GOOD: list[tuple[Any, Any, Any]] = [
     (Address, {"city": "Rome", "zip": 5}, Address.model_validate({"city": "Rome", "zip": 5})),
-    (Person, {"name": "Ann", "home": {"city": "Rome"}}, Person(name="Ann", home=Address.model_validate({"city": "Rome"}))),
+    (
+        Person,
+        {"name": "Ann", "home": {"city": "Rome"}},
+        Person(name="Ann", home=Address.model_validate({"city": "Rome"})),
+    ),
     (list[Address], [{"city": "Rome"}], [Address.model_validate({"city": "Rome"})]),
     (Address | None, None, None),
     (Cat | Dog, {"kind": "dog", "tricks": ["sit"]}, Dog(kind="dog", tricks=["sit"])),
@@ -131,7 +136,7 @@ GOOD: list[tuple[Any, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value", "meant"), GOOD, ids=[str(row[0]) for row in GOOD])
+@every_row(("annotation", "value", "meant"), GOOD, ids=[str(row[0]) for row in GOOD])
 def test_an_argument_comes_as_json_and_arrives_as_its_type(annotation: Any, value: Any, meant: Any) -> None:
     got = taken(taking(annotation), {"what": value})
 
@@ -161,7 +166,7 @@ BAD: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value"), BAD, ids=[f"{row[0]}-{row[1]}" for row in BAD])
+@every_row(("annotation", "value"), BAD, ids=[f"{row[0]}-{row[1]}" for row in BAD])
 def test_an_argument_that_does_not_fit_its_type_is_refused_strictly(annotation: Any, value: Any) -> None:
     assert all(name == "what" or name.startswith("what.") for name in issues(taking(annotation), {"what": value}))
 
@@ -219,7 +224,12 @@ DEFAULTS: list[tuple[Any, Any, Any, Any]] = [
     (Annotated[int, Field(default=3), Field(ge=1)], _NONE, 3, 3),
     (Colour, Colour.RED, Colour.RED, "red"),
     (Point, Point(1), Point(1), {"x": 1, "y": 0, "tags": []}),
-    (Address, Address.model_validate({"city": "Rome"}), Address.model_validate({"city": "Rome"}), {"city": "Rome", "zip": 0}),
+    (
+        Address,
+        Address.model_validate({"city": "Rome"}),
+        Address.model_validate({"city": "Rome"}),
+        {"city": "Rome", "zip": 0},
+    ),
     (date, date(2026, 1, 2), date(2026, 1, 2), "2026-01-02"),
     (set[int], {1}, {1}, [1]),
     (Annotated[int, Field(alias="which")], 3, 3, 3),
@@ -228,8 +238,12 @@ DEFAULTS: list[tuple[Any, Any, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "default", "meant", "written"), DEFAULTS, ids=[f"{number}" for number in range(len(DEFAULTS))])
-def test_a_default_is_filled_in_and_written_in_the_schema(annotation: Any, default: Any, meant: Any, written: Any) -> None:
+@every_row(
+    ("annotation", "default", "meant", "written"), DEFAULTS, ids=[f"{number}" for number in range(len(DEFAULTS))]
+)
+def test_a_default_is_filled_in_and_written_in_the_schema(
+    annotation: Any, default: Any, meant: Any, written: Any
+) -> None:
     made = taking(annotation, default)
     [inner] = made.spec.input_schema["properties"].values()
 
@@ -266,9 +280,14 @@ def test_a_default_that_is_made_is_made_for_every_call_and_is_no_part_of_the_sch
     assert "required" not in one.spec.input_schema
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("annotation", "default"),
-    [(list[Point], [Point(1)]), (Point, Point(1)), (list[int], Field(default_factory=list)), (Address, Address(city="Rome"))],  # pyright: ignore[reportUnknownArgumentType, reportCallIssue] - a Field stands for any default
+    [
+        (list[Point], [Point(1)]),
+        (Point, Point(1)),
+        (list[int], Field(default_factory=list)),
+        (Address, Address(city="Rome")),
+    ],  # pyright: ignore[reportUnknownArgumentType, reportCallIssue] - a Field stands for any default
 )
 def test_a_default_that_was_changed_is_fresh_for_the_next_call(annotation: Any, default: Any) -> None:
     made = taking(annotation, default)
@@ -278,7 +297,7 @@ def test_a_default_that_was_changed_is_fresh_for_the_next_call(annotation: Any, 
     assert taken(made, {}) == first
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("annotation", "default"),
     [
         (Annotated[int, Field(ge=1)], 0),
@@ -291,12 +310,14 @@ def test_a_default_that_was_changed_is_fresh_for_the_next_call(annotation: Any, 
         (Any, Field(default=object())),
     ],
 )
-def test_a_default_that_does_not_fit_or_cannot_be_written_names_tool_and_parameter(annotation: Any, default: Any) -> None:
+def test_a_default_that_does_not_fit_or_cannot_be_written_names_tool_and_parameter(
+    annotation: Any, default: Any
+) -> None:
     with pytest.raises(PublishError, match=r"'walk'.*'what'"):
         taking(annotation, default)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "annotation",
     [
         object(),
@@ -344,7 +365,7 @@ def test_a_signature_that_fails_as_a_whole_names_the_tool() -> None:
         taking(Fickle)
 
 
-def test_everything_that_is_wrong_is_told_with_its_place() -> None:
+def test_every_issue_is_reported_with_its_place() -> None:
     made = taking(list[Person])
     found = issues(made, {"what": [{"name": "Ann", "home": {"zip": -1}}, {"name": 5, "nmae": "x", "friends": [{}]}]})
 
@@ -359,7 +380,7 @@ def test_everything_that_is_wrong_is_told_with_its_place() -> None:
     assert found["what.1.nmae"].did_you_mean == "name"
 
 
-def test_where_several_types_were_tried_each_is_told_at_the_same_place() -> None:
+def test_every_type_of_a_union_is_reported_at_the_same_place() -> None:
     found = issues(taking(int | Point | list[int]), {"what": "x"})
 
     [issue] = found.values()
@@ -367,7 +388,7 @@ def test_where_several_types_were_tried_each_is_told_at_the_same_place() -> None
     assert len(issue.expected["anyOf"]) == 3
 
 
-def test_a_validators_own_words_are_told() -> None:
+def test_the_message_of_a_validator_is_reported() -> None:
     class Even(BaseModel):
         n: int
         m: int = 0
@@ -391,11 +412,11 @@ def test_a_validators_own_words_are_told() -> None:
     assert set(either) == {"what", "what.kind", "what.lives"}
 
 
-def test_a_key_that_is_wrong_is_told_at_its_place() -> None:
+def test_a_wrong_key_is_reported_at_its_place() -> None:
     assert set(issues(taking(dict[int, str]), {"what": {"a": "b"}})) == {"what.a"}
 
 
-def test_what_pydantic_cannot_describe_has_no_schema() -> None:
+def test_a_type_that_pydantic_cannot_describe_has_no_schema() -> None:
     assert pydantic_schema(Odd) is None
     assert pydantic_schema(Point) == {
         "type": "object",

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter, computed_field
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError
+from table_tests import every_row
 from typing_extensions import TypedDict
 
 from callyard import Audio, Blob, Envelope, Image, PublishError, Text, Tool, Yard, tool
@@ -129,21 +130,28 @@ GOOD: list[tuple[Any, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value", "data"), GOOD, ids=[f"{number}" for number in range(len(GOOD))])
-async def test_what_a_tool_promised_is_answered_as_plain_json(annotation: Any, value: Any, data: Any) -> None:
+@every_row(("annotation", "value", "data"), GOOD, ids=[f"{number}" for number in range(len(GOOD))])
+async def test_a_result_of_the_annotated_type_is_answered_as_plain_json(annotation: Any, value: Any, data: Any) -> None:
     answer = await answer_of(value, annotation)
 
     assert answer.success, annotation
     assert answer.data == data
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("annotation", "schema"),
     [
         (int, {"type": "integer"}),
         (None, {"type": "null"}),
         (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
-        (Point, {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}}, "required": ["x"]}),
+        (
+            Point,
+            {
+                "type": "object",
+                "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
+                "required": ["x"],
+            },
+        ),
         (Annotated[int, Field(ge=1)], {"type": "integer", "minimum": 1}),
         (REQUIRED, None),
         (Any, None),
@@ -184,14 +192,15 @@ def test_a_return_annotation_that_cannot_become_a_schema_names_the_tool(annotati
         returning(None, annotation)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "expected"), [(REQUIRED, False), (int, False), (Envelope, False), (Any, True), (None, True), (int | None, True)]
+@every_row(
+    ("annotation", "expected"),
+    [(REQUIRED, False), (int, False), (Envelope, False), (Any, True), (None, True), (int | None, True)],
 )
 def test_nothing_is_an_answer_only_where_the_annotation_says_so(annotation: Any, *, expected: bool) -> None:
     assert output_of("give", annotation).may_be_none is expected
 
 
-@pytest.mark.parametrize("annotation", [REQUIRED, int, str, Point, Envelope, Image, list[None]], ids=str)
+@every_row("annotation", [REQUIRED, int, str, Point, Envelope, Image, list[None]], ids=str)
 async def test_a_tool_that_answers_nothing_though_it_promised_something_is_at_fault(annotation: Any) -> None:
     answer = await answer_of(None, annotation)
 
@@ -218,7 +227,7 @@ WRONG: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value"), WRONG, ids=[f"{number}" for number in range(len(WRONG))])
+@every_row(("annotation", "value"), WRONG, ids=[f"{number}" for number in range(len(WRONG))])
 async def test_a_tool_that_answers_what_its_own_schema_forbids_is_at_fault(annotation: Any, value: Any) -> None:
     assert code(await answer_of(value, annotation)) == "invalid_output"
 
@@ -257,12 +266,12 @@ UNSERIALISABLE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(UNSERIALISABLE)))
+@every_row("number", range(len(UNSERIALISABLE)))
 async def test_a_tool_that_answers_what_cannot_be_written_is_at_fault(number: int) -> None:
     assert code(await answer_of(UNSERIALISABLE[number])) == "invalid_output"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "kind", "mime_type"),
     [
         (PNG, Image, "image/png"),
@@ -275,7 +284,9 @@ async def test_a_tool_that_answers_what_cannot_be_written_is_at_fault(number: in
     ],
     ids=["bytes", "bytearray", "memoryview", "other bytes", "image", "audio", "blob"],
 )
-@pytest.mark.parametrize("annotation", [REQUIRED, Any, bytes, Image, Image | Audio | None], ids=["none", "any", "bytes", "image", "union"])
+@every_row(
+    "annotation", [REQUIRED, Any, bytes, Image, Image | Audio | None], ids=["none", "any", "bytes", "image", "union"]
+)
 async def test_bytes_pictures_and_sounds_become_blocks(value: Any, kind: Any, mime_type: str, annotation: Any) -> None:
     answer = await answer_of(value, annotation)
 
@@ -436,7 +447,7 @@ def _same(annotation: Any, value: object) -> None:
     assert _outcome(_validator(known), value) == _outcome(TypeAdapter(annotation).validator, value)
 
 
-@pytest.mark.parametrize("annotation", PLAIN, ids=str)
+@every_row("annotation", PLAIN, ids=str)
 def test_a_plain_annotation_has_the_schema_that_pydantic_gives(annotation: Any) -> None:
     known = simple_type(annotation)
 
@@ -444,10 +455,32 @@ def test_a_plain_annotation_has_the_schema_that_pydantic_gives(annotation: Any) 
     assert known.schema == _untitled(TypeAdapter(annotation).json_schema())
 
 
-@pytest.mark.parametrize("annotation", PLAIN, ids=str)
-@pytest.mark.parametrize(
+@every_row("annotation", PLAIN, ids=str)
+@every_row(
     "value",
-    [None, True, 0, 1, 2**70, 1.0, 1.5, "", "a", "b", "1", "true", [], [1], ["1"], [None], [[1]], {}, {"a": 1}, {"a": "1"}, {"a": [True]}],
+    [
+        None,
+        True,
+        0,
+        1,
+        2**70,
+        1.0,
+        1.5,
+        "",
+        "a",
+        "b",
+        "1",
+        "true",
+        [],
+        [1],
+        ["1"],
+        [None],
+        [[1]],
+        {},
+        {"a": 1},
+        {"a": "1"},
+        {"a": [True]},
+    ],
     ids=json.dumps,
 )
 def test_a_plain_annotation_takes_and_refuses_what_pydantic_does(annotation: Any, value: object) -> None:
@@ -455,7 +488,7 @@ def test_a_plain_annotation_takes_and_refuses_what_pydantic_does(annotation: Any
 
 
 @given(_ANNOTATIONS, _VALUES)
-def test_whatever_the_annotation_and_the_value_the_light_way_and_pydantic_agree(annotation: Any, value: object) -> None:
+def test_the_light_way_and_pydantic_agree_for_every_annotation_and_value(annotation: Any, value: object) -> None:
     known = simple_type(annotation)
 
     assert known is not None
@@ -463,7 +496,7 @@ def test_whatever_the_annotation_and_the_value_the_light_way_and_pydantic_agree(
     _same(annotation, value)
 
 
-@pytest.mark.parametrize("annotation", NOT_PLAIN, ids=str)
+@every_row("annotation", NOT_PLAIN, ids=str)
 def test_everything_else_is_left_to_pydantic(annotation: Any) -> None:
     assert simple_type(annotation) is None
 

@@ -8,7 +8,14 @@ from typing import Any, Optional
 import pytest
 
 from callyard import Call, PublishError, Session, Yard, tool
-from callyard.providers.functions.signature import REQUIRED, Docstring, Parameter, Signature, read_docstring, read_signature
+from callyard.providers.functions.signature import (
+    REQUIRED,
+    Docstring,
+    Parameter,
+    Signature,
+    read_docstring,
+    read_signature,
+)
 
 
 def _load() -> Any:
@@ -49,7 +56,7 @@ def test_a_signature_says_what_a_function_takes_and_returns() -> None:
     assert (signature.returns, signature.session) == (float, "none")
 
 
-def test_what_the_yard_fills_in_is_no_parameter() -> None:
+def test_an_injected_argument_is_no_parameter() -> None:
     def one(call: Call, session: Session, n: int) -> int:
         raise AssertionError
 
@@ -61,7 +68,11 @@ def test_what_the_yard_fills_in_is_no_parameter() -> None:
 
     assert [parameter.name for parameter in read(one).parameters] == ["n"]
     assert (read(one).call_parameter, read(one).session_parameter, read(one).session) == ("call", "session", "required")
-    assert (read(other).call_parameter, read(other).session_parameter, read(other).session) == ("context", "browser", "optional")
+    assert (read(other).call_parameter, read(other).session_parameter, read(other).session) == (
+        "context",
+        "browser",
+        "optional",
+    )
     assert read(old).session == "optional"
 
 
@@ -88,7 +99,7 @@ def test_any_number_of_arguments_cannot_become_a_schema(name: str) -> None:
     assert "'walk'" in str(caught.value)
 
 
-def test_what_has_no_signature_cannot_become_a_tool() -> None:
+def test_an_object_without_a_signature_cannot_become_a_tool() -> None:
     def odd() -> None:
         raise AssertionError
 
@@ -100,7 +111,9 @@ def test_what_has_no_signature_cannot_become_a_tool() -> None:
 
 
 def test_names_in_quotes_are_understood_wherever_they_stand() -> None:
-    def walk(a: "Node", b: list["Node"], c: Optional["Node"], d: "dict[str, Node]", e: typing.Literal["Node"]) -> "list[Node]":
+    def walk(
+        a: "Node", b: list["Node"], c: Optional["Node"], d: "dict[str, Node]", e: typing.Literal["Node"]
+    ) -> "list[Node]":
         raise AssertionError
 
     signature = read(walk)

@@ -1,4 +1,4 @@
-"""A server on this machine that protects an MCP endpoint and is its authorization server, too; it misbehaves as it is told."""
+"""A local MCP endpoint with its own authorization server, which misbehaves on demand."""
 
 import base64
 import hashlib
@@ -12,11 +12,16 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 from urllib.request import urlopen
 
-from callyard.providers.upstream.oauth.metadata import StoredLogin
+from callyard.providers.upstream.oauth.vault import StoredLogin
 
 SignIn = Callable[..., Coroutine[Any, Any, StoredLogin]]
 """How somebody signs in, who does whatever the page says."""
-TOOL = {"name": "greet", "description": "Greet.", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+TOOL = {
+    "name": "greet",
+    "description": "Greet.",
+    "inputSchema": {"type": "object"},
+    "annotations": {"readOnlyHint": True},
+}
 
 
 class Authority:
@@ -32,12 +37,14 @@ class Authority:
         self.tokens: dict[str, str] = {}
         """Tokens that are good, and the scopes each has."""
         self.refresh_tokens: dict[str, str] = {}
-        self.papers: dict[str, Any] = {
+        self.metadata: dict[str, Any] = {
             "/.well-known/oauth-protected-resource/mcp": {"resource": self.url, "authorization_servers": [self.origin]},
-            "/.well-known/oauth-authorization-server": self.server_paper(),
+            "/.well-known/oauth-authorization-server": self.server_metadata(),
         }
         """What is published, by path; bytes are sent as they are, and a number is a status."""
-        self.challenge = f'Bearer resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp", scope="read"'
+        self.challenge = (
+            f'Bearer resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp", scope="read"'
+        )
         self.wanted = {"read"}
         """Scopes that a token needs for calls."""
         self.redirected: dict[str, str] = {}
@@ -55,7 +62,11 @@ class Authority:
         self.exchanged: dict[str, Any] = {}
         """What the answer with an assertion says besides."""
         self.results: dict[str, Any] = {
-            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}},
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "a", "version": "1"},
+            },
             "tools/list": {"tools": [TOOL]},
             "tools/call": {"content": [{"type": "text", "text": "hello"}]},
         }
@@ -65,7 +76,7 @@ class Authority:
         self.release = threading.Event()
         self.release.set()
 
-    def server_paper(self, **more: Any) -> dict[str, Any]:
+    def server_metadata(self, **more: Any) -> dict[str, Any]:
         """Return what the authorization server says of itself."""
         return {
             "issuer": self.origin,
@@ -80,14 +91,14 @@ class Authority:
 
     def publish(self, **more: Any) -> None:
         """Change what the authorization server says of itself."""
-        self.papers["/.well-known/oauth-authorization-server"] = self.server_paper(**more)
+        self.metadata["/.well-known/oauth-authorization-server"] = self.server_metadata(**more)
 
     def vouch(self, *id_tokens: str, **more: Any) -> str:
         """Be an identity provider, too, that takes these id tokens, and return the issuer that it is then."""
         issuer = f"{self.origin}/identity"
         endpoints = {"authorization_endpoint": f"{issuer}/authorize", "token_endpoint": f"{issuer}/token"}
         proof = {"code_challenge_methods_supported": ["S256"]}
-        self.papers["/identity/.well-known/openid-configuration"] = {"issuer": issuer, **endpoints, **proof, **more}
+        self.metadata["/identity/.well-known/openid-configuration"] = {"issuer": issuer, **endpoints, **proof, **more}
         self.id_tokens = set(id_tokens)
         return issuer
 
@@ -100,7 +111,13 @@ class Authority:
         access, refresh = secrets.token_hex(8), secrets.token_hex(8)
         self.tokens[access] = scope
         self.refresh_tokens[refresh] = scope
-        answer = {"access_token": access, "token_type": "Bearer", "refresh_token": refresh, "scope": scope, "expires_in": 3600}
+        answer = {
+            "access_token": access,
+            "token_type": "Bearer",
+            "refresh_token": refresh,
+            "scope": scope,
+            "expires_in": 3600,
+        }
         return {name: value for name, value in {**answer, **self.given, **more}.items() if value is not None}
 
     def authorize(self, fields: dict[str, str]) -> str:
@@ -115,7 +132,11 @@ class Authority:
         kind = fields.get("grant_type")
         if kind == "authorization_code":
             asked = self.codes.pop(fields.get("code", ""), None)
-            proof = base64.urlsafe_b64encode(hashlib.sha256(fields.get("code_verifier", "").encode()).digest()).decode().rstrip("=")
+            proof = (
+                base64.urlsafe_b64encode(hashlib.sha256(fields.get("code_verifier", "").encode()).digest())
+                .decode()
+                .rstrip("=")
+            )
             if asked is None or asked["code_challenge"] != proof or asked["redirect_uri"] != fields.get("redirect_uri"):
                 return 400, {"error": "invalid_grant", "error_description": "The code is not good."}
             return 200, self.grant(asked.get("scope", ""))
@@ -126,8 +147,8 @@ class Authority:
         if kind == "urn:ietf:params:oauth:grant-type:token-exchange":
             if fields["subject_token"] not in self.id_tokens:
                 return 400, {"error": "invalid_grant", "error_description": "The id token is not good."}
-            told = {"issued_token_type": "urn:ietf:params:oauth:token-type:id-jag", "token_type": "N_A"}
-            return 200, {"access_token": f"assertion for {fields['audience']}", **told, **self.exchanged}
+            types = {"issued_token_type": "urn:ietf:params:oauth:token-type:id-jag", "token_type": "N_A"}
+            return 200, {"access_token": f"assertion for {fields['audience']}", **types, **self.exchanged}
         return 200, self.grant(fields.get("scope", ""), refresh_token=None)
 
     def answer(self, message: Any) -> Any:
@@ -168,8 +189,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(authority.statuses[parts.path], {})
         elif parts.path == "/mcp":
             self._serve_mcp(fields)
-        elif parts.path in authority.papers:
-            self._send(200, authority.papers[parts.path], **({"Content-Encoding": authority.encoding} if authority.encoding else {}))
+        elif parts.path in authority.metadata:
+            self._send(
+                200,
+                authority.metadata[parts.path],
+                **({"Content-Encoding": authority.encoding} if authority.encoding else {}),
+            )
         elif parts.path.endswith("/authorize"):
             self._send(302, {}, Location=authority.authorize(fields))
         elif parts.path.endswith("/token"):
@@ -188,7 +213,11 @@ class _Handler(BaseHTTPRequestHandler):
         authority.shown.append((message.get("method", ""), token))
         scope = authority.tokens.get(token)
         if scope is None:
-            self._send(401, {"error": "invalid_token"}, **({"WWW-Authenticate": authority.challenge} if authority.challenge else {}))
+            self._send(
+                401,
+                {"error": "invalid_token"},
+                **({"WWW-Authenticate": authority.challenge} if authority.challenge else {}),
+            )
         elif self.command != "POST":
             self._send(405, {})
         elif message.get("method") == "tools/call" and not authority.wanted <= set(scope.split()):

@@ -7,8 +7,16 @@ from typing import Any
 
 import msgspec
 
-from callyard.providers.upstream.link import LinkError, Listener
-from callyard.wire.messages import METHOD_NOT_FOUND, Fault, Id, encode_fault, encode_notification, encode_request, encode_result
+from callyard.providers.upstream.link import Link, LinkError, Listener
+from callyard.wire.messages import (
+    METHOD_NOT_FOUND,
+    Fault,
+    Id,
+    encode_fault,
+    encode_notification,
+    encode_request,
+    encode_result,
+)
 
 Script = Mapping[str, Any]
 """By method: a result, a `Fault`, a `LinkError`, None for no answer, or a function from the params to one of these."""
@@ -40,7 +48,7 @@ async def until(done: Callable[[], object]) -> None:
             await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
-class ScriptedLink:
+class ScriptedLink(Link):
     """Answers by its script, and records what was sent."""
 
     def __init__(self, script: Script, *, cannot_open: LinkError | None = None) -> None:

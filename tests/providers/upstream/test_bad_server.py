@@ -17,11 +17,14 @@ async def test_it_speaks_the_configured_eras(tmp_path: Path, era: str, greeted: 
 async def test_it_changes_its_tools_and_says_so_in_both_eras(tmp_path: Path) -> None:
     async with Wired(tmp_path, "changes_tools") as wired:
         await wired.call("echo", text="")
-        assert wired.listener.messages[0] == b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}}'
+        assert (
+            wired.listener.messages[0]
+            == b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}}'
+        )
         listened = wired.send("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         await wired.call("echo", text="")
-        told = [message for message in wired.listener.messages if b'subscriptionId": %d' % listened in message]
-        assert [b"acknowledged" in message for message in told] == [True, False]
+        received = [message for message in wired.listener.messages if b'subscriptionId": %d' % listened in message]
+        assert [b"acknowledged" in message for message in received] == [True, False]
         names = [tool["name"] for tool in (await wired.ask("tools/list"))["result"]["tools"]]
 
     assert names[-2:] == ["new_1", "new_2"]
@@ -31,7 +34,14 @@ async def test_some_of_its_schemas_are_bad(tmp_path: Path) -> None:
     async with Wired(tmp_path, "bad_schema") as wired:
         tools = (await wired.ask("tools/list"))["result"]["tools"]
 
-    assert [tool["name"] for tool in tools][:6] == ["echo", "bad_type", "no_schema", "bad_pattern", "not_an_object", "note"]
+    assert [tool["name"] for tool in tools][:6] == [
+        "echo",
+        "bad_type",
+        "no_schema",
+        "bad_pattern",
+        "not_an_object",
+        "note",
+    ]
 
 
 @pytest.mark.parametrize("mode", ["hangs_midcall", "garbage_midcall"])

@@ -1,15 +1,21 @@
 """Answers of upstreams are passed on unchanged, and become the data of an envelope."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from scripted import MODERN, ScriptedLink
+from table_tests import every_row
 
+from callyard import Limits, Predicate, Rule, Yard
 from callyard.model.content import UpstreamBlock
 from callyard.model.errors import ToolError
 from callyard.providers.upstream.calls import client_requests_of, decode_answer, link_failure_of, result_of
 from callyard.providers.upstream.link import LinkError
-from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.provider import Upstream
+from callyard.providers.upstream.settings import Reshape, UpstreamSettings
 
 IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png", "annotations": {"audience": ["user"]}}
 
@@ -24,7 +30,7 @@ def text(*texts: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": one} for one in texts]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("fields", "data"),
     [
         ({"content": text("hello")}, "hello"),
@@ -40,12 +46,18 @@ def text(*texts: str) -> list[dict[str, Any]]:
         ({"content": [*text("a"), IMAGE]}, [*text("a"), {"type": "image", "mime_type": "image/png", "bytes": 5}]),
     ],
 )
-def test_data_is_the_structured_content_or_the_only_text_or_a_list_of_blocks(fields: dict[str, Any], data: object) -> None:
+def test_data_is_the_structured_content_or_the_only_text_or_a_list_of_blocks(
+    fields: dict[str, Any], data: object
+) -> None:
     assert result_of("up", answer(**fields), "").data == data
 
 
 def test_a_result_is_passed_on_unchanged_with_its_other_blocks() -> None:
-    came = {"content": [*text("a"), IMAGE], "structuredContent": {"n": 1}, "_meta": {"vendor/x": 1, "io.modelcontextprotocol/y": 2}}
+    came = {
+        "content": [*text("a"), IMAGE],
+        "structuredContent": {"n": 1},
+        "_meta": {"vendor/x": 1, "io.modelcontextprotocol/y": 2},
+    }
     passed = result_of("up", answer(**came, isError=False, resultType="complete"), "")
 
     assert msgspec.json.decode(passed.result) == {"content": came["content"], "structuredContent": {"n": 1}}
@@ -57,7 +69,10 @@ def test_structured_content_that_is_no_object_becomes_text_for_older_clients() -
     both = result_of("up", answer(content=text("one"), structuredContent=[1]), "").handshake_result
     alone = result_of("up", answer(structuredContent=[1]), "").handshake_result
 
-    assert (msgspec.json.decode(both), msgspec.json.decode(alone)) == ({"content": text("one")}, {"content": text("[1]")})
+    assert (msgspec.json.decode(both), msgspec.json.decode(alone)) == (
+        {"content": text("one")},
+        {"content": text("[1]")},
+    )
     assert result_of("up", answer(content=text("one"), structuredContent={"a": 1}), "").handshake_result == b""
 
 
@@ -72,7 +87,9 @@ def test_uris_of_resources_in_content_become_the_published_ones() -> None:
 
 def test_a_failure_keeps_its_text_and_its_structured_content() -> None:
     with pytest.raises(ToolError, match="No such repository") as caught:
-        result_of("up", answer(content=text("No such repository."), structuredContent={"status": 404}, isError=True), "")
+        result_of(
+            "up", answer(content=text("No such repository."), structuredContent={"status": 404}, isError=True), ""
+        )
 
     assert caught.value.code == "upstream_error"
     assert caught.value.details == {"upstream": "up", "text": "No such repository.", "structured": {"status": 404}}
@@ -84,9 +101,20 @@ def test_a_failure_without_a_text_says_that() -> None:
 
 
 def test_a_failure_of_another_yard_keeps_its_code() -> None:
-    error = {"code": "not_found", "message": "There is no order 7.", "details": {"kind": "order"}, "recoverable": True, "retryable": False}
+    error = {
+        "code": "not_found",
+        "message": "There is no order 7.",
+        "details": {"kind": "order"},
+        "recoverable": True,
+        "retryable": False,
+    }
     error |= {"blame": "caller", "may_have_run": False, "http": 404, "hint": "Look again."}
-    envelope = {"success": False, "data": None, "error": error, "_meta": {"call_id": "c", "elapsed_ms": 1, "estimated_tokens": 1}}
+    envelope = {
+        "success": False,
+        "data": None,
+        "error": error,
+        "_meta": {"call_id": "c", "elapsed_ms": 1, "estimated_tokens": 1},
+    }
     with pytest.raises(ToolError) as caught:
         result_of("up", answer(isError=True, structuredContent=envelope), "")
 
@@ -117,17 +145,34 @@ def test_an_invalid_block_is_passed_on_and_has_no_bytes() -> None:
     assert passed.data == [{"type": "image", "mime_type": "image/png", "bytes": 0}]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("settings", "blame", "named", "actions"),
     [
         ({}, "upstream", "'callyard login shop'", ("callyard login shop",)),
-        ({"headers": {"AUTHORIZATION": "Bearer x"}}, "upstream", "'Authorization' in 'headers' of the upstream 'shop'", ()),
+        (
+            {"headers": {"AUTHORIZATION": "Bearer x"}},
+            "upstream",
+            "'Authorization' in 'headers' of the upstream 'shop'",
+            (),
+        ),
         ({"headers": {"X-Other": "x"}}, "upstream", "'callyard login shop'", ("callyard login shop",)),
-        ({"forward_headers": ("X-Key",)}, "upstream", "'X-Key' of the caller goes with calls alone", ("callyard login shop",)),
-        ({"forward_headers": ("X-Key", "Authorization")}, "caller", "The 'Authorization' that came with the request", ()),
+        (
+            {"forward_headers": ("X-Key",)},
+            "upstream",
+            "'X-Key' of the caller goes with calls alone",
+            ("callyard login shop",),
+        ),
+        (
+            {"forward_headers": ("X-Key", "Authorization")},
+            "caller",
+            "The 'Authorization' that came with the request",
+            (),
+        ),
     ],
 )
-def test_refused_credentials_say_who_can_provide_others(settings: dict[str, Any], blame: str, named: str, actions: tuple[str, ...]) -> None:
+def test_refused_credentials_say_who_can_provide_others(
+    settings: dict[str, Any], blame: str, named: str, actions: tuple[str, ...]
+) -> None:
     error = LinkError("unauthenticated", "It wants credentials.", status=401)
     error.caller_credentials = blame == "caller"
 
@@ -136,3 +181,39 @@ def test_refused_credentials_say_who_can_provide_others(settings: dict[str, Any]
     assert (failure.code, failure.blame, tuple(failure.next_actions)) == ("unauthenticated", blame, actions)
     assert named in (failure.hint or "")
     assert ("callyard login" in (failure.hint or "")) is bool(actions)
+
+
+async def test_an_upstream_is_sent_the_arguments_that_were_judged(tmp_path: Path) -> None:
+    properties = {
+        "mode": {"type": "string", "default": "force"},
+        "region": {"type": "string", "default": "eu"},
+        "key": {"type": "string"},
+        "count": {"type": "integer", "default": "no number"},
+    }
+    listed = {"tools": [{"name": "send", "inputSchema": {"type": "object", "properties": properties}}]}
+    link = ScriptedLink({**MODERN, "tools/list": listed, "tools/call": {"content": []}})
+    settings = UpstreamSettings(
+        url="http://up.test/mcp", reshape={"send": Reshape(hidden=("region",), fixed={"key": "fixed"})}
+    )
+    upstream = Upstream("up", settings, link=lambda: link, folder=tmp_path, interval=0.01)
+    whole = {"mode": "force", "region": "eu", "key": "fixed"}
+    denies = [
+        Rule(decision="deny", when=(Predicate(pointer=f"/{name}", equals=value),)) for name, value in whole.items()
+    ]
+    for rules in [[rule] for rule in denies] + [[Rule(decision="ask", tools=("up__send",))]]:
+        async with Yard(
+            "gate", providers=[upstream], metatools=False, rules=rules, limits=Limits(approval_hold_s=0.001)
+        ) as yard:
+            assert yard.gate is not None
+            await upstream.wait_ready()
+            answer = await yard.call("up__send", {})
+            if rules[0].decision == "deny":
+                assert answer.error is not None
+                assert answer.error.code == "permission_denied"
+                continue
+            asked = (await yard.gate.approvals.pending())[-1]
+            assert json.loads(asked.card.arguments) == whole
+            await yard.gate.approvals.decide(asked.id, "approve", by="user:test")
+            assert (await yard.call("up__send", {})).success
+    sent = [message["params"]["arguments"] for message in link.sent if message["method"] == "tools/call"]
+    assert sent == [whole]

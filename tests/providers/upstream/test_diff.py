@@ -55,7 +55,11 @@ def test_a_text_that_is_added_or_removed_is_compared_too(tmp_path: Path) -> None
 
 def test_schemas_are_compared_by_path(tmp_path: Path) -> None:
     before = {"type": "object", "properties": {"a": {"maximum": 1}, "b c": {}}, "required": ["a"]}
-    after: dict[str, Any] = {"type": "object", "properties": {"a": {"maximum": 1.0, "enum": []}}, "required": ["a", "b"]}
+    after: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"maximum": 1.0, "enum": []}},
+        "required": ["a", "b"],
+    }
 
     assert lines(before, after, tmp_path) == (
         '-properties."b c": {}',
@@ -92,11 +96,14 @@ def test_without_the_stored_definition_only_the_fields_are_named(tmp_path: Path)
     assert found == [Difference("tool", "a", "changed", (FieldChange("description"), FieldChange("title")))]
 
 
-def test_what_is_new_is_shown_and_what_vanished_is_named() -> None:
+def test_new_definitions_are_shown_and_vanished_ones_are_named() -> None:
     new, gone = one("b", description="It."), one("a")
     found = differences(table(new), {gone.key: pin_of("shop", gone)}, {})
 
-    assert found == [Difference("tool", "a", "vanished"), Difference("tool", "b", "new", (FieldChange("description", ("+It.",)),))]
+    assert found == [
+        Difference("tool", "a", "vanished"),
+        Difference("tool", "b", "new", (FieldChange("description", ("+It.",)),)),
+    ]
 
 
 def test_the_hash_of_a_diff_changes_with_every_other_difference() -> None:

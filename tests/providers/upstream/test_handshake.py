@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from scripted import HANDSHAKE, MODERN, ScriptedLink
+from table_tests import every_row
 
 from callyard.providers.upstream import handshake
 from callyard.providers.upstream.handshake import Handshake, ProbeLostError, negotiate
@@ -48,7 +49,7 @@ async def test_an_older_upstream_gets_a_handshake_and_an_open_stream() -> None:
     assert link.listens
 
 
-@pytest.mark.parametrize(
+@every_row(
     "refusal",
     [
         LinkError("refused", "400.", status=400),
@@ -116,7 +117,9 @@ UNKNOWN = Fault(METHOD_NOT_FOUND, "There is no such method.")
         ((("initialize", HANDSHAKE["initialize"]),), "2025-11-25"),
     ],
 )
-async def test_an_upstream_that_starts_slowly_may_be_of_either_era(answers: Any, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upstream_that_starts_slowly_may_be_of_either_era(
+    answers: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
     link = Slow(*answers)
 
@@ -125,7 +128,9 @@ async def test_an_upstream_that_starts_slowly_may_be_of_either_era(answers: Any,
     assert "notifications/cancelled" not in methods(link)
 
 
-async def test_an_upstream_that_starts_slowly_and_refuses_both_eras_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upstream_that_starts_slowly_and_refuses_both_eras_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
     with pytest.raises(LinkError, match="refused the handshake") as caught:
         await negotiated(Slow(("initialize", REFUSED)))
@@ -164,7 +169,11 @@ async def test_the_last_version_saves_the_probe(last_version: str, first: str) -
 
 @pytest.mark.parametrize(
     "refusal",
-    [LinkError("refused", "404.", status=404), LinkError("session_lost", "404.", status=404), LinkError("refused", "What?")],
+    [
+        LinkError("refused", "404.", status=404),
+        LinkError("session_lost", "404.", status=404),
+        LinkError("refused", "What?"),
+    ],
 )
 async def test_an_upstream_that_went_back_to_the_older_era_gets_a_handshake(refusal: LinkError) -> None:
     link = ScriptedLink({**HANDSHAKE, "server/discover": refusal})
@@ -192,7 +201,7 @@ async def test_a_required_older_era_is_never_probed() -> None:
     assert methods(link)[0] == "initialize"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("script", "message"),
     [
         ({"server/discover": Fault(UNSUPPORTED_VERSION, "No.", {"supported": ["2031-01-01"]})}, "only 2031-01-01"),

@@ -1,4 +1,7 @@
-"""The circuit breaker opens after three failures, for longer each time, and lets one call probe. A reason for people has no secrets."""
+"""The circuit breaker opens after three failures, for longer each time, and lets one call probe.
+
+A reason for people has no secrets.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from callyard.providers.upstream.health import Breaker, Health
-from callyard.providers.upstream.link import LinkError, LinkErrorKind
+from callyard.providers.upstream.link import Credentials, LinkError, LinkErrorKind
 from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 
@@ -87,7 +90,7 @@ def test_retry_after_opens_the_breaker_for_that_long() -> None:
     assert breaker.admit() == 0
 
 
-class Token:
+class Token(Credentials):
     """Credentials with an access token."""
 
     def ready(self) -> Mapping[str, str]:
@@ -112,11 +115,19 @@ def test_the_reason_for_a_state_holds_neither_the_secrets_of_the_settings_nor_ou
         login=Login(
             client_secret="login-hunter2",  # noqa: S106 - planted to be looked for
             grant="identity_assertion",
-            identity=Identity(issuer="https://i", client_id="c", client_secret="identity-hunter2", id_token="id-hunter2"),  # noqa: S106 - the same
+            identity=Identity(
+                issuer="https://i",
+                client_id="c",
+                client_secret="identity-hunter2",  # noqa: S106 - the same
+                id_token="id-hunter2",  # noqa: S106 - the same
+            ),
         ),
     )
     health = Health("web", Token(), clock=Clock(), changed=lambda: None, secrets=settings.secrets())
-    text = "Refused: access-hunter2 url-hunter2 header-hunter2 fixed-hunter2 login-hunter2 identity-hunter2 id-hunter2 token=other-hunter2"
+    text = (
+        "Refused: access-hunter2 url-hunter2 header-hunter2 fixed-hunter2 "
+        "login-hunter2 identity-hunter2 id-hunter2 token=other-hunter2"
+    )
 
     health.fail(0.0, LinkError(kind, text, private=f"first line\nlast line: {text}"), own_request=True)
 
@@ -127,7 +138,9 @@ def test_the_reason_for_a_state_holds_neither_the_secrets_of_the_settings_nor_ou
 
 def test_the_secrets_of_a_program_are_in_its_variables_and_arguments() -> None:
     settings = UpstreamSettings(
-        command="x", args=("--verbose", "--token", "a-hunter2", "--api-key=b-hunter2", "plain"), env={"KEY": "c-hunter2", "MODE": "fast"}
+        command="x",
+        args=("--verbose", "--token", "a-hunter2", "--api-key=b-hunter2", "plain"),
+        env={"KEY": "c-hunter2", "MODE": "fast"},
     )
 
     assert {"a-hunter2", "b-hunter2", "c-hunter2"} <= settings.secrets()

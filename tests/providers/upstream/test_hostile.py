@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
 import pytest
 from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
+from table_tests import every_row
 from test_provider import until
 from test_supervisor import TOOLS, Bench
 
@@ -25,7 +27,21 @@ from callyard.providers.upstream.settings import Reshape, UpstreamSettings
 from callyard.wire.params import Client, Requests
 from callyard.wire.versions import LATEST_HANDSHAKE
 
-JUNK: Final[tuple[Any, ...]] = (None, True, -1, 1.5, "", "\x00\n", "x" * 5000, [], [1], [["a"]], [None], {}, {"a": {"b": []}})
+JUNK: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    -1,
+    1.5,
+    "",
+    "\x00\n",
+    "x" * 5000,
+    [],
+    [1],
+    [["a"]],
+    [None],
+    {},
+    {"a": {"b": []}},
+)
 OLD: Final = Requests(LATEST_HANDSHAKE, Client("test", "1"))
 GOOD: Final = {"name": "good", "inputSchema": {"type": "object"}}
 RAW: Final = (b'{"content":[{"type":"text","text":"a","n":1e999}]}', b'{"content":[],"structuredContent":{"n":1e999}}')
@@ -51,12 +67,26 @@ def is_well_formed(said: bytes) -> bool:
     return True
 
 
-BLOCKS: Final = [{key: junk} for key in ("type", "text", "data", "mimeType", "resource", "uri", "annotations") for junk in JUNK]
+BLOCKS: Final = [
+    {key: junk} for key in ("type", "text", "data", "mimeType", "resource", "uri", "annotations") for junk in JUNK
+]
 ANSWERS: Final[list[dict[str, Any]]] = [
-    *({key: junk} for key in ("content", "structuredContent", "isError", "_meta", "inputRequests", "requestState") for junk in JUNK),
+    *(
+        {key: junk}
+        for key in ("content", "structuredContent", "isError", "_meta", "inputRequests", "requestState")
+        for junk in JUNK
+    ),
     *({"content": [block]} for block in BLOCKS),
-    *({"content": [{"type": kind, **block}]} for kind in ("text", "image", "resource", "resource_link") for block in BLOCKS),
-    *({"resultType": "input_required", "inputRequests": {"a": {key: junk}}} for key in ("method", "params") for junk in JUNK),
+    *(
+        {"content": [{"type": kind, **block}]}
+        for kind in ("text", "image", "resource", "resource_link")
+        for block in BLOCKS
+    ),
+    *(
+        {"resultType": "input_required", "inputRequests": {"a": {key: junk}}}
+        for key in ("method", "params")
+        for junk in JUNK
+    ),
     *({"isError": True, "content": [{"type": "text", "text": junk}], "structuredContent": junk} for junk in JUNK),
 ]
 
@@ -83,7 +113,7 @@ def test_json_that_is_nested_too_deeply_stays_a_text() -> None:
         assert answer(msgspec.json.encode({"content": [{"type": "text", "text": deep}]})).data == deep
 
 
-def scripted(script: Script, state: Path | None = None, **settings: Any) -> Upstream:
+def scripted(script: Script, state: Path, **settings: Any) -> Upstream:
     """Return an upstream that answers as its script says."""
     wanted = UpstreamSettings(url="http://up.test/mcp", **settings)
     return Upstream("up", wanted, link=lambda: ScriptedLink({**MODERN, **script}), folder=state, interval=0.01)
@@ -91,14 +121,25 @@ def scripted(script: Script, state: Path | None = None, **settings: Any) -> Upst
 
 async def listed(script: Script, **settings: Any) -> tuple[list[str], Any]:
     """Return the names of the tools that are published, and how the upstream is."""
-    upstream = scripted(script, **settings)
-    async with Yard("gate", providers=[upstream], metatools=False) as yard, asyncio.timeout(20):
-        await upstream.wait_ready()
-        return [spec.name for spec in yard.list()], upstream.status()
+    with TemporaryDirectory() as state:
+        upstream = scripted(script, Path(state), **settings)
+        async with Yard("gate", providers=[upstream], metatools=False) as yard, asyncio.timeout(20):
+            await upstream.wait_ready()
+            return [spec.name for spec in yard.list()], upstream.status()
 
 
 async def test_valid_items_are_published_whatever_else_is_listed() -> None:
-    fields = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta", "icons", "execution")
+    fields = (
+        "name",
+        "title",
+        "description",
+        "inputSchema",
+        "outputSchema",
+        "annotations",
+        "_meta",
+        "icons",
+        "execution",
+    )
     tools = [{**GOOD, "name": f"t{key}{number}", key: junk} for key in fields for number, junk in enumerate(JUNK)]
     inner = ("properties", "required", "type", "$defs", "additionalProperties")
     tools += [
@@ -111,7 +152,9 @@ async def test_valid_items_are_published_whatever_else_is_listed() -> None:
         for key in ("uri", "name", "mimeType", "size")
         for number, junk in enumerate(JUNK)
     ]
-    templates = [{"uriTemplate": uri, "name": "n"} for uri in (*JUNK, "a://{", "a://{x", "a://}{", "a://{+x}{x}{x*}{?q}")]
+    templates = [
+        {"uriTemplate": uri, "name": "n"} for uri in (*JUNK, "a://{", "a://{x", "a://}{", "a://{+x}{x}{x*}{?q}")
+    ]
     prompts = [{"name": f"p{number}", "arguments": junk} for number, junk in enumerate(JUNK)]
     prompts += [
         {"name": f"q{key}{number}", "arguments": [{"name": "a", key: junk}]}
@@ -140,8 +183,8 @@ async def test_tools_renamed_to_the_same_name_do_not_affect_others() -> None:
 
 @pytest.mark.parametrize("server", ["a name", ["x"], 5])
 async def test_an_upstream_with_an_invalid_description_is_still_maintained(tmp_path: Path, server: Any) -> None:
-    told = {**MODERN["server/discover"], "_meta": {"io.modelcontextprotocol/serverInfo": server}}
-    upstream = scripted({"server/discover": told, **TOOLS}, tmp_path)
+    discovered = {**MODERN["server/discover"], "_meta": {"io.modelcontextprotocol/serverInfo": server}}
+    upstream = scripted({"server/discover": discovered, **TOOLS}, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
         await upstream.wait_ready()
         await until(lambda: (kept := read_status(tmp_path)) is not None and kept.state == "ready")
@@ -191,10 +234,19 @@ async def test_numbers_out_of_range_do_no_harm() -> None:
     async with bench.opened() as supervisor:
         await supervisor.refresh()
         link = bench.links[0]
-        asked = asyncio.create_task(supervisor.request("tools/call", {}, name=None, context=CallContext(owner="a"), safe=False))
+        asked = asyncio.create_task(
+            supervisor.request("tools/call", {}, name=None, context=CallContext(owner="a"), safe=False)
+        )
         await link.until(lambda: link.requests("tools/call"))
-        for method in ("notifications/resources/updated", "notifications/progress", "notifications/message", "notifications/cancelled"):
-            link.listener.receive(b'{"jsonrpc":"2.0","method":"%b","params":{"uri":1e999,"n":1e999}}' % method.encode(), None)
+        for method in (
+            "notifications/resources/updated",
+            "notifications/progress",
+            "notifications/message",
+            "notifications/cancelled",
+        ):
+            link.listener.receive(
+                b'{"jsonrpc":"2.0","method":"%b","params":{"uri":1e999,"n":1e999}}' % method.encode(), None
+            )
         link.listener.receive(b'{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"n":1e999}}', None)
         number = link.requests("tools/call")[0]["id"]
         link.listener.receive(b'{"jsonrpc":"2.0","id":%d,"result":{},"error":null}' % number, None)
@@ -207,7 +259,9 @@ def ignore(*_: object) -> None:
     """Take no note."""
 
 
-async def asking_session(link: ScriptedLink, put: list[Mapping[str, ClientRequest]]) -> tuple[ClientSession, "asyncio.Task[msgspec.Raw]"]:
+async def asking_session(
+    link: ScriptedLink, put: list[Mapping[str, ClientRequest]]
+) -> tuple[ClientSession, "asyncio.Task[msgspec.Raw]"]:
     """Return a session with a request under way, whose questions are put and never answered."""
     session = ClientSession("up", link, http=False, on_notification=ignore, on_end=ignore)
     session.requests = OLD
@@ -254,9 +308,9 @@ async def test_the_request_initialize_is_never_cancelled() -> None:
     assert [message["method"] for message in link.sent] == ["initialize"]
 
 
-async def test_invalid_completions_are_an_upstream_error() -> None:
+async def test_invalid_completions_are_an_upstream_error(tmp_path: Path) -> None:
     prompts = {"prompts/list": {"prompts": [{"name": "p", "arguments": [{"name": "a"}]}]}}
-    upstream = scripted({**TOOLS, **prompts, "completion/complete": {"completion": {"values": [1]}}})
+    upstream = scripted({**TOOLS, **prompts, "completion/complete": {"completion": {"values": [1]}}}, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.wait_ready()
         with pytest.raises(ToolError) as caught:
@@ -265,9 +319,16 @@ async def test_invalid_completions_are_an_upstream_error() -> None:
         assert caught.value.code == "upstream_error"
 
 
-@pytest.mark.parametrize("result", [b'{"contents":5}', b'{"contents":[1]}', b'{"contents":[{"uri":"a://b","n":1e999}]}', b"[]"])
-async def test_an_invalid_resource_is_an_upstream_error(result: bytes) -> None:
-    upstream = scripted({**TOOLS, "resources/list": {"resources": [{"uri": "a://b", "name": "b"}]}, "resources/read": msgspec.Raw(result)})
+@every_row("result", [b'{"contents":5}', b'{"contents":[1]}', b'{"contents":[{"uri":"a://b","n":1e999}]}', b"[]"])
+async def test_an_invalid_resource_is_an_upstream_error(tmp_path: Path, result: bytes) -> None:
+    upstream = scripted(
+        {
+            **TOOLS,
+            "resources/list": {"resources": [{"uri": "a://b", "name": "b"}]},
+            "resources/read": msgspec.Raw(result),
+        },
+        tmp_path,
+    )
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.wait_ready()
         answered = await yard.read("up+a://b")

@@ -212,4 +212,7 @@ def test_secrets_of_the_settings_are_not_written_and_what_looks_like_another_one
     log.close()
     assert "hunter2" not in path.read_text()
     with LogReader(path) as reader:
-        assert [line.partition(" ")[2] for line in reader.read_last(10)] == ["stderr with *** and *** and password: ***", "stdout ***"]
+        assert [line.partition(" ")[2] for line in reader.read_last(10)] == [
+            "stderr with *** and *** and password: ***",
+            "stdout ***",
+        ]

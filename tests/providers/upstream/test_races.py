@@ -179,7 +179,9 @@ async def test_a_request_that_cannot_be_encoded_releases_the_probe() -> None:
 
 async def test_a_restart_negotiates_the_era_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callyard.providers.upstream.handshake.PROBE_SECONDS", 0.01)
-    bench = Bench({**MODERN, **TOOLS, "tools/call": {}}, {**HANDSHAKE, **TOOLS, "server/discover": None, "tools/call": {}})
+    bench = Bench(
+        {**MODERN, **TOOLS, "tools/call": {}}, {**HANDSHAKE, **TOOLS, "server/discover": None, "tools/call": {}}
+    )
     async with bench.opened() as supervisor:
         await supervisor.refresh()
         await supervisor.restart()
@@ -198,7 +200,9 @@ class SlowToClose(ScriptedLink):
 
 
 @pytest.mark.parametrize("gone", [True, False])
-async def test_a_link_that_is_discarded_just_before_the_end_is_closed(monkeypatch: pytest.MonkeyPatch, *, gone: bool) -> None:
+async def test_a_link_that_is_discarded_just_before_the_end_is_closed(
+    monkeypatch: pytest.MonkeyPatch, *, gone: bool
+) -> None:
     monkeypatch.setattr("test_supervisor.ScriptedLink", SlowToClose)
     bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": LinkError("session_lost", "Who are you?"), "slow": None})
     async with bench.opened() as supervisor:

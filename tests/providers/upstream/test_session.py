@@ -230,7 +230,12 @@ async def test_all_messages_about_a_call_have_the_callers_headers() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
-    assert [message.get("method", message.get("id")) for message in link.sent] == ["tools/call", 5, 6, "notifications/cancelled"]
+    assert [message.get("method", message.get("id")) for message in link.sent] == [
+        "tools/call",
+        5,
+        6,
+        "notifications/cancelled",
+    ]
     shown = [headers.get("authorization") for headers in link.headers]
     assert shown == ["Bearer a", "Bearer a", None, "Bearer a"]
     assert ["Mcp-Param-A" in headers for headers in link.headers] == [True, False, False, False]
@@ -266,7 +271,9 @@ async def test_a_client_request_that_fails_is_answered_with_an_error(code: Any, 
     waiting.cancel()
 
 
-async def asking_for_ever(session: ClientSession, link: ScriptedLink) -> tuple["asyncio.Task[msgspec.Raw]", asyncio.Event]:
+async def asking_for_ever(
+    session: ClientSession, link: ScriptedLink
+) -> tuple["asyncio.Task[msgspec.Raw]", asyncio.Event]:
     """Return a request whose upstream asked what nobody answers, and what tells that the question is over."""
     started, over = asyncio.Event(), asyncio.Event()
 

@@ -17,7 +17,11 @@ LINK_LOST = LinkError("lost", "It died.", sent=True)
 CAPABILITIES: dict[str, Any] = {"tools": {}, "resources": {"subscribe": True}}
 OLDER: Script = {
     **TOOLS,
-    "initialize": {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "serverInfo": {"name": "scripted", "version": "1"}},
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": CAPABILITIES,
+        "serverInfo": {"name": "scripted", "version": "1"},
+    },
     "resources/subscribe": {},
     "resources/unsubscribe": {},
     "tools/call": {},
@@ -44,7 +48,10 @@ def requested_uris(link: ScriptedLink, method: str) -> list[str]:
 
 def listened_uris(link: ScriptedLink) -> list[list[str]]:
     """Return the resources of each request to a modern upstream."""
-    return [message["params"]["notifications"].get("resourceSubscriptions", []) for message in link.requests("subscriptions/listen")]
+    return [
+        message["params"]["notifications"].get("resourceSubscriptions", [])
+        for message in link.requests("subscriptions/listen")
+    ]
 
 
 def each_once(answers: list[Any]) -> Callable[[object], Any]:
@@ -138,7 +145,9 @@ async def test_a_subscriber_can_wait_for_the_confirmation(script: Script) -> Non
         assert (confirmation is again, confirmation.done()) == (True, False)
         link.script["resources/subscribe"] = {}
         if script is OLDER:
-            link.listener.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % link.requests("resources/subscribe")[0]["id"], None)
+            link.listener.receive(
+                b'{"jsonrpc":"2.0","id":%d,"result":{}}' % link.requests("resources/subscribe")[0]["id"], None
+            )
         else:
             link.notify(ACKNOWLEDGED, {})
         async with asyncio.timeout(5):
@@ -250,7 +259,11 @@ async def test_an_upstream_without_subscriptions_is_neither_asked_nor_kept_runni
         await supervisor.stop_if_idle()
         supervisor.ensure_subscribed()
 
-        assert (supervisor.is_connected, len(bench.links), requested_uris(bench.links[0], "subscribe")) == (False, 1, [])
+        assert (supervisor.is_connected, len(bench.links), requested_uris(bench.links[0], "subscribe")) == (
+            False,
+            1,
+            [],
+        )
 
 
 async def test_an_upstream_with_subscriptions_is_never_idle() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
+from table_tests import every_row
 
 from callyard.providers.upstream.catalogue import Catalogue
 from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError
 from callyard.providers.upstream.session import NO_CALLER
 from callyard.providers.upstream.settings import UpstreamSettings
-from callyard.providers.upstream.supervisor import Observer, RefreshBackoff, Supervisor
+from callyard.providers.upstream.supervisor import RefreshBackoff, Supervisor
 from callyard.wire.messages import Fault
 
 TOOLS: Script = {"tools/list": {"tools": [{"name": "add"}]}, "resources/list": {}, "prompts/list": {"prompts": []}}
@@ -45,7 +46,9 @@ class Bench:
             UpstreamSettings(url="http://up.test/mcp", **settings),
             link=self.link,
             credentials=credentials,
-            observer=Observer(fetched=self._take, updated=self.updated.append, changed=self.changes.set),
+            fetched=self._take,
+            updated=self.updated.append,
+            changed=self.changes.set,
             catalogue=None,
             clock=lambda: self.now,
         )
@@ -161,7 +164,9 @@ async def test_a_request_that_surely_did_not_arrive_is_repeated() -> None:
 
 async def test_a_lost_session_is_replaced_once() -> None:
     forgotten = LinkError("session_lost", "No such session.", status=404)
-    bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": forgotten}, {**HANDSHAKE, **TOOLS, "tools/call": failing({}, forgotten)})
+    bench = Bench(
+        {**HANDSHAKE, **TOOLS, "tools/call": forgotten}, {**HANDSHAKE, **TOOLS, "tools/call": failing({}, forgotten)}
+    )
     async with bench.opened() as supervisor:
         assert await ask(supervisor) == b"{}"
         assert len(bench.links) == 2
@@ -210,7 +215,7 @@ async def test_calls_that_time_out_count_as_failures() -> None:
         assert supervisor.health.state == "backing_off"
 
 
-class Signing:
+class Signing(Credentials):
     """Credentials that a person may renew."""
 
     headers: Mapping[str, str] | None = None
@@ -244,7 +249,9 @@ async def test_refused_credentials_block_calls_until_somebody_signs_in() -> None
 
 
 async def test_an_error_of_the_caller_does_not_count_as_a_failure() -> None:
-    bench = Bench({**MODERN, **TOOLS, "tools/call": failing(Fault(-32602, "No."), LinkError("refused", "400.", status=400))})
+    bench = Bench(
+        {**MODERN, **TOOLS, "tools/call": failing(Fault(-32602, "No."), LinkError("refused", "400.", status=400))}
+    )
     async with bench.opened() as supervisor:
         with pytest.raises(Fault):
             await ask(supervisor)
@@ -312,7 +319,7 @@ async def test_a_handshake_that_takes_too_long_makes_the_upstream_unavailable() 
         assert not bench.links[0].is_open
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("listed", "why"),
     [
         (None, "in time"),

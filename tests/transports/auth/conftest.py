@@ -64,12 +64,16 @@ class FakeIssuer:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.answers[path] = (status, body)
 
-    def sign(self, *, kind: str = "RSA", kid: str = "one", header: dict[str, Any] | None = None, alg: str = "", **claims: Any) -> str:
+    def sign(
+        self, *, kind: str = "RSA", kid: str = "one", header: dict[str, Any] | None = None, alg: str = "", **claims: Any
+    ) -> str:
         """Return a token; a claim that is none is left out."""
         algorithm = alg or {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[kind]
         said = {"iss": self.url, "aud": "yard", "sub": "ada", "exp": NOW + 3600, **claims}
         present = {name: value for name, value in said.items() if value is not None}
-        return jwt.encode(present, private_key(kind, kid), algorithm, headers={"kid": kid} if header is None else header)
+        return jwt.encode(
+            present, private_key(kind, kid), algorithm, headers={"kid": kid} if header is None else header
+        )
 
     def bearer(self, **options: Any) -> str:
         """Return a token as the header Authorization has it."""

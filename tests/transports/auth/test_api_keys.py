@@ -4,6 +4,7 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_tests import every_row
 
 from callyard.transports.auth import Admitted, ApiKey, ApiKeys, Refusal, digest_of, new_key
 
@@ -12,27 +13,37 @@ def test_a_new_key_is_long_random_and_marked() -> None:
     first, second = new_key(), new_key()
 
     assert first != second
-    assert first.startswith("ty_")
+    assert first.startswith("cy_")
     assert len(first) == 3 + 43
 
 
 def test_only_a_digest_is_kept_of_a_key() -> None:
-    assert digest_of("ty_a") == "sha256:" + sha256(b"ty_a").hexdigest()
+    assert digest_of("cy_a") == "sha256:" + sha256(b"cy_a").hexdigest()
 
 
-@pytest.mark.parametrize(
-    "headers", [("Bearer KEY", None), ("bearer KEY", None), (None, "KEY"), (None, " KEY "), ("Basic eDp5", "KEY"), ("Bearer KEY", "")]
+@every_row(
+    "headers",
+    [
+        ("Bearer KEY", None),
+        ("bearer KEY", None),
+        (None, "KEY"),
+        (None, " KEY "),
+        ("Basic eDp5", "KEY"),
+        ("Bearer KEY", ""),
+    ],
 )
 async def test_a_key_is_admitted_in_either_header(headers: tuple[str | None, str | None]) -> None:
     key = new_key()
     authenticator = ApiKeys([ApiKey("other", digest_of(new_key())), ApiKey("ci", digest_of(key), "readers")])
     authorization, api_key = (header and header.replace("KEY", key) for header in headers)
 
-    assert await authenticator.admit(authorization, api_key) == Admitted(identity="key:ci", claims={}, profile="readers")
+    assert await authenticator.admit(authorization, api_key) == Admitted(
+        identity="key:ci", claims={}, profile="readers"
+    )
 
 
 @pytest.mark.parametrize("headers", [(None, None), ("", ""), ("Basic eDp5", None)])
-async def test_who_brings_no_key_is_asked_for_one(headers: tuple[str | None, str | None]) -> None:
+async def test_a_request_without_a_key_is_401(headers: tuple[str | None, str | None]) -> None:
     with pytest.raises(Refusal) as refused:
         await ApiKeys([ApiKey("ci", digest_of("a"))]).admit(*headers)
 
@@ -47,7 +58,10 @@ async def test_no_other_text_is_a_key_and_none_is_repeated(text: str) -> None:
         with pytest.raises(Refusal) as refused:
             await authenticator.admit(*headers)
         assert refused.value.status == 401
-        assert refused.value.message in {"The API key is not known.", "The header 'Authorization' must be 'Bearer' and one word."}
+        assert refused.value.message in {
+            "The API key is not known.",
+            "The header 'Authorization' must be 'Bearer' and one word.",
+        }
 
 
 async def test_every_key_is_compared_even_after_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +86,9 @@ async def test_two_keys_of_one_name_are_one_caller() -> None:
     assert await authenticator.admit(None, "old") == await authenticator.admit(None, "new")
 
 
-@pytest.mark.parametrize("digest", ["", "ty_plain", "sha256:abc", "sha512:" + "a" * 64, "sha256:" + "A" * 64, "sha256:" + "a" * 64 + "\n"])
+@every_row(
+    "digest", ["", "cy_plain", "sha256:abc", "sha512:" + "a" * 64, "sha256:" + "A" * 64, "sha256:" + "a" * 64 + "\n"]
+)
 def test_a_digest_that_is_none_is_refused_without_repeating_it(digest: str) -> None:
     with pytest.raises(ValueError, match="'ci'") as refused:
         ApiKey("ci", digest)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Make = Callable[..., Tokens]
 
 
-async def test_keys_are_read_once_and_again_after_ten_minutes(issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock) -> None:
+async def test_keys_are_read_once_and_again_after_ten_minutes(
+    issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock
+) -> None:
     tokens = make_tokens()
     for seconds in (0, 300, 299):
         clock.advance(seconds)
@@ -29,7 +31,9 @@ async def test_keys_are_read_once_and_again_after_ten_minutes(issuer: "FakeIssue
     assert issuer.asked == ["/keys"] * 2
 
 
-async def test_an_issuer_that_hangs_delays_no_token_while_there_are_keys(issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock) -> None:
+async def test_an_issuer_that_hangs_delays_no_token_while_there_are_keys(
+    issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock
+) -> None:
     tokens = make_tokens(deadline=60)
     await tokens.admit(issuer.bearer(), None)
     clock.advance(600)
@@ -52,7 +56,9 @@ async def test_many_who_come_at_once_wait_for_one_answer(issuer: "FakeIssuer", m
     assert issuer.asked == ["/keys"]
 
 
-async def test_one_who_goes_away_does_not_take_the_answer_from_the_others(issuer: "FakeIssuer", make_tokens: Make) -> None:
+async def test_one_who_goes_away_does_not_take_the_answer_from_the_others(
+    issuer: "FakeIssuer", make_tokens: Make
+) -> None:
     tokens = make_tokens()
     issuer.gate.clear()
     first, second = (asyncio.create_task(tokens.admit(issuer.bearer(sub=name), None)) for name in ("ada", "bob"))
@@ -66,7 +72,9 @@ async def test_one_who_goes_away_does_not_take_the_answer_from_the_others(issuer
     assert issuer.asked == ["/keys"]
 
 
-async def test_a_new_key_is_found_when_a_token_names_it(issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock, public_jwk: Any) -> None:
+async def test_a_new_key_is_found_when_a_token_names_it(
+    issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock, public_jwk: Any
+) -> None:
     tokens = make_tokens()
     await tokens.admit(issuer.bearer(), None)
     issuer.publish(public_jwk("EC", "two"))
@@ -90,13 +98,17 @@ async def test_a_key_that_was_withdrawn_ends_what_was_remembered_of_it(
         await tokens.admit(old, None)
 
 
-async def test_a_flood_of_unknown_keys_asks_the_issuer_once(issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock) -> None:
+async def test_a_flood_of_unknown_keys_asks_the_issuer_once(
+    issuer: "FakeIssuer", make_tokens: Make, clock: FakeClock
+) -> None:
     tokens = make_tokens()
     await tokens.admit(issuer.bearer(), None)
     clock.advance(30)
     issuer.asked.clear()
 
-    flood = [tokens.admit(issuer.bearer(kid="other", header={"kid": f"made-up-{number}"}), None) for number in range(50)]
+    flood = [
+        tokens.admit(issuer.bearer(kid="other", header={"kid": f"made-up-{number}"}), None) for number in range(50)
+    ]
     answers = await asyncio.gather(*flood, return_exceptions=True)
     for number in range(5):
         clock.advance(5)
@@ -187,9 +199,13 @@ async def test_an_issuer_that_answers_in_drops_is_not_waited_for_either() -> Non
             await ended.wait()  # the connection is closed, too
 
 
-async def test_who_looked_at_old_keys_gets_the_new_ones_without_asking(issuer: "FakeIssuer", clock: FakeClock, public_jwk: Any) -> None:
+async def test_a_reader_of_old_keys_gets_the_new_ones_without_a_request(
+    issuer: "FakeIssuer", clock: FakeClock, public_jwk: Any
+) -> None:
     changes: list[int] = []
-    keys = Issuer(issuer.url, issuer.jwks, algorithms=["RS256"], deadline=5, changed=lambda: changes.append(1), clock=clock)
+    keys = Issuer(
+        issuer.url, issuer.jwks, algorithms=["RS256"], deadline=5, changed=lambda: changes.append(1), clock=clock
+    )
     old = await keys.keys()
     clock.advance(30)
     assert await keys.newer_than(old) is None
@@ -216,7 +232,9 @@ async def test_who_looked_at_old_keys_gets_the_new_ones_without_asking(issuer: "
     ],
     ids=["oversized", "a page", "no text", "deep", "a list", "no keys", "keys that are no list"],
 )
-async def test_a_document_that_is_no_set_of_keys_is_not_taken(issuer: "FakeIssuer", make_tokens: Make, body: bytes, word: str) -> None:
+async def test_a_document_that_is_no_set_of_keys_is_not_taken(
+    issuer: "FakeIssuer", make_tokens: Make, body: bytes, word: str
+) -> None:
     issuer.answer("/keys", body)
 
     with pytest.raises(IssuerUnreachableError, match=word):
@@ -233,7 +251,9 @@ async def test_an_issuer_cannot_send_us_elsewhere(issuer: "FakeIssuer", make_tok
     assert issuer.asked == ["/keys"]
 
 
-async def test_a_proxy_is_not_used_for_this_machine(issuer: "FakeIssuer", make_tokens: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_is_not_used_for_this_machine(
+    issuer: "FakeIssuer", make_tokens: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
 
     assert (await make_tokens().admit(issuer.bearer(), None)).identity == "ada"
@@ -266,7 +286,9 @@ async def test_an_issuer_with_a_path_is_found_too(issuer: "FakeIssuer", clock: F
         ({"jwks_uri": 7}, "trusted"),
     ],
 )
-async def test_metadata_that_cannot_be_trusted_is_not(issuer: "FakeIssuer", make_tokens: Make, change: dict[str, Any], word: str) -> None:
+async def test_metadata_that_cannot_be_trusted_is_not(
+    issuer: "FakeIssuer", make_tokens: Make, change: dict[str, Any], word: str
+) -> None:
     issuer.answer(OPENID, {"issuer": issuer.url, "jwks_uri": issuer.jwks, **change})
 
     with pytest.raises(IssuerUnreachableError, match=word):
@@ -301,7 +323,9 @@ async def test_no_log_or_message_repeats_a_token_or_a_claim(
         refusals += await asyncio.gather(*(tokens.admit(header, None) for header in wrong), return_exceptions=True)
 
     said = caplog.text + "".join(
-        f"{refusal} {refusal.challenge(None)} {refusal.__cause__}" for refusal in refusals if isinstance(refusal, Refusal)
+        f"{refusal} {refusal.challenge(None)} {refusal.__cause__}"
+        for refusal in refusals
+        if isinstance(refusal, Refusal)
     )
     assert len([refusal for refusal in refusals if isinstance(refusal, Refusal)]) == 10
     assert "private" not in said

@@ -5,10 +5,12 @@ import socket
 import ssl
 import stat
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Serving
 from callyard.transports.auth import ApiKey, ApiKeys, digest_of
@@ -53,9 +55,12 @@ async def test_a_port_is_free_again_when_its_server_ended(serve: Any) -> None:
     assert (await again.ask("add", {"a": 1, "b": 2})).data == 3
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "yard.example"])  # noqa: S104 - that is the point
+@every_row("host", ["0.0.0.0", "::", "192.0.2.1", "yard.example"])  # noqa: S104 - that is the point
 def test_nobody_serves_the_network_without_a_guard(host: str) -> None:
-    with pytest.raises(ValueError, match=rf"^'{host}' can be reached from other machines, and without authentication it is not served: "):
+    with pytest.raises(
+        ValueError,
+        match=rf"^'{host}' can be reached from other machines, and without authentication it is not served: ",
+    ):
         Http(Serving(transport="http", host=host, port=0))
 
 
@@ -149,7 +154,7 @@ async def test_https_is_spoken_with_a_certificate(serve: Any, certificate: tuple
 
 
 async def test_a_handshake_of_tls_has_the_same_deadline_as_a_head(serve: Any, certificate: tuple[str, str]) -> None:
-    server = await serve(tls_cert=certificate[0], tls_key=certificate[1], header_seconds=0.1)
+    server = await serve(tls_cert=certificate[0], tls_key=certificate[1], head_seconds=0.1)
     wire = await server.connect()
 
     await wire.write(b"\x16\x03\x01")
@@ -182,7 +187,7 @@ async def test_a_client_that_speaks_no_tls_gets_nowhere(serve: Any, certificate:
     assert b"200 OK" not in await wire.ends()
 
 
-async def test_a_certificate_that_is_none_is_told_before_the_server_is_ready(serve: Any, tmp_path: Path) -> None:
+async def test_an_invalid_certificate_fails_before_the_server_is_ready(serve: Any, tmp_path: Path) -> None:
     with pytest.raises((OSError, ValueError), match=r"."):
         await serve(tls_cert=str(tmp_path / "none.pem"), tls_key=str(tmp_path / "none.key"))
 
@@ -263,12 +268,21 @@ async def test_every_name_can_be_allowed(serve: Any) -> None:
     assert await statuses(server, "Host", "anything.example:5") == {"anything.example:5": 200}
 
 
-async def test_a_page_of_this_machine_may_use_it_and_another_may_not(serve: Any) -> None:
+async def test_only_a_page_of_the_server_itself_may_use_it(serve: Any) -> None:
     server = await serve()
-    good = (None, "http://localhost:3000", "http://127.0.0.1", "https://localhost", "http://[::1]:5")
+    own = f"http://localhost:{server.port}"
+    good = (None, own)
     bad = (
+        "http://localhost:3000",
+        "http://localhost",
+        "http://127.0.0.1",
+        f"https://localhost:{server.port}",
+        f"http://127.0.0.1:{server.port}",
+        f"http://[::1]:{server.port}",
+        f"{own}/path",
+        f"http://x@localhost:{server.port}",
         "http://evil.example",
-        "http://localhost.evil.example",
+        f"http://localhost.evil.example:{server.port}",
         "null",
         "",
         "file://",
@@ -277,56 +291,118 @@ async def test_a_page_of_this_machine_may_use_it_and_another_may_not(serve: Any)
         "http://",
         "evil",
     )
+    host = {"Host": f"localhost:{server.port}"}
 
-    assert await statuses(server, "Origin", *good) == dict.fromkeys(good, 200)
-    assert await statuses(server, "Origin", *bad) == dict.fromkeys(bad, 403)
+    assert await statuses(server, "Origin", *good, **host) == dict.fromkeys(good, 200)
+    assert await statuses(server, "Origin", *bad, **host) == dict.fromkeys(bad, 403)
     assert len(server.records) == len(good)
 
 
+async def test_with_a_public_url_only_its_pages_are_the_servers_own(serve: Any) -> None:
+    server = await serve(public_url="https://Tools.example:443/yard", allowed_hosts=["tools.example"])
+    host = {"Host": "tools.example"}
+    origins = ("https://tools.example", "http://tools.example", "https://tools.example:444", "null")
+
+    assert [*(await statuses(server, "Origin", *origins, **host)).values()] == [200, 403, 403, 403]
+    assert await statuses(server, "Origin", f"http://localhost:{server.port}") == {
+        f"http://localhost:{server.port}": 403
+    }
+
+
 async def test_pages_can_be_allowed(serve: Any) -> None:
-    server = await serve(allowed_origins=["https://App.example/", "http://app.example:81"], allowed_hosts=["host.example"])
-    good = ("https://app.example", "https://APP.example", "http://app.example:81", "https://host.example")
-    bad = ("http://app.example", "https://app.example:444", "https://app.example.evil")
+    server = await serve(
+        allowed_origins=["https://App.example/", "http://app.example:81", "null"], allowed_hosts=["host.example"]
+    )
+    good = ("https://app.example", "https://APP.example", "http://app.example:81", "null")
+    bad = ("http://app.example", "https://app.example:444", "https://app.example.evil", "https://host.example")
 
     assert await statuses(server, "Origin", *good) == dict.fromkeys(good, 200)
     assert await statuses(server, "Origin", *bad) == dict.fromkeys(bad, 403)
 
 
-async def test_every_page_can_be_allowed(serve: Any) -> None:
+async def test_every_page_with_an_address_can_be_allowed_and_none_without(serve: Any) -> None:
     server = await serve(allowed_origins=["*"])
+    bad = ("null", "file://", "file://host", "", "http://")
 
-    assert await statuses(server, "Origin", "https://evil.example", "null") == {"https://evil.example": 200, "null": 200}
+    assert await statuses(server, "Origin", "https://evil.example") == {"https://evil.example": 200}
+    assert await statuses(server, "Origin", *bad) == dict.fromkeys(bad, 403)
 
 
-async def test_what_was_refused_once_is_refused_again_and_what_passed_passes_again(serve: Any) -> None:
+async def test_a_refused_page_and_one_log_line_name_the_line_that_would_allow_it(
+    serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await serve(allowed_origins=["https://app.example"])
+    texts: list[str] = []
+    for _ in range(2):
+        wire = await server.connect()
+        await wire.send("GET", "/mcp", {"Host": "localhost", "Origin": "http://localhost:3000"})
+        reply = await wire.reply()
+        texts.append(reply.body.decode())
+        assert (reply.status, "access-control-allow-origin" in reply.headers) == (403, False)
+
+    line = 'allowed_origins = ["https://app.example","http://localhost:3000"]'
+    logged = [record.getMessage() for record in caplog.records if "origin_refused" in record.getMessage()]
+    assert all(line in text for text in texts)
+    assert [line in text for text in logged] == [True]
+    assert (await serve(allowed_origins=tomllib.loads(line)["allowed_origins"])).port
+
+
+async def test_a_refused_origin_is_refused_again_and_an_allowed_one_passes_again(serve: Any) -> None:
     server = await serve()
 
     for _ in range(2):
-        assert await statuses(server, "Origin", "http://evil.example", "http://localhost") == {
+        assert await statuses(server, "Origin", "http://evil.example", "http://localhost", Host="localhost") == {
             "http://evil.example": 403,
             "http://localhost": 200,
         }
 
 
+async def test_a_server_on_one_loopback_address_answers_on_both(serve: Any) -> None:
+    for host, other in (("127.0.0.1", "::1"), ("::1", "127.0.0.1"), ("localhost", "::1")):
+        server = await serve(host=host)
+        wire = await server.connect(host=other)
+        await wire.send("GET", "/healthz", {"Host": "localhost"})
+        assert (host, (await wire.reply()).status) == (host, 200)
+        await server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await server.connect(host=other)
+
+
+async def test_a_server_warns_if_another_program_has_its_port_on_the_other_loopback_address(
+    serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket(socket.AF_INET6) as other:
+        other.bind(("::1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        server = await serve(port=port)
+
+    assert server.port == port
+    assert [record.levelname for record in caplog.records if f"port_shared address=::1 port={port}" in record.message]
+
+
 async def test_a_server_for_others_is_known_by_any_name_unless_some_are_allowed(serve: Any) -> None:
-    authenticator = ApiKeys([ApiKey("ci", digest_of("ty_k"))])
+    authenticator = ApiKeys([ApiKey("ci", digest_of("cy_k"))])
     free = await serve(authenticator=authenticator, host="0.0.0.0")  # noqa: S104 - that is the point
     strict = await serve(authenticator=authenticator, host="0.0.0.0", allowed_hosts=["yard.example"])  # noqa: S104 - it is guarded, and ends with the test
 
-    assert await statuses(free, "Host", "any.example", "10.0.0.1:5", **{"X-API-Key": "ty_k"}) == {"any.example": 200, "10.0.0.1:5": 200}
-    assert await statuses(strict, "Host", "any.example", "yard.example", **{"X-API-Key": "ty_k"}) == {
+    assert await statuses(free, "Host", "any.example", "10.0.0.1:5", **{"X-API-Key": "cy_k"}) == {
+        "any.example": 200,
+        "10.0.0.1:5": 200,
+    }
+    assert await statuses(strict, "Host", "any.example", "yard.example", **{"X-API-Key": "cy_k"}) == {
         "any.example": 421,
         "yard.example": 200,
     }
 
 
 async def test_a_page_may_use_the_public_server_it_came_from(serve: Any) -> None:
-    server = await serve(authenticator=ApiKeys([ApiKey("ci", digest_of("ty_k"))]), host="0.0.0.0")  # noqa: S104 - that is the point
-    headers = {"Host": "yard.example:8", "X-API-Key": "ty_k"}
+    server = await serve(authenticator=ApiKeys([ApiKey("ci", digest_of("cy_k"))]), host="0.0.0.0")  # noqa: S104 - that is the point
+    headers = {"Host": "yard.example:8", "X-API-Key": "cy_k"}
 
-    assert await statuses(server, "Origin", "https://yard.example:8", "https://evil.example", **headers) == {
-        "https://yard.example:8": 200,
-        "https://evil.example": 403,
+    assert await statuses(server, "Origin", "http://yard.example:8", "https://yard.example:8", **headers) == {
+        "http://yard.example:8": 200,
+        "https://yard.example:8": 403,
     }
 
 
@@ -341,7 +417,9 @@ def test_a_gate_remembers_only_so_many_names() -> None:
         access_check.check({b"host": b"h5000", b"origin": b"http://evil.example"})
 
 
-def test_an_encrypted_key_is_refused_at_once_and_asks_nobody_for_a_pass_phrase(certificate: tuple[str, str], tmp_path: Path) -> None:
+def test_an_encrypted_key_is_refused_at_once_and_asks_nobody_for_a_pass_phrase(
+    certificate: tuple[str, str], tmp_path: Path
+) -> None:
     encrypted = str(tmp_path / "encrypted.pem")
     subprocess.run(  # noqa: S603 - our own arguments
         ["openssl", "pkey", "-in", certificate[1], "-aes256", "-passout", "pass:secret", "-out", encrypted],  # noqa: S607 - wherever it is

@@ -30,7 +30,7 @@ BROKEN = (
 )
 
 
-async def test_health_and_readiness_are_told_to_anybody(serve: Any) -> None:
+async def test_health_and_readiness_are_public(serve: Any) -> None:
     server = await serve()
 
     health = await server.request("GET", "/healthz", Host="anything.example", Accept=None, Content_Type=None)
@@ -40,7 +40,7 @@ async def test_health_and_readiness_are_told_to_anybody(serve: Any) -> None:
     assert (ready.status, ready.json) == (200, {"status": "ok"})
 
 
-async def test_what_is_not_there_is_404(serve: Any) -> None:
+async def test_a_missing_path_is_404(serve: Any) -> None:
     server = await serve()
 
     for path in ("/", "/sse", "/messages", "/mcpx", "//mcp", "/mcp/nobody", "/%2e%2e/mcp", "/.well-known/x"):
@@ -49,7 +49,7 @@ async def test_what_is_not_there_is_404(serve: Any) -> None:
         assert reply.headers["content-type"] == "text/plain; charset=utf-8"
 
 
-async def test_a_method_that_is_not_taken_is_405_and_told_which_are(serve: Any) -> None:
+async def test_an_unsupported_method_is_405_with_the_supported_ones(serve: Any) -> None:
     server = await serve()
 
     for method in ("PUT", "PATCH", "OPTIONS", "TRACE"):
@@ -78,7 +78,13 @@ async def test_a_stateless_server_only_takes_posts(serve: Any) -> None:
 async def test_a_body_that_is_not_said_to_be_json_is_415(serve: Any) -> None:
     server = await serve()
 
-    for kind in (None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "application/json-patch+json"):
+    for kind in (
+        None,
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/jsonp",
+        "application/json-patch+json",
+    ):
         reply = await server.request("POST", "/mcp", PING, Content_Type=kind)
         assert (kind, reply.status) == (kind, 415)
 
@@ -86,7 +92,12 @@ async def test_a_body_that_is_not_said_to_be_json_is_415(serve: Any) -> None:
 async def test_a_body_that_is_said_to_be_json_is_read(serve: Any) -> None:
     server = await serve()
 
-    for kind in ("application/json", "APPLICATION/JSON", "application/json; charset=utf-8", "application/json;charset=UTF-8"):
+    for kind in (
+        "application/json",
+        "APPLICATION/JSON",
+        "application/json; charset=utf-8",
+        "application/json;charset=UTF-8",
+    ):
         reply = await server.ask("add", {"a": 1, "b": 1}, headers={"Content-Type": kind})
         assert (kind, reply.data) == (kind, 2)
 
@@ -99,10 +110,13 @@ async def test_a_client_that_takes_neither_json_nor_events_is_406(serve: Any) ->
         assert (accept, reply.status) == (accept, 406)
 
 
-async def test_what_a_client_says_it_never_takes_it_does_not_get(serve: Any) -> None:
+async def test_a_client_does_not_get_a_type_of_weight_zero(serve: Any) -> None:
     server = await serve()
 
-    for accept in ("application/json, text/event-stream;q=0", "application/json, text/event-stream; charset=utf-8; Q = 0.00"):
+    for accept in (
+        "application/json, text/event-stream;q=0",
+        "application/json, text/event-stream; charset=utf-8; Q = 0.00",
+    ):
         reply = await server.ask("chatter", headers={"Accept": accept}, token="t")  # noqa: S106 - a progress token
         assert (accept, reply.is_stream, reply.data) == (accept, False, "said")
     weighed = await server.call("chatter", headers={"Accept": "application/json, text/event-stream;q=0.01"}, token="t")  # noqa: S106 - the same
@@ -170,7 +184,7 @@ async def test_a_request_that_is_none_is_answered_under_its_id(serve: Any) -> No
         assert (await server.request("POST", "/mcp", half, MCP_Protocol_Version=version)).json["id"] == "seven"
 
 
-async def test_a_version_that_is_not_spoken_is_told_which_are(serve: Any) -> None:
+async def test_an_unsupported_version_is_refused_with_the_supported_ones(serve: Any) -> None:
     server = await serve()
     session = await server.greet()
 
@@ -215,7 +229,9 @@ async def test_a_stateless_server_answers_older_clients_without_a_session(serve:
     server = await serve(stateless=True)
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 
-    greeting = await server.request("POST", "/mcp", {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})
+    greeting = await server.request(
+        "POST", "/mcp", {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
+    )
     noted = await server.request("POST", "/mcp", {"jsonrpc": "2.0", "method": "notifications/initialized"})
     listed = await server.request("POST", "/mcp", LIST, MCP_Protocol_Version="2025-06-18", Mcp_Session_Id="whatever")
 
@@ -232,17 +248,20 @@ async def test_a_stateless_server_tells_older_clients_nothing_of_its_log(serve: 
 
     async def ask(method: str, params: object) -> "Reply":
         return await server.request(
-            "POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, MCP_Protocol_Version="2025-11-25"
+            "POST",
+            "/mcp",
+            {"jsonrpc": "2.0", "id": 1, "method": method, "params": params},
+            MCP_Protocol_Version="2025-11-25",
         )
 
     greeting = await ask("initialize", hello)
     level = await ask("logging/setLevel", {"level": "debug"})
-    told = await ask("tools/call", {"name": "tell", "arguments": {"count": 2}})
+    reply = await ask("tools/call", {"name": "tell", "arguments": {"count": 2}})
 
     assert "logging" not in greeting.json["result"]["capabilities"]
     assert level.error == -32601
-    assert told.data == "told"
-    assert not told.is_stream
+    assert reply.data == "told"
+    assert not reply.is_stream
 
 
 @pytest.mark.parametrize("token", [None, "t"])
@@ -262,19 +281,26 @@ async def test_a_stateless_server_says_that_it_cannot_ask_older_clients(serve: A
     older = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask", "_meta": meta}}
     read = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "a://asks", "_meta": meta}}
 
-    called = (await server.request("POST", "/mcp", older, MCP_Protocol_Version="2025-11-25")).json["result"]["structuredContent"]["error"]
-    fault = (await server.request("POST", "/mcp", read, MCP_Protocol_Version="2025-11-25")).json["error"]["data"]["error"]
+    called = (await server.request("POST", "/mcp", older, MCP_Protocol_Version="2025-11-25")).json["result"][
+        "structuredContent"
+    ]["error"]
+    fault = (await server.request("POST", "/mcp", read, MCP_Protocol_Version="2025-11-25")).json["error"]["data"][
+        "error"
+    ]
     newer = (await server.ask("ask", token=token)).json["error"]
 
-    assert all((told["code"], told["details"]) == ("not_supported", {}) for told in (called, fault))
-    assert all("stateless" in told["message"] for told in (called, fault))
+    assert all((reply["code"], reply["details"]) == ("not_supported", {}) for reply in (called, fault))
+    assert all("stateless" in reply["message"] for reply in (called, fault))
     assert newer["data"]["requiredCapabilities"] == {"elicitation": {}}
 
 
 async def test_several_requests_on_one_connection_are_answered_in_their_order(serve: Any) -> None:
     server = await serve()
     wire = await server.connect()
-    head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+    head = (
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+    )
     head += "Mcp-Method: tools/call\r\n"
     body = (
         '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"add","arguments":{"a":%d,"b":1},"_meta":'
@@ -282,13 +308,15 @@ async def test_several_requests_on_one_connection_are_answered_in_their_order(se
     )
     bodies = [body % (number, number) for number in range(50)]
 
-    await wire.write("".join(f"{head}Mcp-Name: add\r\nContent-Length: {len(one)}\r\n\r\n{one}" for one in bodies).encode())
+    await wire.write(
+        "".join(f"{head}Mcp-Name: add\r\nContent-Length: {len(one)}\r\n\r\n{one}" for one in bodies).encode()
+    )
     replies = [await wire.reply() for _ in bodies]
 
     assert [(reply.json["id"], reply.data) for reply in replies] == [(number, number + 1) for number in range(50)]
 
 
-async def test_what_is_no_http_is_400_and_the_connection_is_closed(serve: Any) -> None:
+async def test_bytes_that_are_no_http_are_400_and_close_the_connection(serve: Any) -> None:
     server = await serve()
     wire = await server.connect()
 
@@ -311,7 +339,7 @@ async def test_a_client_that_would_rather_speak_http_2_is_answered_in_http_1(ser
     assert (await server.ask("add", {"a": 1, "b": 2}, headers=wanted)).data == 3
 
 
-async def test_the_wish_for_another_protocol_may_come_in_any_two_pieces(serve: Any, spy: Any, until: Any) -> None:
+async def test_an_upgrade_header_may_come_in_any_two_pieces(serve: Any, spy: Any, until: Any) -> None:
     pieces = spy(Connection, "data_received")
     server = await serve()
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUPGRADE: h2c\r\nX: y\r\n\r\n"
@@ -326,7 +354,7 @@ async def test_the_wish_for_another_protocol_may_come_in_any_two_pieces(serve: A
         pieces.clear()
 
 
-async def test_who_changes_to_another_protocol_after_a_request_still_gets_its_answer(serve: Any) -> None:
+async def test_a_request_before_a_change_of_protocol_is_answered(serve: Any) -> None:
     server = await serve()
     wire = await server.connect()
 
@@ -336,17 +364,17 @@ async def test_who_changes_to_another_protocol_after_a_request_still_gets_its_an
     assert await wire.ends() == b""
 
 
-async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(serve: Any) -> None:
+async def test_a_client_that_expects_100_continue_gets_it(serve: Any) -> None:
     server = await serve()
     wire = await server.connect()
     body = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}'
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
 
     await wire.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
-    told = await wire.head()
+    reply = await wire.head()
     await wire.write(body)
 
-    assert (told.status, (await wire.reply()).status) == (100, 200)
+    assert (reply.status, (await wire.reply()).status) == (100, 200)
 
 
 async def test_an_answer_to_head_has_no_body(serve: Any) -> None:
@@ -370,7 +398,8 @@ async def test_a_client_of_http_1_0_gets_its_events_without_chunks(serve: Any) -
     )
     body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
     head = (
-        "POST /mcp HTTP/1.0\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
+        "POST /mcp HTTP/1.0\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\nContent-Type: "
+        "application/json\r\n"
         "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: chatter\r\n"
     )
 
@@ -409,6 +438,8 @@ async def test_a_stateless_server_tells_resources_and_prompts_their_trace(serve:
     read = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "a://b"}}
     trace = "a" * 32
 
-    await server.request("POST", "/mcp", read, MCP_Protocol_Version="2025-06-18", traceparent=f"00-{trace}-b7ad6b7169203331-01")
+    await server.request(
+        "POST", "/mcp", read, MCP_Protocol_Version="2025-06-18", traceparent=f"00-{trace}-b7ad6b7169203331-01"
+    )
 
     assert traces == [trace]

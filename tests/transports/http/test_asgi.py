@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
+from table_tests import every_row
 
 from callyard import Yard, asgi, tool
 from callyard.transports.auth import Admitted, Refusal
@@ -24,7 +25,10 @@ MESSAGE: dict[str, Any] = {
     "params": {
         "name": "add",
         "arguments": {"a": 1, "b": 2},
-        "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}},
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
     },
 }
 HEADERS = {
@@ -43,7 +47,7 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-class Life:
+class Lifespan:
     """Notes when a yard opens and closes."""
 
     def __init__(self) -> None:
@@ -58,7 +62,7 @@ class Life:
 
 @pytest.fixture
 async def run() -> AsyncGenerator[Callable[..., Any]]:
-    """Return how an application is served by a uvicorn that knows nothing of us: the port it is on, and what ends it."""
+    """Return a function that serves an application with plain uvicorn and returns its port and a stop function."""
     running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
 
     async def start(app: Any, **settings: Any) -> tuple[int, Callable[[], Any]]:
@@ -81,7 +85,9 @@ async def run() -> AsyncGenerator[Callable[..., Any]]:
         await asyncio.wait({task})
 
 
-async def begin(port: int, path: str, wire_of: Any, method: str = "POST", message: object = MESSAGE, **headers: str) -> Any:
+async def begin(
+    port: int, path: str, wire_of: Any, method: str = "POST", message: object = MESSAGE, **headers: str
+) -> Any:
     wire = await wire_of(port)
     await wire.send(method, path, {**HEADERS, **headers}, None if method == "GET" else json.dumps(message).encode())
     return wire
@@ -97,15 +103,15 @@ async def call(port: int, wire_of: Any, name: str, **headers: str) -> Any:
 
 
 async def test_a_bare_uvicorn_serves_it_and_opens_and_closes_the_yard(run: Any, wire_of: Any) -> None:
-    life = Life()
-    port, stop = await run(asgi(Yard(tools=[add], lifespan=life)))
+    lifespan = Lifespan()
+    port, stop = await run(asgi(Yard(tools=[add], lifespan=lifespan)))
 
     reply = await ask(port, "/mcp", wire_of)
-    opened = list(life.seen)
+    opened = list(lifespan.seen)
     await stop()
 
     assert (reply.status, reply.data) == (200, 3)
-    assert (opened, life.seen) == (["opened"], ["opened", "closed"])
+    assert (opened, lifespan.seen) == (["opened"], ["opened", "closed"])
 
 
 async def test_a_yard_that_cannot_open_fails_the_server_and_says_why() -> None:
@@ -161,7 +167,9 @@ async def test_it_can_be_mounted_under_a_path(run: Any, wire_of: Any, *, keeps_p
 
 
 @pytest.mark.parametrize("keeps_path", [True, False])
-async def test_a_mounted_server_names_its_resource_by_the_whole_address(run: Any, wire_of: Any, *, keeps_path: bool) -> None:
+async def test_a_mounted_server_names_its_resource_by_the_whole_address(
+    run: Any, wire_of: Any, *, keeps_path: bool
+) -> None:
     class Fake:
         async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
             raise Refusal("No.")
@@ -176,7 +184,10 @@ async def test_a_mounted_server_names_its_resource_by_the_whole_address(run: Any
     await wire.send("GET", "/tools/.well-known/oauth-protected-resource/mcp", {"Host": "localhost"})
 
     assert refused.status == 401
-    assert 'resource_metadata="http://localhost/tools/.well-known/oauth-protected-resource/mcp"' in refused.headers["www-authenticate"]
+    assert (
+        'resource_metadata="http://localhost/tools/.well-known/oauth-protected-resource/mcp"'
+        in refused.headers["www-authenticate"]
+    )
     assert (await wire.reply()).json == {"resource": "http://localhost/tools/mcp"}
 
 
@@ -197,14 +208,14 @@ async def test_it_stops_being_ready_when_it_is_closed() -> None:
     assert [event["status"] for event in sent if "status" in event] == [503, 200]
 
 
-async def test_what_is_neither_http_nor_a_life_is_left_alone() -> None:
+async def test_a_scope_that_is_neither_http_nor_lifespan_is_ignored() -> None:
     async def never(*_: Any) -> Any:
         raise AssertionError
 
     await asgi(Yard(tools=[add]))({"type": "websocket", "path": "/mcp"}, never, never)
 
 
-async def test_a_yard_that_its_owner_opened_is_served_without_a_life(run: Any, wire_of: Any) -> None:
+async def test_a_yard_that_its_owner_opened_is_served_without_a_lifespan(run: Any, wire_of: Any) -> None:
     async with Yard(tools=[add]) as yard:
         port, stop = await run(asgi(yard), lifespan="off")
         reply = await ask(port, "/mcp", wire_of)
@@ -213,8 +224,11 @@ async def test_a_yard_that_its_owner_opened_is_served_without_a_life(run: Any, w
     assert reply.data == 3
 
 
-async def test_what_takes_longer_becomes_a_stream(run: Any, wire_of: Any, tools: list[Any], gates: "Gates") -> None:
-    port, _ = await run(asgi(Yard(tools=tools), hold_back=0.1, keep_alive=0.05))
+async def test_a_longer_call_becomes_a_stream(
+    run: Any, wire_of: Any, tools: list[Any], gates: "Gates", set_constant: Any
+) -> None:
+    set_constant("hold_back", 0.1)
+    port, _ = await run(asgi(Yard(tools=tools), keep_alive=0.05))
     wire = await call(port, wire_of, "wait")
 
     head = await wire.head()
@@ -227,10 +241,19 @@ async def test_what_takes_longer_becomes_a_stream(run: Any, wire_of: Any, tools:
     assert await wire.message() is None
 
 
-@pytest.mark.parametrize("settings", [{"hold_back": 0.0}, {"json_response": True}])
+@pytest.mark.parametrize("settings", [{}, {"json_response": True}])
 async def test_a_client_that_goes_cancels_its_call(
-    run: Any, wire_of: Any, tools: list[Any], gates: "Gates", *, until: Any, settings: Any
+    run: Any,
+    wire_of: Any,
+    tools: list[Any],
+    gates: "Gates",
+    *,
+    until: Any,
+    settings: Any,
+    set_constant: Any,
 ) -> None:
+    if not settings:
+        set_constant("hold_back", 0.0)
     codes: list[str | None] = []
     yard = Yard(tools=tools, sinks=[lambda record: codes.append(record.code)])
     port, _ = await run(asgi(yard, **settings))
@@ -243,8 +266,11 @@ async def test_a_client_that_goes_cancels_its_call(
     assert (codes, gates.running) == (["cancelled"], 0)
 
 
-async def test_what_takes_longer_is_json_for_who_takes_no_stream(run: Any, wire_of: Any, tools: list[Any], gates: "Gates") -> None:
-    port, _ = await run(asgi(Yard(tools=tools), hold_back=0.0))
+async def test_a_longer_call_is_json_for_a_client_that_takes_no_stream(
+    run: Any, wire_of: Any, tools: list[Any], gates: "Gates", set_constant: Any
+) -> None:
+    set_constant("hold_back", 0.0)
+    port, _ = await run(asgi(Yard(tools=tools)))
     wire = await call(port, wire_of, "wait", Accept="application/json")
     asyncio.get_running_loop().call_later(0.1, gates.go.set)
 
@@ -270,7 +296,7 @@ def part(body: bytes, *, more: bool) -> dict[str, Any]:
     return {"type": "http.request", "body": body, "more_body": more}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("events", "body"),
     [
         ([part(b"ab", more=False)], b"ab"),
@@ -284,7 +310,9 @@ async def test_a_body_is_read_to_its_end(events: list[dict[str, Any]], body: byt
     assert await read_body(pieces(*events), {}, 4) == body
 
 
-@pytest.mark.parametrize("events", [[], [part(b"abcde", more=False)], [part(b"abc", more=True), part(b"de", more=True)]])
+@pytest.mark.parametrize(
+    "events", [[], [part(b"abcde", more=False)], [part(b"abc", more=True), part(b"de", more=True)]]
+)
 async def test_no_more_of_a_body_is_read_than_the_limit(events: list[dict[str, Any]]) -> None:
     headers = {} if events else {b"content-length": b"5"}
 
@@ -295,8 +323,8 @@ async def test_no_more_of_a_body_is_read_than_the_limit(events: list[dict[str, A
 PAGE = "http://localhost:3000"
 
 
-async def test_a_page_that_may_use_the_server_is_told_what_it_may_send(serve: Any) -> None:
-    server = await serve()
+async def test_an_allowed_page_gets_the_allowed_methods_and_headers(serve: Any) -> None:
+    server = await serve(allowed_origins=[PAGE])
 
     reply = await server.request("OPTIONS", "/mcp", Origin=PAGE)
 
@@ -307,7 +335,7 @@ async def test_a_page_that_may_use_the_server_is_told_what_it_may_send(serve: An
 
 
 async def test_an_answer_may_be_seen_by_the_page_it_is_for(serve: Any) -> None:
-    server = await serve()
+    server = await serve(allowed_origins=[PAGE])
 
     whole = await server.ask("add", {"a": 1, "b": 2}, headers={"Origin": PAGE})
     stream = await server.call("chatter", token=1, headers={"Origin": PAGE})
@@ -320,7 +348,7 @@ async def test_an_answer_may_be_seen_by_the_page_it_is_for(serve: Any) -> None:
     assert "mcp-session-id" in greeted.greeting.headers["access-control-expose-headers"]
 
 
-async def test_a_page_that_may_not_use_the_server_is_told_nothing(serve: Any) -> None:
+async def test_a_denied_page_gets_no_cors_headers(serve: Any) -> None:
     server = await serve()
 
     for method in ("OPTIONS", "POST"):
@@ -329,7 +357,7 @@ async def test_a_page_that_may_not_use_the_server_is_told_nothing(serve: Any) ->
         assert "access-control-allow-origin" not in reply.headers
 
 
-async def test_what_no_page_asks_for_says_nothing_of_pages(serve: Any) -> None:
+async def test_a_request_without_an_origin_gets_no_cors_headers(serve: Any) -> None:
     server = await serve()
 
     reply = await server.ask("add", {"a": 1, "b": 2})
@@ -338,7 +366,7 @@ async def test_what_no_page_asks_for_says_nothing_of_pages(serve: Any) -> None:
 
 
 async def test_a_call_of_a_page_is_cancelled_when_the_page_goes(serve: Any, gates: Any, until: Any) -> None:
-    server = await serve()
+    server = await serve(allowed_origins=[PAGE])
 
     wire = await server.call("wait", headers={"Origin": PAGE})
     await until(lambda: gates.running)
@@ -364,17 +392,17 @@ async def exchange(body: bytes = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', **
     ]
     scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": pairs, "query_string": b""}
     async with Yard() as yard:
-        await asgi(yard, stateless=True)(scope, receive, send)
+        await asgi(yard, stateless=True, allowed_origins=[PAGE])(scope, receive, send)
     return sent
 
 
-async def test_pages_are_told_the_same_by_another_server() -> None:
+async def test_pages_get_the_same_headers_from_another_server() -> None:
     sent = await exchange(origin=PAGE)
 
     assert (b"access-control-allow-origin", PAGE.encode()) in sent[0]["headers"]
 
 
-async def test_who_takes_events_alone_gets_one_from_another_server_too() -> None:
+async def test_a_client_that_takes_events_alone_gets_one_from_another_server_too() -> None:
     head, body = await exchange(origin=PAGE, accept="text/event-stream")
 
     assert head["headers"][0] == (b"content-type", b"text/event-stream")
@@ -383,7 +411,7 @@ async def test_who_takes_events_alone_gets_one_from_another_server_too() -> None
     assert body["body"].startswith(b"event: message\r\ndata: {")
 
 
-async def test_what_is_wrong_is_told_in_json_by_another_server_too() -> None:
+async def test_a_wrong_message_is_answered_in_json_by_another_server_too() -> None:
     head, body = await exchange(b"{", accept="text/event-stream")
 
     assert (head["status"], head["headers"][0]) == (400, (b"content-type", b"application/json"))

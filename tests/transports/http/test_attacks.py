@@ -55,7 +55,9 @@ async def test_a_length_that_is_absurd_is_refused(serve: Any, length: bytes) -> 
     assert (await wire.reply()).status in {400, 413}
 
 
-@pytest.mark.parametrize("headers", [b"Content-Length: 5\r\nContent-Length: 6\r\n", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"])
+@pytest.mark.parametrize(
+    "headers", [b"Content-Length: 5\r\nContent-Length: 6\r\n", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"]
+)
 async def test_a_body_whose_length_is_said_in_two_ways_is_refused(serve: Any, headers: bytes) -> None:
     server = await serve()
     wire = await server.connect()
@@ -72,7 +74,9 @@ async def test_a_message_may_be_as_long_as_the_limit_and_no_longer(serve: Any) -
 
     fits = await server.request("POST", "/mcp", message.ljust(1000))
     chunked = await server.connect()
-    await chunked.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n" + message.ljust(1000) + b"\r\n1\r\n \r\n0\r\n\r\n")
+    await chunked.write(
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n" + message.ljust(1000) + b"\r\n1\r\n \r\n0\r\n\r\n"
+    )
 
     assert fits.status == 200
     assert (await chunked.reply()).status == 413
@@ -130,7 +134,7 @@ async def test_a_head_of_a_reasonable_size_is_taken(serve: Any) -> None:
 
 @pytest.mark.parametrize("begin", [b"POST /mcp HT", HEAD])
 async def test_a_head_that_is_not_finished_in_time_is_refused_and_ends_the_connection(serve: Any, begin: bytes) -> None:
-    server = await serve(header_seconds=0.05)
+    server = await serve(head_seconds=0.05)
     wire = await server.connect()
     await wire.write(begin)
     reply = await wire.reply()
@@ -140,7 +144,7 @@ async def test_a_head_that_is_not_finished_in_time_is_refused_and_ends_the_conne
 
 
 async def test_a_client_that_says_nothing_in_time_is_let_go_without_a_word(serve: Any) -> None:
-    server = await serve(header_seconds=0.05)
+    server = await serve(head_seconds=0.05)
     wire = await server.connect()
 
     assert await wire.ends() == b""
@@ -156,7 +160,7 @@ async def test_the_head_has_its_bound_even_if_it_comes_in_one_piece(serve: Any) 
 
 
 async def test_a_second_head_on_a_connection_has_the_same_deadline(serve: Any) -> None:
-    server = await serve(header_seconds=0.2)
+    server = await serve(head_seconds=0.2)
     wire = await server.connect()
     await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await wire.reply()).status == 200
@@ -168,8 +172,8 @@ async def test_a_second_head_on_a_connection_has_the_same_deadline(serve: Any) -
 
 
 async def test_a_second_head_that_comes_later_has_the_same_deadline(serve: Any, until: Any, spy: Any) -> None:
-    looked = spy(Connection, "_check_progress")
-    server = await serve(header_seconds=0.05)
+    looked = spy(Connection, "check_progress")
+    server = await serve(head_seconds=0.05)
     wire = await server.connect()
     await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await wire.reply()).status == 200
@@ -181,9 +185,11 @@ async def test_a_second_head_that_comes_later_has_the_same_deadline(serve: Any, 
     assert await wire.ends() == b""
 
 
-async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_is_not_finished_in_time_ends_the_connection(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_module, "_BODY_SECONDS", 0.1)
-    server = await serve(header_seconds=0.5)
+    server = await serve(head_seconds=0.5)
     wire = await server.connect()
 
     await wire.write(HEAD + b"Content-Length: 100\r\n\r\n{")
@@ -194,7 +200,7 @@ async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: An
 
 async def test_a_connection_that_is_idle_for_long_is_closed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_IDLE_SECONDS", 0.1)
-    server = await serve(header_seconds=0.05)
+    server = await serve(head_seconds=0.05)
     wire = await server.connect()
     await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
@@ -205,10 +211,10 @@ async def test_a_connection_that_is_idle_for_long_is_closed(serve: Any, monkeypa
 async def test_a_call_may_take_longer_than_the_deadlines_of_its_request(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
-    looked = spy(Connection, "_check_progress")
+    looked = spy(Connection, "check_progress")
     for name in ("_BODY_SECONDS", "_IDLE_SECONDS"):
         monkeypatch.setattr(server_module, name, 0.02)
-    server = await serve(header_seconds=0.02)
+    server = await serve(head_seconds=0.02)
     wire = await server.call("wait", headers={"Accept": "application/json"})
 
     await until(lambda: len(looked) > 3)
@@ -217,10 +223,14 @@ async def test_a_call_may_take_longer_than_the_deadlines_of_its_request(
     assert (await wire.reply()).data == "done"
 
 
-async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(serve: Any, gates: "Gates", until: Any, memory: Any) -> None:
+async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(
+    serve: Any, gates: "Gates", until: Any, memory: Any
+) -> None:
     server = await serve()
     before = memory()
-    deaf = await server.call("tell", {"count": 20_000, "size": 10_000}, meta={"io.modelcontextprotocol/logLevel": "info"})
+    deaf = await server.call(
+        "tell", {"count": 20_000, "size": 10_000}, meta={"io.modelcontextprotocol/logLevel": "info"}
+    )
     deaf.writer.transport.pause_reading()
     await until(lambda: gates.running)
     gates.go.set()
@@ -233,7 +243,9 @@ async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(s
     assert memory() - before < 60 * MEGABYTE
 
 
-async def test_a_client_in_a_session_that_never_reads_costs_little(serve: Any, gates: "Gates", until: Any, memory: Any) -> None:
+async def test_a_client_in_a_session_that_never_reads_costs_little(
+    serve: Any, gates: "Gates", until: Any, memory: Any
+) -> None:
     server = await serve()
     session = await server.greet()
     before = memory()
@@ -248,14 +260,24 @@ async def test_a_client_in_a_session_that_never_reads_costs_little(serve: Any, g
     assert (await session.ask("ping", id=2)).status == 200
 
 
-async def test_a_client_that_does_not_take_its_answer_is_dropped(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
+async def test_a_client_that_does_not_take_its_answer_is_dropped(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
+) -> None:
     lost = spy(Connection, "connection_lost")
     monkeypatch.setattr(server_module, "_UNREAD_SECONDS", 0.05)
     server = await serve(message_bytes=20 * MEGABYTE)
     deaf = await server.connect()
     deaf.writer.transport.pause_reading()
-    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    long: dict[str, Any] = {"jsonrpc": "2.0", "id": "x" * 18 * MEGABYTE, "method": "server/discover", "params": {"_meta": meta}}
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    long: dict[str, Any] = {
+        "jsonrpc": "2.0",
+        "id": "x" * 18 * MEGABYTE,
+        "method": "server/discover",
+        "params": {"_meta": meta},
+    }
     routing = {
         "Host": "localhost",
         "MCP-Protocol-Version": "2026-07-28",
@@ -296,7 +318,7 @@ async def test_thousands_of_connections_that_say_nothing_keep_nobody_waiting(ser
     assert [reply.data for reply in replies] == list(range(1, 51))
 
 
-async def test_what_comes_after_the_body_is_no_header(serve: Any) -> None:
+async def test_a_trailer_is_no_header(serve: Any) -> None:
     server = await serve()
     wire = await server.connect()
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -306,7 +328,7 @@ async def test_what_comes_after_the_body_is_no_header(serve: Any) -> None:
     assert (await wire.reply()).status == 415
 
 
-async def test_what_comes_after_the_body_is_bounded(serve: Any, memory: Any) -> None:
+async def test_trailers_are_bounded(serve: Any, memory: Any) -> None:
     server = await serve(message_bytes=1000)
     wire = await server.connect()
     before = memory()
@@ -319,7 +341,9 @@ async def test_what_comes_after_the_body_is_bounded(serve: Any, memory: Any) -> 
     assert memory() - before < 5 * MEGABYTE
 
 
-async def test_who_sends_most_makes_room_for_the_others(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_client_with_the_largest_bodies_makes_room_for_the_others(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_module, "_MAX_BODIES", 2)
     server = await serve(message_bytes=100_000)
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99000\r\n\r\n"
@@ -347,7 +371,7 @@ serve(Yard(tools=[add]), transport="http", port=0, connections=200)
 WAIT_S = 0.25
 """How long an answer may take while an attack runs."""
 NOISE = 6
-"""The factor for a machine that does other work at the same time; the attacks took seconds to minutes before they were bounded."""
+"""The factor for a busy machine; the attacks took seconds to minutes before they were bounded."""
 STATELESS = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 

@@ -15,13 +15,15 @@ from callyard.transports.http.admission import Connections, Throttle
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
 
-KEYS = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
-ADA = {"X-API-Key": "ty_ada"}
-BEN = {"X-API-Key": "ty_ben"}
+KEYS = ApiKeys([ApiKey("ada", digest_of("cy_ada")), ApiKey("ben", digest_of("cy_ben"))])
+ADA = {"X-API-Key": "cy_ada"}
+BEN = {"X-API-Key": "cy_ben"}
 ARGUMENTS = {"a": 1, "b": 2}
 
 
-async def test_too_many_requests_in_work_are_refused_and_others_wait_for_none(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_too_many_requests_in_work_are_refused_and_others_wait_for_none(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve(requests=3)
     wires = [await server.call("wait") for _ in range(3)]
     await until(lambda: gates.running == 3)
@@ -48,7 +50,9 @@ async def test_one_identity_cannot_take_the_requests_of_another(serve: Any, gate
     assert (refused.status, refused.headers["retry-after"], other.data) == (503, "1", 3)
 
 
-async def test_a_call_of_a_session_counts_until_it_ends_although_its_client_is_gone(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_a_call_of_a_session_counts_until_it_ends_although_its_client_is_gone(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve(requests=2)
     session = await server.greet()
     for number in (1, 2):
@@ -110,7 +114,7 @@ async def test_a_stranger_takes_no_room_of_those_who_are_known(serve: Any) -> No
     assert (await wire.reply()).status == 200
 
     for _ in range(10):
-        assert (await server.ask("add", ARGUMENTS, headers={"X-API-Key": "ty_wrong"})).status == 401
+        assert (await server.ask("add", ARGUMENTS, headers={"X-API-Key": "cy_wrong"})).status == 401
     await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
     assert (await wire.reply()).status == 200

@@ -39,7 +39,12 @@ async def test_a_name_may_be_wrapped_in_its_header(serve: Any) -> None:
 
 async def test_a_header_that_requests_are_routed_by_may_not_come_twice(serve: Any) -> None:
     server = await serve()
-    right = {"Mcp-Method": "tools/call", "Mcp-Name": "add", "MCP-Protocol-Version": "2026-07-28", "Mcp-Param-Region": "here"}
+    right = {
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "add",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Param-Region": "here",
+    }
 
     for name, value in right.items():
         reply = await server.ask("add", {"a": 1, "b": 2}, headers={name: value, name.lower(): value})
@@ -55,11 +60,22 @@ async def test_an_argument_that_is_wanted_as_a_header_must_be_there_and_agree(se
 
     server = await serve(Yard(tools=[place]))
     right = await server.ask("place", {"region": "here"}, headers={"Mcp-Param-Region": "here"})
-    wrong = [await server.ask("place", {"region": "here"}, headers={"Mcp-Param-Region": said}) for said in (None, "there")]
+    wrong = [
+        await server.ask("place", {"region": "here"}, headers={"Mcp-Param-Region": said}) for said in (None, "there")
+    ]
     meta: dict[str, Any] = {VERSION: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     params: dict[str, Any] = {"name": "place", "arguments": {"region": "here", "size": "1e999"}, "_meta": meta}
-    message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).replace('"1e999"', "1e999").encode()
-    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "place", "Mcp-Param-Region": "here"}
+    message = (
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        .replace('"1e999"', "1e999")
+        .encode()
+    )
+    headers = {
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "place",
+        "Mcp-Param-Region": "here",
+    }
     unreadable = await (await server.send("POST", "/mcp", headers, message)).reply()
 
     assert right.data == "here"
@@ -69,7 +85,9 @@ async def test_an_argument_that_is_wanted_as_a_header_must_be_there_and_agree(se
 
 async def test_an_argument_that_is_wanted_as_a_header_cannot_come_in_another_way(serve: Any) -> None:
     @tool
-    def place(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})] = "home", size: float = 1) -> str:
+    def place(
+        region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})] = "home", size: float = 1
+    ) -> str:
         """Say where."""
         return region
 
@@ -80,7 +98,12 @@ async def test_an_argument_that_is_wanted_as_a_header_cannot_come_in_another_way
 
     server = await serve(Yard(tools=[place, regions]))
     handle = (await server.ask("regions")).data["handle"]
-    ways: tuple[Any, ...] = ('{"region": "here"}', ["here"], {"region": ["here"]}, {"region": {"$ref": handle, "path": "/0"}})
+    ways: tuple[Any, ...] = (
+        '{"region": "here"}',
+        ["here"],
+        {"region": ["here"]},
+        {"region": {"$ref": handle, "path": "/0"}},
+    )
     replies = [await server.ask("place", arguments) for arguments in ways]
 
     assert [(reply.status, reply.error) for reply in replies] == [(400, -32020)] * len(ways)
@@ -98,7 +121,9 @@ async def test_a_version_of_the_newer_era_that_is_not_spoken_is_refused(serve: A
     server = await serve()
 
     reply = await server.ask("add", {"a": 1, "b": 2}, headers={"MCP-Protocol-Version": "2099-01-01"})
-    agreeing = await server.modern("tools/list", meta={VERSION: "2099-01-01"}, headers={"MCP-Protocol-Version": "2099-01-01"})
+    agreeing = await server.modern(
+        "tools/list", meta={VERSION: "2099-01-01"}, headers={"MCP-Protocol-Version": "2099-01-01"}
+    )
 
     assert reply.status == 400
     answer = await agreeing.reply()
@@ -173,7 +198,7 @@ async def test_progress_comes_while_the_call_runs(serve: Any, gates: "Gates") ->
     assert await wire.message() is None
 
 
-async def test_progress_that_nobody_asked_for_is_not_told(serve: Any) -> None:
+async def test_progress_without_a_token_is_not_sent(serve: Any) -> None:
     server = await serve()
 
     reply = await server.ask("chatter")
@@ -192,7 +217,7 @@ async def test_a_silent_call_that_takes_longer_becomes_a_stream(serve: Any, gate
     assert [message["id"] for message in await wire.messages()] == [1]
 
 
-async def test_a_stream_without_news_gets_a_sign_of_life(serve: Any, gates: "Gates") -> None:
+async def test_a_silent_stream_gets_keep_alives(serve: Any, gates: "Gates") -> None:
     server = await serve(hold_back=0.06, keep_alive=0.02)
 
     wire = await server.call("wait")
@@ -204,7 +229,7 @@ async def test_a_stream_without_news_gets_a_sign_of_life(serve: Any, gates: "Gat
     assert (await wire.message())["result"]["isError"] is False
 
 
-async def test_who_takes_no_events_gets_json_however_long_it_takes(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_a_client_that_takes_no_events_gets_json_after_any_time(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(hold_back=0.06, keep_alive=0.02)
     wire = await server.call("wait", headers={"Accept": "application/json"})
     await until(lambda: gates.running)
@@ -255,4 +280,6 @@ async def test_the_client_is_known_by_the_name_it_gives_itself(serve: Any) -> No
 
     server = await serve(Yard(tools=[who]))
 
-    assert (await server.ask("who", meta={"io.modelcontextprotocol/clientInfo": {"name": "lab", "version": "1"}})).data == "lab"
+    assert (
+        await server.ask("who", meta={"io.modelcontextprotocol/clientInfo": {"name": "lab", "version": "1"}})
+    ).data == "lab"

@@ -1,4 +1,4 @@
-"""How clients hear of changes: on the stream of a session that belongs to no request, and on a request that stays open."""
+"""Notifications of changes: on the GET stream of a session, and on a request that stays open."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ async def test_a_notice_waits_until_somebody_listens_and_then_comes_once(serve: 
 
     first = await session.stream()
     await first.head()
-    told = await first.message()
+    notice = await first.message()
     await first.close()
     extra.show(more, still_more)
     second = await session.stream()
@@ -65,7 +65,7 @@ async def test_a_notice_waits_until_somebody_listens_and_then_comes_once(serve: 
         status = (await second.head()).status
     events = [await second.event(), await second.event()]
 
-    assert told["method"] == "notifications/tools/list_changed"
+    assert notice["method"] == "notifications/tools/list_changed"
     assert [event["id"] for event in events if event and event["data"]] == ["0-2"]
 
 
@@ -110,7 +110,7 @@ async def test_a_client_that_comes_back_to_that_stream_takes_it_over(serve: Any,
     assert (await second.message())["method"] == "notifications/tools/list_changed"
 
 
-async def test_a_stream_without_news_gets_a_sign_of_life(serve: Any) -> None:
+async def test_a_silent_stream_gets_keep_alives(serve: Any) -> None:
     server = await serve(keep_alive=0.02)
     session = await server.greet()
     stream = await session.stream()
@@ -121,7 +121,7 @@ async def test_a_stream_without_news_gets_a_sign_of_life(serve: Any) -> None:
     assert events[1:] == [{"": "alive"}] * 2
 
 
-async def test_changes_are_not_told_where_that_is_switched_off(serve: Any, extra: "Extra") -> None:
+async def test_changes_are_not_notified_where_that_is_switched_off(serve: Any, extra: "Extra") -> None:
     server = await serve(notify_changes=False, keep_alive=0.05)
     session = await server.greet()
     stream = await session.stream()
@@ -134,7 +134,7 @@ async def test_changes_are_not_told_where_that_is_switched_off(serve: Any, extra
     assert not [event for event in events if event and event.get("data")]
 
 
-async def test_a_resource_that_was_subscribed_to_is_told_of(serve: Any) -> None:
+async def test_a_subscribed_resource_is_notified(serve: Any) -> None:
     yard = Yard(resources=[note])
     server = await serve(yard)
     session = await server.greet()
@@ -148,7 +148,9 @@ async def test_a_resource_that_was_subscribed_to_is_told_of(serve: Any) -> None:
     assert (await stream.message())["params"] == {"uri": "note://one"}
 
 
-async def test_listening_is_acknowledged_first_and_then_told_of_what_was_wanted(serve: Any, extra: "Extra") -> None:
+async def test_listening_is_acknowledged_first_and_then_gets_the_wanted_notifications(
+    serve: Any, extra: "Extra"
+) -> None:
     server = await serve(Yard(resources=[note], providers=[extra]))
     wanted = {"toolsListChanged": True, "resourceSubscriptions": ["note://one"]}
 
@@ -169,7 +171,7 @@ async def test_listening_is_acknowledged_first_and_then_told_of_what_was_wanted(
     assert (updated["params"]["uri"], updated["params"]["_meta"]) == ("note://one", {ID: "ear"})
 
 
-async def test_who_did_not_ask_for_tools_is_not_told_of_tools(serve: Any, extra: "Extra") -> None:
+async def test_a_client_that_did_not_ask_for_tools_is_not_notified_of_tools(serve: Any, extra: "Extra") -> None:
     server = await serve(keep_alive=0.05)
     wire = await server.modern("subscriptions/listen", {"notifications": {"promptsListChanged": True}})
     await wire.head()
@@ -219,7 +221,9 @@ async def test_when_the_server_ends_listeners_get_a_result_and_streams_end(serve
     assert await stream.messages() == []
 
 
-async def test_a_listener_that_goes_away_is_forgotten(serve: Any, extra: "Extra", monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
+async def test_a_listener_that_goes_away_is_forgotten(
+    serve: Any, extra: "Extra", monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
     alive: list[object] = []
     add = notifications.ChangeNotifier.add
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from callyard import Serving
-from callyard._internal.timer import SharedTimers
 from callyard.transports.http.response import AsgiWriter, Response
 from callyard.wire.params import LEVELS
 
@@ -45,8 +44,7 @@ async def client() -> Client:
 
 def response_to(client: Client, *, streams: bool = True, **settings: Any) -> Response:
     serving = Serving(transport="http", **settings)
-    timers = SharedTimers[Response](asyncio.get_running_loop(), Response.start_stream)
-    return Response(AsgiWriter(client.receive, client.send), serving, timers, streams=streams)
+    return Response(AsgiWriter(client.receive, client.send), serving, streams=streams)
 
 
 def message(number: int, size: int = 0) -> bytes:
@@ -80,7 +78,9 @@ async def test_messages_that_come_while_others_are_written_follow_in_order(clien
     client.reads.set()
     await response.finish(message(4))
 
-    found = [json.loads(line.removeprefix(b"data: "))["n"] for line in client.body.splitlines() if line.startswith(b"data: ")]
+    found = [
+        json.loads(line.removeprefix(b"data: "))["n"] for line in client.body.splitlines() if line.startswith(b"data: ")
+    ]
     assert found == [1, 2, 3, 4]
     assert [event.get("more_body") for event in client.events][-1] is False
 
@@ -94,7 +94,7 @@ async def test_nothing_is_sent_after_the_answer(client: Client) -> None:
     assert client.body == message(1)
 
 
-async def test_what_nobody_reads_is_dropped_beyond_a_bound_and_the_work_goes_on(client: Client) -> None:
+async def test_unread_messages_are_dropped_beyond_a_bound_and_the_work_goes_on(client: Client) -> None:
     client.reads.clear()
     response = response_to(client, message_bytes=1000)
 
@@ -106,7 +106,7 @@ async def test_what_nobody_reads_is_dropped_beyond_a_bound_and_the_work_goes_on(
 
     task = asyncio.create_task(work())
     await asyncio.wait({task})
-    kept = sum(len(event) for event in response._events)  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+    kept = response.events.size if response.events else 0
     response.drop()
     await turns()
 
@@ -116,11 +116,11 @@ async def test_what_nobody_reads_is_dropped_beyond_a_bound_and_the_work_goes_on(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def told(client: Client) -> list[Any]:
+def messages_of(client: Client) -> list[Any]:
     return [json.loads(line.removeprefix(b"data: ")) for line in client.body.splitlines() if line.startswith(b"data: ")]
 
 
-async def test_a_client_is_told_how_much_was_dropped_where_it_is_missing(client: Client) -> None:
+async def test_a_client_gets_the_number_of_dropped_messages_in_their_place(client: Client) -> None:
     response = response_to(client, message_bytes=1000)
     response.log_level = LEVELS.index("info")
     client.reads.clear()
@@ -132,32 +132,32 @@ async def test_a_client_is_told_how_much_was_dropped_where_it_is_missing(client:
     response.notify(message(21, 2000))
     await response.finish(message(22))
 
-    found = [said.get("n", said.get("params", {}).get("data", {}).get("dropped")) for said in told(client)]
-    notices = [said["params"]["level"] for said in told(client) if "params" in said]
+    found = [said.get("n", said.get("params", {}).get("data", {}).get("dropped")) for said in messages_of(client)]
+    notices = [said["params"]["level"] for said in messages_of(client) if "params" in said]
     assert found == [*range(8), 12, 20, 1, 22]
     assert notices == ["warning", "warning"]
 
 
-async def test_one_message_that_is_too_long_is_told_of_at_once(client: Client) -> None:
+async def test_a_dropped_message_that_is_too_long_is_reported_at_once(client: Client) -> None:
     response = response_to(client, message_bytes=1000)
     response.log_level = LEVELS.index("warning")
     response.notify(message(1, 2000))
     await turns()
 
-    assert [said["params"]["data"]["dropped"] for said in told(client)] == [1]
+    assert [said["params"]["data"]["dropped"] for said in messages_of(client)] == [1]
     response.drop()
     await turns()
 
 
 @pytest.mark.parametrize("level", [None, LEVELS.index("error")])
-async def test_a_client_that_wants_no_warnings_is_not_told_of_what_was_dropped(client: Client, level: int | None) -> None:
+async def test_a_client_without_warnings_gets_no_report_of_dropped_messages(client: Client, level: int | None) -> None:
     response = response_to(client, message_bytes=1000)
     response.log_level = level
     response.notify(message(1, 2000))
     response.notify(message(2))
     await response.finish(message(3))
 
-    assert [said["n"] for said in told(client)] == [2, 3]
+    assert [said["n"] for said in messages_of(client)] == [2, 3]
 
 
 async def test_a_client_that_goes_cancels_the_work_once_and_the_task_may_do_other_work(client: Client) -> None:
@@ -176,7 +176,7 @@ async def test_a_client_that_goes_cancels_the_work_once_and_the_task_may_do_othe
     assert client.events == []
 
 
-async def test_what_is_dropped_though_the_client_is_there_cancels_nobody(client: Client) -> None:
+async def test_a_dropped_response_of_a_connected_client_cancels_no_task(client: Client) -> None:
     response = response_to(client)
     response.notify(message(1))
     response.drop()

@@ -51,7 +51,9 @@ async def test_an_older_client_is_not_sent_an_event_without_a_message(serve: Any
     assert (await wire.event())["data"].startswith('{"jsonrpc"')
 
 
-async def test_a_call_goes_on_without_its_connection_and_the_rest_comes_exactly_once(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_a_call_goes_on_without_its_connection_and_the_rest_comes_exactly_once(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve()
     session = await server.greet()
     wire = await session.call("step", {"count": 4}, token=1)
@@ -108,7 +110,9 @@ async def test_an_answer_that_nobody_read_is_still_there(serve: Any, gates: "Gat
     assert [message["id"] for message in await back.messages()] == [1]
 
 
-async def test_only_so_many_events_are_kept_and_the_answer_is_one_of_them(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_only_so_many_events_are_kept_and_the_answer_is_one_of_them(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve(event_count=3)
     session = await server.greet()
     last = await _lost(session)
@@ -125,7 +129,7 @@ async def test_only_so_many_events_are_kept_and_the_answer_is_one_of_them(serve:
     assert messages[-1]["id"] == 1
 
 
-async def test_a_client_that_wants_no_warnings_is_not_told_of_a_gap(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_a_client_without_warnings_gets_no_report_of_a_gap(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(event_count=1)
     session = await server.greet()
     last = await _lost(session)
@@ -139,7 +143,7 @@ async def test_a_client_that_wants_no_warnings_is_not_told_of_a_gap(serve: Any, 
     assert [message.get("id") for message in await back.messages()] == [1]
 
 
-async def test_a_gap_is_told_once(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_a_gap_is_reported_once(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(event_count=3)
     session = await server.greet()
     last = await _lost(session)
@@ -147,17 +151,19 @@ async def test_a_gap_is_told_once(serve: Any, gates: "Gates", until: Any) -> Non
     await until(lambda: server.records)
     back = await session.stream(last)
     await back.head()
-    told = await back.event()
+    notice = await back.event()
     await back.close()
 
-    again = await session.stream(told["id"])
+    again = await session.stream(notice["id"])
     await again.head()
 
-    assert "dropped" in told["data"]
+    assert "dropped" in notice["data"]
     assert all("dropped" not in str(message) for message in await again.messages())
 
 
-async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
+async def test_events_are_kept_for_a_while_only(
+    serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
+) -> None:
     monkeypatch.setattr(http_sessions, "_SWEEP_SECONDS", 0.01)
     forgotten = spy(http_sessions.HttpSession, "forget")
     server = await serve(event_seconds=0.02, hold_back=0.0)
@@ -173,7 +179,7 @@ async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monk
     assert (reply.status, reply.json["error"]["code"]) == (400, -32600)
 
 
-async def test_what_is_kept_for_a_while_is_not_there_longer_although_nobody_swept(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_an_expired_event_is_gone_before_any_sweep(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(event_seconds=0.0, hold_back=0.0)
     session = await server.greet()
     wire = await session.call("wait")
@@ -212,7 +218,7 @@ async def _lost_by_each(server: Any, sessions: list[Any], gates: "Gates", until:
     await until(lambda: len(server.records) == len(sessions))
 
 
-async def test_what_all_sessions_keep_together_is_bounded_and_the_oldest_goes_first(
+async def test_the_buffer_of_all_sessions_is_bounded_and_the_oldest_goes_first(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
     monkeypatch.setattr(http_sessions, "_BUFFERED_MESSAGES", 4)
@@ -280,7 +286,9 @@ async def test_a_client_that_reads_gets_all_of_what_is_said_at_once(serve: Any) 
     assert b'"dropped":298' in back.body
 
 
-async def test_a_client_that_comes_back_takes_its_stream_over_from_the_connection_it_had(serve: Any, gates: "Gates") -> None:
+async def test_a_client_that_comes_back_takes_its_stream_over_from_the_connection_it_had(
+    serve: Any, gates: "Gates"
+) -> None:
     server = await serve()
     session = await server.greet()
     first = await session.call("step", {"count": 3}, token=1)
@@ -300,7 +308,7 @@ async def test_a_client_that_comes_back_takes_its_stream_over_from_the_connectio
     assert messages[-1]["id"] == 1
 
 
-async def test_what_was_never_an_event_is_400_because_404_would_end_the_session(serve: Any) -> None:
+async def test_an_invented_event_id_is_400_because_404_would_end_the_session(serve: Any) -> None:
     server = await serve()
     session = await server.greet()
 

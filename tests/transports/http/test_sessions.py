@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from tests.transports.conftest import Gates
 
 
-HELLO: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+HELLO: dict[str, Any] = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "t", "version": "1"},
+}
 BOTH = "application/json, text/event-stream"
 INITIALIZE: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
 
@@ -54,10 +58,13 @@ async def test_a_handshake_that_is_wrong_begins_none(serve: Any) -> None:
     assert "mcp-session-id" not in reply.headers
 
 
-async def test_a_request_without_a_session_is_told_that_it_needs_one(serve: Any) -> None:
+async def test_a_request_without_a_session_is_refused_with_that_reason(serve: Any) -> None:
     server = await serve()
 
-    for message in ({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "method": "notifications/initialized"}):
+    for message in (
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+    ):
         reply = await server.request("POST", "/mcp", message, MCP_Protocol_Version="2025-11-25")
         assert reply.status == 400
         assert b"Mcp-Session-Id" in reply.body
@@ -66,20 +73,24 @@ async def test_a_request_without_a_session_is_told_that_it_needs_one(serve: Any)
 async def test_a_session_that_is_not_known_is_404_in_every_way(serve: Any) -> None:
     server = await serve()
 
-    for method, message in (("POST", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}), ("GET", None), ("DELETE", None)):
+    for method, message in (
+        ("POST", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        ("GET", None),
+        ("DELETE", None),
+    ):
         for made_up in ("0" * 32, "x", "\u00e9", "../../etc/passwd"):
             reply = await server.request(method, "/mcp", message, Mcp_Session_Id=made_up)
             assert (method, made_up, reply.status) == (method, made_up, 404)
 
 
 async def test_a_session_belongs_to_the_identity_that_began_it(serve: Any) -> None:
-    authenticator = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
+    authenticator = ApiKeys([ApiKey("ada", digest_of("cy_ada")), ApiKey("ben", digest_of("cy_ben"))])
     server = await serve(authenticator=authenticator)
-    session = await server.greet(X_API_Key="ty_ada")
+    session = await server.greet(X_API_Key="cy_ada")
 
     for method in ("POST", "GET", "DELETE"):
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"} if method == "POST" else None
-        reply = await server.request(method, "/mcp", message, Mcp_Session_Id=session.id, X_API_Key="ty_ben")
+        reply = await server.request(method, "/mcp", message, Mcp_Session_Id=session.id, X_API_Key="cy_ben")
         assert (method, reply.status) == (method, 404)
     nameless = await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)
 
@@ -98,7 +109,9 @@ async def test_a_session_that_was_deleted_is_gone(serve: Any) -> None:
     assert (await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)).status == 404
 
 
-async def test_deleting_a_session_cancels_its_calls_and_ends_its_streams(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_deleting_a_session_cancels_its_calls_and_ends_its_streams(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve(hold_back=0.0)
     session = await server.greet()
     stream, call = await session.stream(), await session.call("wait")
@@ -116,7 +129,9 @@ async def test_deleting_a_session_cancels_its_calls_and_ends_its_streams(serve: 
 
 
 @pytest.mark.parametrize("accept", [BOTH, "application/json"])
-async def test_a_call_of_a_session_that_is_deleted_gets_an_answer(serve: Any, gates: "Gates", until: Any, accept: str) -> None:
+async def test_a_call_of_a_session_that_is_deleted_gets_an_answer(
+    serve: Any, gates: "Gates", until: Any, accept: str
+) -> None:
     server = await serve()
     session = await server.greet()
     call = await session.call("wait", id="mine", Accept=accept)
@@ -134,7 +149,9 @@ async def test_a_batch_of_a_session_that_is_deleted_gets_its_answers(serve: Any,
     server = await serve()
     session = await server.greet("2025-03-26")
     wait: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait"}}
-    wire = await server.send("POST", "/mcp", session.headers, [wait, {"jsonrpc": "2.0", "id": 2, "method": "ping"}, {**wait, "id": 3}])
+    wire = await server.send(
+        "POST", "/mcp", session.headers, [wait, {"jsonrpc": "2.0", "id": 2, "method": "ping"}, {**wait, "id": 3}]
+    )
     await until(lambda: gates.running == 2)
 
     await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)
@@ -214,7 +231,9 @@ async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
     assert stream.reader.at_eof() is False
 
 
-async def test_a_session_that_is_never_to_end_stays(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
+async def test_a_session_that_is_never_to_end_stays(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
+) -> None:
     monkeypatch.setattr(http_sessions, "_SWEEP_SECONDS", 0.01)
     swept = spy(http_sessions.HttpSession, "has_expired")
     server = await serve(session_timeout=0)
@@ -296,13 +315,18 @@ async def test_each_message_of_a_batch_is_answered_for_itself(serve: Any) -> Non
     server = await serve()
     session = await server.greet("2025-03-26")
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    batch: list[dict[str, Any]] = [ping, {**ping, "jsonrpc": "1.0", "id": 2}, {"jsonrpc": "2.0", "id": "nobody asked", "result": {}}, ping]
+    batch: list[dict[str, Any]] = [
+        ping,
+        {**ping, "jsonrpc": "1.0", "id": 2},
+        {"jsonrpc": "2.0", "id": "nobody asked", "result": {}},
+        ping,
+    ]
     batch.append({**ping, "id": 3, "params": {"a": "\ud800"}})
 
     reply = await (await server.send("POST", "/mcp", session.headers, batch)).reply()
 
-    told = [(answer.get("id"), answer.get("error", {}).get("code")) for answer in reply.json]
-    assert told == [(1, None), (2, -32600), (None, -32600), (3, -32600)]
+    outcomes = [(answer.get("id"), answer.get("error", {}).get("code")) for answer in reply.json]
+    assert outcomes == [(1, None), (2, -32600), (None, -32600), (3, -32600)]
 
 
 @pytest.mark.parametrize("stateless", [True, False])
@@ -342,7 +366,9 @@ async def test_without_sessions_a_client_that_goes_cancels_its_batch(serve: Any,
     assert [record.code for record in server.records] == ["cancelled", "cancelled"]
 
 
-async def test_a_batch_that_another_server_cancels_ends_with_its_calls(tools: list[Any], gates: "Gates", until: Any) -> None:
+async def test_a_batch_that_another_server_cancels_ends_with_its_calls(
+    tools: list[Any], gates: "Gates", until: Any
+) -> None:
     came: asyncio.Queue[Any] = asyncio.Queue()
     batch = b'[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait"}}]'
     came.put_nowait({"type": "http.request", "body": batch, "more_body": False})
@@ -379,7 +405,9 @@ async def test_a_batch_is_refused_where_the_version_has_none(serve: Any) -> None
     server = await serve()
     session = await server.greet("2025-11-25")
 
-    reply = await (await server.send("POST", "/mcp", session.headers, [{"jsonrpc": "2.0", "id": 1, "method": "ping"}])).reply()
+    reply = await (
+        await server.send("POST", "/mcp", session.headers, [{"jsonrpc": "2.0", "id": 1, "method": "ping"}])
+    ).reply()
 
     assert (reply.status, reply.error) == (400, -32600)
 
@@ -400,7 +428,9 @@ async def test_a_question_in_a_session_is_asked_on_the_stream_and_answered_by_a_
     asked = await wire.message()
 
     result = {"action": "accept", "content": {"name": "Ada"}}
-    answered = await (await server.send("POST", "/mcp", session.headers, {"jsonrpc": "2.0", "id": asked["id"], "result": result})).reply()
+    answered = await (
+        await server.send("POST", "/mcp", session.headers, {"jsonrpc": "2.0", "id": asked["id"], "result": result})
+    ).reply()
 
     assert (asked["method"], answered.status) == ("elicitation/create", 202)
     assert (await wire.message())["result"]["structuredContent"]["data"] == "Hello Ada"
@@ -432,7 +462,7 @@ def _said(event: bytes) -> Any:
     return json.loads(line.removeprefix(b"data: "))
 
 
-async def test_what_comes_while_an_event_is_written_is_given_before_the_end() -> None:
+async def test_a_message_during_a_write_is_given_before_the_end() -> None:
     stream = Stream(1, max_events=10, max_bytes=1000)
     stream.push(b"1")
     events = _read(stream)
@@ -446,7 +476,7 @@ async def test_what_comes_while_an_event_is_written_is_given_before_the_end() ->
     assert stream.was_read
 
 
-async def test_whoever_is_let_go_while_an_event_is_written_is_given_what_came_before() -> None:
+async def test_a_reader_that_is_hung_up_during_a_write_gets_the_messages_before() -> None:
     stream = Stream(1, max_events=10, max_bytes=1000)
     stream.push(b"1")
     events = _read(stream)
@@ -477,7 +507,7 @@ async def test_a_reader_whose_stream_is_taken_over_is_given_nothing_more() -> No
     assert [_said(event) async for event in newer] == [3, 4]
 
 
-async def test_for_somebody_who_reads_only_bytes_are_bounded_and_he_is_told_what_is_missing() -> None:
+async def test_a_reader_is_bounded_in_bytes_only_and_gets_the_number_of_dropped_messages() -> None:
     stream = Stream(1, max_events=2, max_bytes=10)
     stream.attached = 1
     for number in range(15):
@@ -502,7 +532,7 @@ async def test_when_the_last_one_leaves_only_so_many_are_kept() -> None:
     assert [_said(event) async for event in _read(stream)] == [{"dropped": 4}, 4, 9]
 
 
-async def test_what_was_given_already_counts_as_kept_for_somebody_away() -> None:
+async def test_delivered_events_count_as_kept_for_a_reader_that_is_away() -> None:
     stream = Stream(1, max_events=2, max_bytes=1000)
     stream.attached = 1
     events = _read(stream)
@@ -523,28 +553,28 @@ async def test_a_stream_that_keeps_nothing_keeps_nothing() -> None:
 
 
 async def test_one_identity_cannot_push_out_the_sessions_of_another(serve: Any) -> None:
-    authenticator = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
+    authenticator = ApiKeys([ApiKey("ada", digest_of("cy_ada")), ApiKey("ben", digest_of("cy_ben"))])
     server = await serve(authenticator=authenticator, sessions=10, sessions_per_identity=4)
-    first = await server.greet(X_API_Key="ty_ada")
-    held = [await server.greet(X_API_Key="ty_ben") for _ in range(4)]
+    first = await server.greet(X_API_Key="cy_ada")
+    held = [await server.greet(X_API_Key="cy_ben") for _ in range(4)]
     streams = [await session.stream() for session in held]
     for stream in streams:
         assert (await stream.head()).status == 200
 
     message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
-    refused = await server.request("POST", "/mcp", message, X_API_Key="ty_ben")
+    refused = await server.request("POST", "/mcp", message, X_API_Key="cy_ben")
 
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
     assert (await first.ask("tools/list")).status == 200
 
 
 async def test_when_all_sessions_are_taken_one_of_those_with_the_most_makes_room(serve: Any) -> None:
-    authenticator = ApiKeys([ApiKey(name, digest_of(f"ty_{name}")) for name in ("ada", "ben", "eve")])
+    authenticator = ApiKeys([ApiKey(name, digest_of(f"cy_{name}")) for name in ("ada", "ben", "eve")])
     server = await serve(authenticator=authenticator, sessions=4)
-    first = await server.greet(X_API_Key="ty_ada")
-    others = [await server.greet(X_API_Key="ty_ben") for _ in range(3)]
+    first = await server.greet(X_API_Key="cy_ada")
+    others = [await server.greet(X_API_Key="cy_ben") for _ in range(3)]
 
-    await server.greet(X_API_Key="ty_eve")
+    await server.greet(X_API_Key="cy_eve")
 
     assert (await first.ask("tools/list")).status == 200
     assert [(await session.ask("tools/list")).status for session in others] == [404, 200, 200]

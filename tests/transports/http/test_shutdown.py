@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from callyard import Limits, Serving, Yard
+from callyard import Serving, Yard
 from callyard.launch.serve import make_transport
 
 if TYPE_CHECKING:
@@ -29,10 +29,13 @@ async def nap(seconds: float) -> str:
 serve(Yard(tools=[nap]), transport="http", port=0, shutdown_seconds=0.4, socket=sys.argv[1])
 """
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
-async def test_what_is_quick_is_finished_and_what_is_slow_is_interrupted(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_quick_calls_are_finished_and_slow_ones_are_interrupted(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(shutdown_seconds=0.05)
     wires = [await server.call("wait") for _ in range(20)]
     await until(lambda: gates.running == 20)
@@ -44,7 +47,9 @@ async def test_what_is_quick_is_finished_and_what_is_slow_is_interrupted(serve: 
     assert {reply.json["result"]["structuredContent"]["error"]["blame"] for reply in replies} == {"yard"}
 
 
-async def test_calls_of_a_session_are_answered_at_the_end_even_in_one_piece(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_calls_of_a_session_are_answered_at_the_end_even_in_one_piece(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve(shutdown_seconds=0.05, json_response=True)
     session = await server.greet()
     wires = [await session.call("wait", id=number) for number in range(1, 21)]
@@ -53,15 +58,19 @@ async def test_calls_of_a_session_are_answered_at_the_end_even_in_one_piece(serv
     await server.stop()
     replies = [await wire.reply() for wire in wires]
 
-    assert {(reply.status, reply.json["result"]["structuredContent"]["error"]["code"]) for reply in replies} == {(200, "cancelled")}
+    assert {(reply.status, reply.json["result"]["structuredContent"]["error"]["code"]) for reply in replies} == {
+        (200, "cancelled")
+    }
 
 
 @pytest.mark.parametrize("way", ["json", "stream", "session", "older"])
 async def test_a_call_that_does_not_listen_to_its_interruption_is_answered_in_its_place(
     serve: Any, until: Any, stubborn: "Stubborn", way: str
 ) -> None:
-    yard = Yard(tools=[stubborn], limits=Limits(cleanup=0.05))
-    server = await serve(yard, shutdown_seconds=0.05, hold_back=0.0 if way == "stream" else 2.0, stateless=way == "older")
+    yard = Yard(tools=[stubborn])
+    server = await serve(
+        yard, shutdown_seconds=0.05, cleanup=0.05, hold_back=0.0 if way == "stream" else 2.0, stateless=way == "older"
+    )
     if way == "session":
         wire = await (await server.greet()).call("stubborn")
     elif way == "older":
@@ -75,8 +84,15 @@ async def test_a_call_that_does_not_listen_to_its_interruption_is_answered_in_it
     await server.stop()
     reply = await wire.reply()
 
-    told = (json.loads(reply.body.partition(b"data: ")[2]) if way == "stream" else reply.json)["result"]["structuredContent"]["error"]
-    assert (told["code"], told["blame"], told["may_have_run"], told["tool_id"]) == ("cancelled", "yard", True, "stubborn")
+    error = (json.loads(reply.body.partition(b"data: ")[2]) if way == "stream" else reply.json)["result"][
+        "structuredContent"
+    ]["error"]
+    assert (error["code"], error["blame"], error["may_have_run"], error["tool_id"]) == (
+        "cancelled",
+        "yard",
+        True,
+        "stubborn",
+    )
 
 
 async def test_an_ending_server_waits_for_calls_that_are_nearly_done(serve: Any, gates: "Gates", until: Any) -> None:
@@ -86,7 +102,7 @@ async def test_an_ending_server_waits_for_calls_that_are_nearly_done(serve: Any,
     await until(lambda: gates.running == 2)
 
     ending = asyncio.create_task(server.stop())
-    await until(lambda: server.transport.listener.fileno() < 0)
+    await until(lambda: server.transport.listeners[0].fileno() < 0)
     gates.go.set()
     replies = [await wire.reply() for wire in wires]
     await ending
@@ -116,7 +132,7 @@ async def test_an_ending_server_is_not_ready(serve: Any, gates: "Gates", until: 
     await until(lambda: gates.running)
 
     ending = asyncio.create_task(server.stop())
-    await until(lambda: server.transport.listener.fileno() < 0)
+    await until(lambda: server.transport.listeners[0].fileno() < 0)
     await idle.send("GET", "/readyz", {"Host": "localhost"})
     status = (await idle.reply()).status
     gates.go.set()
@@ -137,7 +153,9 @@ async def _post(server: Any, port: int, name: str) -> Any:
     return wire
 
 
-async def test_a_transport_that_ends_interrupts_its_own_calls_and_nobody_elses(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_a_transport_that_ends_interrupts_its_own_calls_and_nobody_elses(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve()
     second = make_transport(Serving(transport="http", port=0, shutdown_seconds=0.05))
     serving = asyncio.create_task(second.serve(server.yard))
@@ -173,8 +191,13 @@ async def test_sigterm_during_a_hundred_calls_answers_every_one(program: Any, tm
         reader, writer = await asyncio.open_unix_connection(path)
         params: dict[str, Any] = {"name": "nap", "arguments": {"seconds": 0.1 if number % 2 else 60}, "_meta": META}
         body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
-        head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\n"
-        writer.write(f"{head}Mcp-Method: tools/call\r\nMcp-Name: nap\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        head = (
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+            "Content-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+        )
+        writer.write(
+            f"{head}Mcp-Method: tools/call\r\nMcp-Name: nap\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
         wires.append((reader, writer))
     for _ in range(100):
         await running.said(b"napping")
@@ -188,7 +211,9 @@ async def test_sigterm_during_a_hundred_calls_answers_every_one(program: Any, tm
     envelopes = [answer["result"]["structuredContent"] for answer in answers]
     assert [answer["id"] for answer in answers] == list(range(100))
     assert {envelope["data"] for envelope in envelopes[1::2]} == {"rested"}
-    assert {(envelope["error"]["code"], envelope["error"]["blame"]) for envelope in envelopes[::2]} == {("cancelled", "yard")}
+    assert {(envelope["error"]["code"], envelope["error"]["blame"]) for envelope in envelopes[::2]} == {
+        ("cancelled", "yard")
+    }
     assert (status, b"Traceback" in err) == (0, False)
     assert not (tmp_path / "yard.sock").exists()
 
@@ -205,7 +230,9 @@ async def test_sigint_ends_a_server_and_leaves_nothing_behind(program: Any, tmp_
     assert not (tmp_path / "yard.sock").exists()
 
 
-async def test_requests_in_one_piece_are_all_answered_when_the_server_ends(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_requests_in_one_piece_are_all_answered_when_the_server_ends(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve()
     wire = await server.call("wait")
     await until(lambda: gates.running == 1)
@@ -245,7 +272,9 @@ async def test_a_request_that_has_not_come_whole_is_refused_when_the_server_ends
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
 
 
-async def test_what_is_answered_while_the_server_ends_says_that_the_connection_closes(serve: Any, gates: "Gates", until: Any) -> None:
+async def test_an_answer_during_shutdown_says_that_the_connection_closes(
+    serve: Any, gates: "Gates", until: Any
+) -> None:
     server = await serve(shutdown_seconds=5)
     busy, idle = await server.call("wait"), await server.connect()
     await until(lambda: gates.running == 1)
@@ -271,4 +300,4 @@ async def test_a_server_that_is_cancelled_while_it_starts_closes_its_socket(tmp_
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
 
-    assert (transport.listener.fileno(), path.exists()) == (-1, False)
+    assert (transport.listeners[0].fileno(), path.exists()) == (-1, False)

@@ -1,4 +1,16 @@
-"""The pages of the console, in the order of the navigation."""
+"""The pages of the console, in the order of the navigation.
+
+Its files:
+
+- `approvals`: what waits for a person, the decision, and standing grants
+- `calls`: calls as they happen, as trees with a timeline, and one call in full
+- `chat`: a conversation with an agent that has the yard's tools
+- `jobs`: calls that go on in the background, their questions and their results
+- `server`: the pages about the server: its state, sessions and clients, the sandboxes of this machine, and every
+  setting
+- `tools`: finds tools as an agent does, describes one, and runs it from a form
+- `upstreams`: the state of each, what to do about a failure, and definitions to review
+"""
 
 from typing import Final
 
@@ -7,10 +19,7 @@ from callyard.console.pages.approvals import ApprovalsPage
 from callyard.console.pages.calls import Calls
 from callyard.console.pages.chat import Chat
 from callyard.console.pages.jobs import JobsPage
-from callyard.console.pages.overview import Overview
-from callyard.console.pages.runtimes import RuntimesPage
-from callyard.console.pages.sessions import SessionsPage
-from callyard.console.pages.settings import SettingsPage
+from callyard.console.pages.server import Overview, RuntimesPage, SessionsPage, SettingsPage
 from callyard.console.pages.tools import Tools
 from callyard.console.pages.upstreams import UpstreamsPage
 

@@ -1,22 +1,25 @@
 """The page 'Approvals': what waits for a person, the decision, and standing grants.
 
-A person with the printed address may decide about every call, except an own one for which a rule wants an operator. A person with an
-operator's credentials may not decide about their own calls. Only people with a login see arguments, with secrets masked.
+A person with the printed address may decide about every call, except an own one for which a rule wants an operator. A
+person with an operator's credentials may not decide about their own calls. Only people with a login see cards, with
+secrets masked; others see which tools wait.
 """
 
+import json
+import re
 from contextlib import suppress
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final
 
 import msgspec
 from markupsafe import escape
 
 from callyard.console.access import Person
-from callyard.console.page import Done, Page, View, page_of, url
+from callyard.console.page import Done, Page, View, page_of, pretty, url
 from callyard.dispatch.outcome import Record
 from callyard.model.errors import ToolError
-from callyard.policy.approvals import Approval, Card, Grant
+from callyard.policy.approvals import Approval, Grant
+from callyard.policy.cards import Card, printable
 from callyard.policy.gate import Gate
-from callyard.providers.upstream.scan import visible
 from callyard.state.store import StoreUnavailableError
 
 __all__ = ["ApprovalsPage"]
@@ -24,12 +27,18 @@ __all__ = ["ApprovalsPage"]
 _PERIODS: Final = {900: "15 minutes", 3600: "1 hour", 8 * 3600: "8 hours", 86_400: "1 day", 7 * 86_400: "7 days"}
 """The times for which a call can be allowed again, in seconds."""
 _REASON_CHARACTERS: Final = 500
+_WORDS: Final = {None: "nothing", True: "yes", False: "no"}
+_LIKE_OTHERS: Final = re.compile(r'none|nothing|empty|yes|no|[-+.\d][-+.\deE]*|[\["{].*', re.DOTALL)
+"""Texts that look like a value of another kind, or like one in quotes."""
 _SHORT: Final = 40
 _LONG: Final = 160
 _LONG_LINES: Final = 12
 _CARDS: Final = 20
 _CARD_CHARACTERS: Final = 2500
-"""How much HTML the arguments on a card may have. One link more shows longer ones, so that a page of cards stays small."""
+"""How much HTML the arguments on a card may have.
+
+One link more shows longer ones, so that a page of cards stays small.
+"""
 _ROW_CHARACTERS: Final = 100
 _OWN_CALL: Final = "This is a call of your own identity, so somebody else must decide."
 
@@ -54,19 +63,22 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
     approval: Approval
     who: str
-    """Who asks: the client, or the identity."""
+    """The person who asks: the identity of the caller."""
+    client: str = ""
+    """The program that the person asks with."""
     what: str
     """What the tool does, from its title or name."""
     object: str = ""
     """The argument that the call is about, if it is short."""
-    arguments: tuple[Argument, ...] = ()
-    rest: str = ""
-    """The arguments as text, if there are too many for a table."""
+    arguments: list[Argument]
+    uri: str = ""
+    """The resource that is read."""
+    checked: str = ""
+    """What the tool makes of the arguments, where that differs."""
     folded: int = 0
     """How many characters the arguments have, if they are too long for a list of cards."""
     can_decide: bool = False
     refusal: str = ""
-    """Why this person cannot decide."""
     is_running: bool = False
     """Whether the call that used it runs now, in this process."""
     record: Record | None = None
@@ -76,22 +88,23 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 class ApprovalsPage(Page):
     """What waits for a person."""
 
-    name: ClassVar[str] = "approvals"
-    title: ClassVar[str] = "Approvals"
-    template: ClassVar[str] = "approvals"
+    name = "approvals"
 
     async def context(self, view: View) -> dict[str, Any]:
         """Return what waits, what was decided in the last hour, and the grants."""
-        gate = self.yard.gate
-        facts: dict[str, Any] = {"cards": [], "decided": [], "grants": [], "periods": _PERIODS, "done": view.query.get("done", "")}
-        facts |= {"opened": "", "page_number": 1, "page_count": 1}
+        facts: dict[str, Any] = dict.fromkeys(("cards", "decided", "grants", "waiting"), ())
+        facts |= {"periods": _PERIODS, "opened": "", "page_number": 1, "page_count": 1}
+        gate, person = self.yard.gate, view.person
         if gate is None:
             return facts
-        decided = await gate.approvals.decided()
-        just = [approval for approval in decided if approval.id == facts["done"]]
-        facts |= await self._cards(gate, view, just)
-        facts["decided"] = [self._shown(approval, view.person) for approval in decided if approval not in just]
-        facts["grants"] = [(grant, _grant_text(grant, view.person)) for grant in reversed(await gate.approvals.grants())]
+        decided, done = await gate.approvals.decided(), view.query.get("done", "")
+        just = [approval for approval in decided if approval.id == done and person.can_act]
+        if person.can_act:
+            facts |= await self._cards(gate, view, just)
+        else:
+            facts["waiting"] = await gate.approvals.pending(limit=_CARDS)
+        facts["decided"] = [self._shown(approval, person) for approval in decided if approval not in just]
+        facts["grants"] = [(grant, _grant_text(grant, person)) for grant in reversed(await gate.approvals.grants())]
         return facts
 
     async def _cards(self, gate: Gate, view: View, just: list[Approval]) -> dict[str, Any]:
@@ -100,13 +113,12 @@ class ApprovalsPage(Page):
         if opened:
             with suppress(ToolError):  # it is gone, or the id is that of a grant
                 card = self._shown(await gate.approvals.get(opened), view.person, is_open=True)
-                return {"cards": [card], "first": opened, "opened": opened}
+                return {"cards": [card], "opened": opened}
         _, number, pages = page_of(range(await gate.approvals.count()), view.query.get("page", ""), _CARDS)
         pending = await gate.approvals.pending(limit=_CARDS, offset=(number - 1) * _CARDS)
         cards = sorted([*pending, *just], key=lambda approval: approval.created_at)
         shown = [self._shown(approval, view.person) for approval in cards]
-        first = pending[0].id if pending else ""
-        return {"cards": shown, "first": first, "opened": opened, "page_number": number, "page_count": pages}
+        return {"cards": shown, "opened": opened, "page_number": number, "page_count": pages}
 
     async def count(self) -> int:
         """Return how many approvals wait; 0 if the store cannot be read."""
@@ -129,18 +141,19 @@ class ApprovalsPage(Page):
 
     def _shown(self, approval: Approval, person: Person, *, is_open: bool = False) -> Shown:
         card = approval.card
-        arguments, rest = _arguments(card) if person.can_act else ((), "")
+        arguments = _arguments(card) if person.can_act else []
         required, order = self._schema_of(card.tool)
-        is_own = _is_own(approval, person)
-        call_id = approval.call_id
-        size = len(escape(rest)) + sum(len(escape(one.text)) + _ROW_CHARACTERS for one in arguments)
+        is_own, call_id = _is_own(approval, person), approval.call_id
+        size = sum(len(escape(one.text)) + _ROW_CHARACTERS for one in arguments)
         return Shown(
             approval=approval,
-            who=_who(card),
+            who=visible(card.identity),
+            client=_client(card),
             what=_what(card),
             object=_object(arguments, required),
-            arguments=tuple(sorted(arguments, key=lambda one: order.get(one.key, len(order)))),
-            rest=rest,
+            arguments=sorted(arguments, key=lambda one: order.index(one.key) if one.key in order else len(order)),
+            uri=visible(card.uri),
+            checked=visible(card.checked) if person.can_act else "",
             folded=len(card.arguments) if size > _CARD_CHARACTERS and not is_open else 0,
             can_decide=person.can_act and not is_own,
             refusal=_OWN_CALL if is_own else "",
@@ -148,40 +161,48 @@ class ApprovalsPage(Page):
             record=next((one for one in self.parts.records.records if call_id and one.call_id == call_id), None),
         )
 
-    def _schema_of(self, name: str) -> tuple[list[str], dict[str, int]]:
-        """Return the arguments that a tool requires, and the place of each in a list; nothing if another process published it."""
+    def _schema_of(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the required arguments of a tool, and all in order; none if another process published the tool."""
         tool = self.yard.registry.resolve(name)
         schema = {} if tool is None else tool.spec.input_schema
         required: list[str] = list(schema.get("required", ()))
-        return required, {key: place for place, key in enumerate(dict.fromkeys([*required, *schema.get("properties", ())]))}
+        return required, [*required, *schema.get("properties", ())]
 
 
-def _object(arguments: tuple[Argument, ...], required: list[str]) -> str:
+def _object(arguments: list[Argument], required: list[str]) -> str:
     """Return what a call is about: the only argument that it has or must have, if that is short."""
     found = [one for one in arguments if len(arguments) == 1 or [one.key] == required]
     return found[0].text if found and not found[0].is_code and len(found[0].text) <= _SHORT else ""
 
 
 def _is_own(approval: Approval, person: Person) -> bool:
-    """Return whether somebody else must decide: a person without credentials decides about own calls unless a rule wants an operator."""
-    return approval.binding.identity == person.identity and (person.operator is not None or approval.card.by == "operator")
+    """Return whether somebody else must decide.
+
+    A person without credentials decides about own calls unless a rule requires an operator.
+    """
+    return approval.binding.identity == person.identity and (
+        person.operator is not None or approval.card.by == "operator"
+    )
 
 
 async def _decide(gate: Gate, approval_id: str, view: View) -> Done:
     """Approve or deny in the name of the person, and allow the call again for a time if the form says so."""
     form, person = view.form, view.person
-    decision, reason = form.get("decision", ""), form.get("reason", "").strip()[:_REASON_CHARACTERS]
-    if decision not in {"approve", "deny"}:
+    chosen: Any = form.get("decision", "")
+    reason = form.get("reason", "").strip()[:_REASON_CHARACTERS]
+    if chosen not in {"approve", "deny"}:
         raise LookupError
-    seconds = _seconds(form.get("again", "")) if decision == "approve" else 0
-    chosen = cast("Any", decision)
+    again = form.get("again", "") if chosen == "approve" else ""
+    seconds = int(again) if again.isdecimal() else 0
+    if again and seconds not in _PERIODS:
+        raise ToolError("invalid_input", "There is no such time to allow a call again for.")
     if person.operator is not None:
         approval = await gate.decide(approval_id, chosen, caller=person.operator, reason=reason)
     else:
         if _is_own(await gate.approvals.get(approval_id), person):
-            raise ToolError("permission_denied", _OWN_CALL, reason="own_call", may_have_run=False)
+            raise ToolError("permission_denied", _OWN_CALL, reason="own_call")
         approval = await gate.approvals.decide(approval_id, chosen, by=person.identity, reason=reason)
-    notice = "Approved." if decision == "approve" else "Denied."
+    notice = "Approved." if chosen == "approve" else "Denied."
     if seconds:
         is_any = form.get("arguments") == "any"
         await gate.approvals.grant(approval, seconds=seconds, any_arguments=is_any, by=person.identity, reason=reason)
@@ -189,22 +210,10 @@ async def _decide(gate: Gate, approval_id: str, view: View) -> Done:
     return Done(to=url("approvals", done=approval.id), notice=notice)
 
 
-def _seconds(text: str) -> int:
-    """Return the seconds of a choice.
-
-    Raises:
-        ToolError: `invalid_input` if there is no such choice.
-    """
-    seconds = int(text) if text.isdecimal() else 0
-    if text and seconds not in _PERIODS:
-        raise ToolError("invalid_input", "There is no such time to allow a call again for.", may_have_run=False)
-    return seconds
-
-
-def _who(card: Card) -> str:
-    """Return who asks: clients write their names as 'claude-code'."""
+def _client(card: Card) -> str:
+    """Return the program that asks, in words: clients write their names as 'claude-code'."""
     client = visible(card.client)
-    return client.replace("-", " ").replace("_", " ").title() if client and client == client.lower() else client or visible(card.identity)
+    return client.replace("-", " ").replace("_", " ").title() if client == client.lower() else client
 
 
 def _what(card: Card) -> str:
@@ -215,32 +224,32 @@ def _what(card: Card) -> str:
     return card.tool.rpartition("__")[2].replace("_", " ")
 
 
-def _arguments(card: Card) -> tuple[tuple[Argument, ...], str]:
-    """Return the arguments of a card for a table, or as text where the card had to cut them."""
-    try:
-        values: object = msgspec.json.decode(card.arguments)
-    except msgspec.DecodeError:
-        values = None
-    if not isinstance(values, dict):
-        return (), _visible_lines(card.arguments)
-    return tuple(_argument(name, value) for name, value in cast("dict[str, Any]", values).items()), ""
+def _arguments(card: Card) -> list[Argument]:
+    """Return the arguments of a card for a table."""
+    values = msgspec.json.decode(card.arguments, type=dict[str, Any])
+    return [_argument(name, value) for name, value in values.items()]
 
 
 def _argument(name: str, value: Any) -> Argument:
-    """Return an argument in plain words; what nobody could see is escaped again, because decoding restored it."""
-    label = visible(name.replace("_", " "))
+    """Return an argument in plain words; what nobody could see is escaped again, because decoding restored it.
+
+    No two values look alike: a text that reads like another kind of value has quotes.
+    """
+    label = visible(name if " " in name else name.replace("_", " "))
     if value is None or isinstance(value, bool):
-        return Argument(name, label, "nothing" if value is None else "yes" if value else "no")
-    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in cast("list[Any]", value)):
-        value = ", ".join(str(item) for item in cast("list[Any]", value)) or "none"
-    if isinstance(value, str | int | float):
-        return Argument(name, label, _visible_lines(str(value)) or "empty")
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return Argument(name, label, _visible_lines(text), is_code=True)
+        return Argument(name, label, _WORDS[value])
+    if value in ([], ""):
+        return Argument(name, label, "none" if value == [] else "empty")
+    if isinstance(value, str) and not _LIKE_OTHERS.fullmatch(value):
+        return Argument(name, label, "\n".join(visible(line) for line in value.split("\n")))
+    is_code = isinstance(value, list | dict)
+    text = pretty(value) if isinstance(value, dict) else json.dumps(value, ensure_ascii=False)
+    return Argument(name, label, "\n".join(visible(line) for line in text.split("\n")), is_code=is_code)
 
 
-def _visible_lines(text: str) -> str:
-    return "\n".join(visible(line) for line in text.split("\n"))
+def visible(text: str) -> str:
+    """Return a text in which nothing can hide; the template escapes what is markup."""
+    return printable(text, markup=frozenset())
 
 
 def _grant_text(grant: Grant, person: Person) -> str:

@@ -7,20 +7,22 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from callyard.console.charts import timeline
-from callyard.console.page import Done, Page, Parts, View, url
-from callyard.console.pages.sessions import session_key
+from callyard.console.page import Done, Page, Parts, View, timeline, url
+from callyard.console.pages.server import session_key
 from callyard.console.pages.tools import next_step, shown, shown_envelope
+from callyard.dispatch.call import Call
 from callyard.dispatch.outcome import Record
+from callyard.dispatch.run import run_of
 from callyard.model.errors import CODES, ToolError
 
 __all__ = ["Calls"]
 
 State = Literal["waiting", "running", "finished"]
+_KINDS: Final[dict[State, str]] = {"waiting": "waits", "running": "runs", "finished": "done"}
 _TREES: Final = 50
 _ROWS: Final = 100
 """The most rows of the list: a page is as long at a thousand calls a second as at one."""
@@ -68,10 +70,6 @@ class _Forest:
             if record.parent_id is not None:
                 self.children.setdefault(record.parent_id, []).append(call_id)
 
-    def is_top(self, record: Record) -> bool:
-        """Return whether a record has no parent here: it has none, or that is no longer kept."""
-        return record.parent_id is None or record.parent_id not in self.records
-
     def ids_below(self, call_id: str) -> list[tuple[str, int]]:
         """Return a call and those inside it with their levels, in the order in which they started."""
         found: list[tuple[str, int]] = []
@@ -79,24 +77,23 @@ class _Forest:
         while pending:
             call_id, level = pending.pop()
             found.append((call_id, level))
-            inner = sorted(self.children.get(call_id, ()), key=lambda child: self.records[child][0].started, reverse=True)
-            pending += [(child, level + 1) for child in inner]
+            inner = sorted(self.children.get(call_id, ()), key=lambda child: self.records[child][0].started)
+            pending += [(child, level + 1) for child in reversed(inner)]
         return found
 
     def tree(self, call_id: str, most: int, *, with_finished: bool = True) -> Tree:
         """Return the tree of a call with at most so many inner calls, perhaps only with those in flight."""
-        ids = [(one, level) for one, level in self.ids_below(call_id) if with_finished or self.records[one][1] != "finished"]
         root = self.records[call_id][0]
-        shown_ids = ids[: most + 1]
-        return Tree(tuple(_node(*self.records[one], level, root) for one, level in shown_ids), len(ids) - len(shown_ids))
+        rows = [(*self.records[one], level) for one, level in self.ids_below(call_id)]
+        rows = [row for row in rows if with_finished or row[1] != "finished"]
+        nodes = tuple(_node(*row, root) for row in rows[: most + 1])
+        return Tree(nodes, len(rows) - len(nodes))
 
 
 class Calls(Page):
     """The last calls, and those in flight."""
 
-    name: ClassVar[str] = "calls"
-    title: ClassVar[str] = "Calls"
-    template: ClassVar[str] = "calls"
+    name = "calls"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -106,7 +103,8 @@ class Calls(Page):
     async def context(self, view: View) -> dict[str, Any]:
         """Return the trees that fit the filter, and the opened call."""
         chosen = {key: view.query.get(key, "")[:_TEXT] for key in ("tool", "caller", "code")}
-        forest = _Forest(self.parts.records.records, self._running())
+        in_flight = islice(self.yard.dispatcher.in_flight.values(), _SCANNED)
+        forest = _Forest(self.parts.records.records, {call.id: _in_flight(call) for call in in_flight})
         opened = view.query.get("open", "")[:_TEXT]
         tree = self._open(forest, opened) if opened else None
         run = self.parts.runs.of_call(opened, view.person) if opened else None
@@ -133,17 +131,13 @@ class Calls(Page):
         """Cancel a call."""
         if view.path != ("cancel",):
             raise LookupError
-        call_id, back = view.form.get("call", ""), view.form.get("back", "")
+        call_id = view.form.get("call", "")
         run = self.parts.runs.of_call(call_id, view.person)
         if run is not None and not run.is_over:
             run.cancel()
         elif not self.yard.dispatcher.cancel(call_id):
-            raise ToolError("state_error", "The call is over already.", may_have_run=False)
-        return Done(to=back if back.startswith(f"{url('calls')}?") else url("calls"), notice="The call is cancelled.")
-
-    def _running(self) -> dict[str, tuple[Record, State]]:
-        calls: list[Any] = list(islice(self.yard.dispatcher.in_flight.values(), _SCANNED))
-        return {call.id: _in_flight(call) for call in calls}
+            raise ToolError("state_error", "The call is over already.")
+        return Done(to=self.back(view), notice="The call is cancelled.")
 
     def _open(self, forest: _Forest, call_id: str) -> Tree | None:
         """Return the tree of an opened call, as it is or as it was when it was last seen."""
@@ -162,11 +156,10 @@ class Calls(Page):
         found: list[Tree] = []
         rows = 0
         for call_id, (record, state) in reversed(forest.records.items()):
-            if (state == "finished") is not is_over or not forest.is_top(record):
+            is_shown = is_over or record.elapsed_ms >= _LONG_MS
+            if (state == "finished") is not is_over or not is_shown or record.parent_id in forest.records:
                 continue
-            if not is_over and record.elapsed_ms < _LONG_MS:
-                continue
-            if any(chosen.values()) and not any(_fits(forest.records[one][0], chosen) for one, _ in forest.ids_below(call_id)):
+            if not any(_fits(forest.records[one][0], chosen) for one, _ in forest.ids_below(call_id)):
                 continue
             tree = forest.tree(call_id, _INNER, with_finished=is_over)
             rows += len(tree.nodes)
@@ -177,33 +170,32 @@ class Calls(Page):
 
 
 def _fits(record: Record, chosen: Mapping[str, str]) -> bool:
-    code = chosen["code"]
     return (
         chosen["tool"].lower() in record.tool.lower()
         and chosen["caller"].lower() in record.identity.lower()
-        and (not code or code == (record.code or "ok"))
+        and chosen["code"] in {"", record.code or "ok"}
     )
 
 
 def _names(forest: _Forest) -> dict[str, list[str]]:
     """Return the tools and callers of these calls for the filter, the most frequent first."""
-    tools = Counter(record.tool for record, _ in forest.records.values())
-    callers = Counter(record.identity for record, _ in forest.records.values())
-    return {"tools": [name for name, _ in tools.most_common(_NAMES)], "callers": [name for name, _ in callers.most_common(_NAMES)]}
+    records = [record for record, _ in forest.records.values()]
+    names = {"tools": [record.tool for record in records], "callers": [record.identity for record in records]}
+    return {kind: [name for name, _ in Counter(found).most_common(_NAMES)] for kind, found in names.items()}
 
 
 def _node(record: Record, state: State, level: int, root: Record) -> Node:
     span = max(root.elapsed_ms, 1e-3)
-    start = (record.started - root.started) * 1000 / span
-    kind = "bad" if record.code else "waits" if state == "waiting" else "runs" if state == "running" else "done"
-    kind = kind if level else f"{kind} whole"  # the outermost call is the scale of the others
-    label = f"{start:.0%} to {start + record.elapsed_ms / span:.0%} of the time" if level else "all of the time"
-    return Node(record, state, level, timeline(start, record.elapsed_ms / span, waited=record.waited_ms / span, kind=kind, label=label))
+    start, length = (record.started - root.started) * 1000 / span, record.elapsed_ms / span
+    kind, label = "bad" if record.code else _KINDS[state], f"{start:.0%} to {start + length:.0%} of the time"
+    if not level:  # the outermost call is the scale of the others
+        kind, label = f"{kind} whole", "all of the time"
+    return Node(record, state, level, timeline(start, length, waited=record.waited_ms / span, kind=kind, label=label))
 
 
-def _in_flight(call: Any) -> tuple[Record, State]:
+def _in_flight(call: Call) -> tuple[Record, State]:
     """Return a call that is not over as a record, and whether it runs or waits."""
-    elapsed_s = time.perf_counter() - call.started
+    elapsed_s = time.perf_counter() - run_of(call).started
     record = Record(
         call_id=call.id,
         tool=call.tool,

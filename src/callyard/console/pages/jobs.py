@@ -1,24 +1,21 @@
 """The page 'Jobs': calls that go on in the background, their questions and their results.
 
-Everybody who may read sees that a job is there and how far it is. Its log lines, texts and questions are for people with a login, and
-its result only for the identity that started it.
+Everybody who may read sees that a job is there and how far it is. Its log lines, texts and questions are for people
+with a login, and its result only for the identity that started it.
 """
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
 from callyard._internal.mask import mask_text
 from callyard.console.access import Person
-from callyard.console.form import Form, defaults_of, make_form, read_answer
-from callyard.console.page import Done, Page, View, url
-from callyard.jobs import keys
-from callyard.jobs.job import Job, JobStatus
-from callyard.model.elicitation import ClientRequest, form_content
-from callyard.model.envelope import Envelope
+from callyard.console.form import defaults_of, make_form, read_answer
+from callyard.console.page import Done, Page, Parts, View, url
+from callyard.jobs.job import JOBS, RUNNING, Job, JobStatus
+from callyard.model.elicitation import form_content
 from callyard.model.errors import not_found
 from callyard.state.store import StoreUnavailableError
-from callyard.transports.http.response import ResponseWriter
 
 __all__ = ["JobsPage"]
 
@@ -39,26 +36,12 @@ _OPEN: Final = ("working", "input_required")
 """The statuses of jobs that have not ended, which have a list of their own."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question of a job."""
-
-    key: str
-    text: str
-    form: Form | None = None
-    """Nothing if no form can answer it."""
-    content: str = ""
-    """What the form is filled in with at first, as JSON."""
-    approval_id: str = ""
-
-
 class JobsPage(Page):
     """Calls in the background."""
 
-    name: ClassVar[str] = "jobs"
-    title: ClassVar[str] = "Jobs"
-    template: ClassVar[str] = "jobs"
+    name = "jobs"
 
-    def __init__(self, parts: Any) -> None:
+    def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._ended: dict[str, Job] = {}
         """Jobs that have ended, which do not change any more: those that were read last."""
@@ -72,37 +55,34 @@ class JobsPage(Page):
         jobs = await self._newest(view.query.get("status", ""), view.query.get("q", "").lower(), number)
         facts: dict[str, Any] = {
             "jobs": jobs[:_ROWS],
+            "codes": {job.id: await self._code_of(job) for job in jobs[:_ROWS]},
             "page_number": number,
             "has_more": len(jobs) > _ROWS,
             "words": _WORDS,
             "open": None,
             "mask": mask_text,
+            "endpoint": self.yard.address or "URL",
         }
-        facts["codes"] = {job.id: await self._code_of(job) for job in facts["jobs"]}
-        facts["endpoint"] = self.yard.address or "URL"
         opened = view.query.get("open", "")
         if opened and view.person.can_act:  # whoever knows the id of a job can read its result, so readers see none
-            facts["open"] = await self.yard.jobs.known(opened)
-            facts |= await self._details(facts["open"], view.person)
+            job = facts["open"] = await self.yard.jobs.known(opened)
+            facts |= {} if job is None else await self._details(job, view.person)
         return facts
 
     async def count(self) -> int:
         """Return how many jobs have not ended; 0 if the store cannot be read."""
         try:
-            return len(await self.yard.store.keys(keys.running()))
+            return len(await self.yard.store.keys(RUNNING))
         except StoreUnavailableError:
             return 0
-
-    async def answer(self, view: View, writer: ResponseWriter) -> bool:
-        """Answer a script that submits the answer to a question."""
-        return await self.answer_script(view, writer) or await super().answer(view, writer)
 
     async def act(self, view: View) -> Done:
         """Cancel a job, or answer one of its questions."""
         match view.path:
             case ("cancel", job_id):
                 job = await self.yard.jobs.cancel(job_id, None)
-                notice = f"The job had ended: {_WORDS[job.status][1].lower()}." if job.ended else "The job is being cancelled."
+                ended = f"The job had ended: {_WORDS[job.status][1].lower()}."
+                notice = ended if job.ended else "The job is being cancelled."
                 return Done(to=url(self.name, open=job_id), notice=notice)
             case ("answer", job_id):
                 return await self._answer(job_id, view)
@@ -113,7 +93,7 @@ class JobsPage(Page):
         job, key = await self.yard.jobs.get(job_id, None), view.form.get("key", "")
         ask = job.asks.get(key)
         if ask is None or ask.method != _FORM or ask.approval_id:  # approvals are decided on their own page
-            raise not_found("question", key, may_have_run=False)
+            raise not_found("question", key)
         is_answered = view.form.get("action") == "accept"
         answer: dict[str, Any] = {"action": "accept" if is_answered else "decline"}
         if is_answered:
@@ -123,8 +103,11 @@ class JobsPage(Page):
         return Done(to=url(self.name, open=job_id), notice="Answered." if is_answered else "Declined.")
 
     async def _newest(self, status: str, words: str, number: int) -> list[Job]:
-        """Return the jobs of a page, the newest first, and one more if another page follows. No more are read than the page shows."""
-        prefix = keys.running() if status in _OPEN else keys.job()
+        """Return the jobs of a page, the newest first, and one more if another page follows.
+
+        No more are read than the page shows.
+        """
+        prefix = RUNNING if status in _OPEN else JOBS
         first, end = (number - 1) * _ROWS, number * _ROWS + 1
         if not status and not words:
             entries = (await self.yard.store.keys(prefix, limit=end))[first:]
@@ -157,20 +140,13 @@ class JobsPage(Page):
             self._codes[job.id] = "" if result is None or result.error is None else result.error.code
         return self._codes[job.id]
 
-    async def _details(self, job: Job | None, person: Person) -> dict[str, Any]:
-        result: Envelope | None = None if job is None else await self.yard.jobs.result(job)
-        is_own = job is not None and job.owner == person.identity
+    async def _details(self, job: Job, person: Person) -> dict[str, Any]:
+        result = await self.yard.jobs.result(job)
+        is_shown = result is not None and job.owner == person.identity
         return {
-            "questions": () if job is None else tuple(_question(key, ask) for key, ask in job.asks.items()),
-            "is_own": is_own,
+            "make_form": make_form,
+            "defaults_of": defaults_of,
             "has_result": result is not None,
             "code": "" if result is None or result.error is None else result.error.code,
-            "envelope": msgspec.json.decode(result.to_json()) if result is not None and is_own else None,
+            "envelope": msgspec.json.decode(result.to_json()) if result is not None and is_shown else None,
         }
-
-
-def _question(key: str, ask: ClientRequest) -> Question:
-    if ask.method != _FORM or ask.params.get("mode", "form") != "form":
-        return Question(key=key, text="It asks its client for something that only a program can answer.")
-    text, schema = str(ask.params.get("message", "")), ask.params.get("requestedSchema", {})
-    return Question(key=key, text=text, form=make_form(schema), content=defaults_of(schema), approval_id=ask.approval_id or "")

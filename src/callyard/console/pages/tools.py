@@ -1,38 +1,35 @@
 """The page 'Tools': finds tools as an agent does, describes one, and runs it from a form."""
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
-from typing import Any, ClassVar, Final, cast, get_args
-from urllib.parse import parse_qsl
+from typing import Any, Final, cast, get_args
 
 import msgspec
 
 from callyard.console.form import make_form, read_answer
-from callyard.console.page import FRESH, Done, Page, Parts, View, page_of, pretty, url
+from callyard.console.page import FRESH, Done, Page, Parts, View, changed, page_of, pretty, url
 from callyard.console.runs import Action, Run
 from callyard.metatools.catalogue import Catalogue
 from callyard.metatools.describe import full_description
+from callyard.metatools.provider import Metatools
 from callyard.model.elicitation import APPROVAL_REQUIRED
 from callyard.model.envelope import encode
 from callyard.model.errors import ToolError
 from callyard.model.profile import METATOOLS, Profile, cost
-from callyard.model.signature import one_line
+from callyard.model.signature import one_line, stub
 from callyard.model.spec import Operation, ToolSpec
-from callyard.model.stub import stub
 from callyard.monitor.metrics import CallStats, Label
+from callyard.policy.approvals import Approval
 from callyard.transports.http.response import JSON, ResponseWriter
 
 __all__ = ["Tools", "next_step", "shown", "shown_envelope"]
 
 _ROWS: Final = 50
-_SUMMARY: Final = 160
 _QUERY: Final = 500
-_LISTINGS: Final = 64
 _NAMES: Final = 8
-_ORDER_S: Final = 10.0
-"""How long a list in the order of calls stays as it is."""
 _AT_ONCE: Final = 200
 _TEXT_CHARACTERS: Final = 6000
 _JSON_CHARACTERS: Final = 20_000
@@ -41,40 +38,16 @@ _EXAMPLE_CHARACTERS: Final = 8000
 _NO_CALLS: Final = CallStats()
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One tool in the list."""
-
-    spec: ToolSpec
-    summary: str
-    tokens: int
-    why: str = ""
-    """Why search found it."""
-
-
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of the list."""
-
-    rows: Sequence[Row]
-    number: int
-    pages: int
-    total: int | None
-    """How many tools there are in all; None if search does not say."""
-    closest: Sequence[str] = ()
-
-
 class Tools(Page):
     """Every tool, and the form that runs it."""
 
-    name: ClassVar[str] = "tools"
-    title: ClassVar[str] = "Tools"
-    template: ClassVar[str] = "tools"
+    name = "tools"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._catalogue: Catalogue | None = None
-        self._listings: dict[tuple[Any, ...], Listing] = {}
         self._costs: dict[str, tuple[ToolSpec, int]] = {}
-        self._totals: dict[Profile, tuple[int, dict[str, Any]]] = {}
+        """What each tool costs in a list: counting ten thousand of them takes a while."""
 
     def live_pause(self, view: View) -> float:
         """Return a short pause while a run is shown that is not over."""
@@ -87,15 +60,18 @@ class Tools(Page):
         profile = self.profile_of(view)
         spec = self._opened(query.get("open", ""), profile)
         run = self._run_of(view)
+        facts = (
+            {}
+            if view.is_live
+            else {"totals": await self._count_all(profile), "listing": await self._listing(query, profile)}
+        )
         return {
-            "listing": await self._listing(query, profile),
-            "totals": await self._count_all(profile),
+            **facts,
             "operations": [str(operation) for operation in Operation],
             "chosen": {key: query.get(key, "") for key in ("q", "source", "operation", "sort")},
             "stats": self._stats,
             "cost": self._cost,
-            "failed": _failed,
-            "recent": _recent,
+            "one_line": one_line,
             "missing": query.get("open", "") if spec is None else "",
             "opened": spec,
             "describe": lambda: self._describe(cast("ToolSpec", spec), view),
@@ -109,127 +85,100 @@ class Tools(Page):
         }
 
     async def answer(self, view: View, writer: ResponseWriter) -> bool:
-        """Answer with JSON: names of tools, a whole definition, a whole answer, or what came of a script's request."""
-        request = view.request
-        if request is None or request.method == "POST":
-            return await self.answer_script(view, writer)
-        if not view.path:
+        """Answer with JSON: names of tools, a whole definition, or the arguments or the answer of a run."""
+        person = view.person
+        if not view.path or view.request.method == "POST":
             return False
-        body = self._document(view)
+        match view.path:
+            case ("names",):
+                words = view.query.get("q", "").lower()
+                tools = self._find_catalogue().tools(self.profile_of(view))
+                body = encode([*islice((spec.name for spec in tools if words in spec.name.lower()), _NAMES)])
+            case ("describe", name) if (spec := self._opened(name, self.profile_of(view))) is not None:
+                body = pretty(full_description(spec)).encode()
+            case ("runs", run_id, "envelope"):
+                body = pretty(msgspec.Raw(self.parts.runs.get(run_id, person).text or "null")).encode()
+            case ("runs", run_id, "arguments"):
+                body = self.parts.runs.get(run_id, person).arguments.encode() or b"{}"
+            case _:
+                raise LookupError
         await writer.respond(200, body, (JSON, FRESH))
         return True
 
     async def act(self, view: View) -> Done:
         """Run a tool, cancel a run, or answer its question."""
-        form, back = view.form, _own(view.form.get("back", ""))
-        if view.path == ("run",):
-            run = await self.parts.runs.start(view.person, form.get("tool", ""), form.get("arguments", "").strip())
-            return Done(to=_with(back, run=run.id, open=run.tool))
+        form, runs = view.form, self.parts.runs
         match view.path:
+            case ("run",):
+                run = await runs.start(view.person, form.get("tool", ""), form.get("arguments", "").strip())
             case ("runs", run_id, "cancel"):
-                run = self.parts.runs.get(run_id, view.person)
+                run = runs.get(run_id, view.person)
                 run.cancel()
             case ("runs", run_id, "answer"):
-                run = self.parts.runs.get(run_id, view.person)
-                run.answer(form.get("question", ""), _action(form), read_answer(form.get("content", "")))
+                run, action = runs.get(run_id, view.person), form.get("action", "")
+                if action not in get_args(Action):
+                    raise ToolError("invalid_input", "Choose an answer.")
+                run.answer(form.get("question", ""), cast("Action", action), read_answer(form.get("content", "")))
             case _:
                 raise LookupError
         await asyncio.sleep(0)
-        return Done(to=_with(back, run=run.id, open=run.tool))
-
-    def _document(self, view: View) -> bytes:
-        match view.path:
-            case ("names",):
-                words = view.query.get("q", "").lower()
-                names = (spec.name for spec in self._find_catalogue().tools(self.profile_of(view)) if words in spec.name.lower())
-                return encode([*islice(names, _NAMES)])
-            case ("describe", name):
-                spec = self._opened(name, self.profile_of(view))
-                if spec is None:
-                    raise LookupError(name)
-                return pretty(full_description(spec)).encode()
-            case ("runs", run_id, "envelope"):
-                return pretty(msgspec.Raw(self.parts.runs.get(run_id, view.person).text or "null")).encode()
-            case ("runs", run_id, "arguments"):
-                return self.parts.runs.get(run_id, view.person).arguments.encode() or b"{}"
-            case _:
-                raise LookupError
+        return Done(to=changed(self.back(view), run=run.id, open=run.tool))
 
     def _opened(self, name: str, profile: Profile) -> ToolSpec | None:
-        if not name:
-            return None
-        try:
-            return self.yard.registry.find(name, profile).spec
-        except ToolError:
-            return None
+        with suppress(ToolError):
+            return self.yard.registry.find(name, profile).spec if name else None
+        return None
 
     def _run_of(self, view: View) -> Run | None:
         """Return the run that the URL names; nothing if it is gone or of another login."""
-        try:
+        with suppress(LookupError):
             return self.parts.runs.get(view.query.get("run", ""), view.person)
-        except LookupError:
-            return None
+        return None
 
-    async def _approval_of(self, run: Run) -> Any:
+    async def _approval_of(self, run: Run) -> Approval | None:
         """Return the approval that a run waits for, if others must decide."""
         gate = self.yard.gate
         if gate is None or run.is_over or run.questions or not run.is_waiting:
             return None
-        owner = run.caller.owner
-        return next((one for one in await gate.approvals.pending() if one.binding.owner == owner and one.card.tool == run.tool), None)
+        own = [one for one in await gate.approvals.pending() if one.binding.owner == run.caller.owner]
+        return next((one for one in own if one.card.tool == run.tool), None)
 
     def _stats(self, spec: ToolSpec) -> CallStats:
         return self.parts.metrics.tools.get(Label(spec.source, spec.name)) or _NO_CALLS
 
     def _find_catalogue(self) -> Catalogue:
         """Return the catalogue that agents search, or one of our own in a yard without metatools."""
-        found: list[Catalogue] = [one for provider in self.yard.providers if (one := getattr(provider, "catalogue", None)) is not None]
-        if found:
-            return found[0]
+        for provider in self.yard.providers:
+            if isinstance(provider, Metatools) and provider.catalogue is not None:
+                return provider.catalogue
         if self._catalogue is None:
             self._catalogue = Catalogue(self.yard.registry, self.yard.search)
         return self._catalogue
 
-    async def _listing(self, query: Mapping[str, str], profile: Profile) -> Listing:
-        """Return one page of the list; it is kept, because an open page asks for it every second."""
-        chosen = tuple(query.get(key, "") for key in ("q", "source", "operation", "sort", "page"))
-        order = int(time.monotonic() / _ORDER_S) if query.get("sort") == "calls" else 0
-        key = (*chosen, self.yard.registry.versions["tool"], profile, order)
-        found = self._listings.get(key)
-        if found is None:
-            found = await (self._search if query.get("q", "").strip() else self._list)(query, profile)
-            if len(self._listings) >= _LISTINGS:
-                self._listings.clear()
-            self._listings[key] = found
-        return found
-
-    async def _search(self, query: Mapping[str, str], profile: Profile) -> Listing:
-        number = int(query["page"]) if query.get("page", "").isdecimal() else 1
-        found = await self._find_catalogue().search(
-            query["q"],
-            profile,
-            namespace=query.get("source") or None,
-            operation=_operation(query.get("operation", "")),
-            offset=(number - 1) * _ROWS,
-            limit=_ROWS,
-        )
-        rows = [self._row(hit.spec, hit.why) for hit in found.hits]
-        closest = [source for source in found.closest if source != METATOOLS]
-        return Listing(rows=rows, number=number, pages=number + found.more, total=found.total, closest=closest)
-
-    async def _list(self, query: Mapping[str, str], profile: Profile) -> Listing:
-        operation = _operation(query.get("operation", ""))
-        specs = self._find_catalogue().tools(profile, namespace=query.get("source") or None, operation=operation)
+    async def _listing(self, query: Mapping[str, str], profile: Profile) -> dict[str, Any]:
+        """Return one page of the list, each tool with the reason why search found it."""
+        operation = query.get("operation", "")
+        chosen: dict[str, Any] = {
+            "namespace": query.get("source") or None,
+            "operation": Operation(operation) if operation in map(str, Operation) else None,
+        }
+        if query.get("q", "").strip():
+            return await self._search(query, profile, chosen)
+        specs = self._find_catalogue().tools(profile, **chosen)
         if query.get("sort") == "tokens":
-            await self._count_all(profile)
             specs = sorted(specs, key=lambda spec: (-self._cost(spec), spec.name))
         elif query.get("sort") == "calls":
             specs = sorted(specs, key=lambda spec: (-self._stats(spec).calls, spec.name))
         shown, number, pages = page_of(specs, query.get("page", ""), _ROWS)
-        return Listing(rows=[self._row(spec) for spec in shown], number=number, pages=pages, total=len(specs))
+        return {"rows": [(spec, "") for spec in shown], "number": number, "pages": pages, "closest": ()}
 
-    def _row(self, spec: ToolSpec, why: str = "") -> Row:
-        return Row(spec, one_line(spec.description, _SUMMARY), self._cost(spec), why)
+    async def _search(self, query: Mapping[str, str], profile: Profile, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        number = int(query["page"]) if query.get("page", "").isdecimal() else 1
+        first = (number - 1) * _ROWS
+        found = await self._find_catalogue().search(query["q"], profile, offset=first, limit=_ROWS, **chosen)
+        rows = [(hit.spec, hit.why) for hit in found.hits]
+        closest = [source for source in found.closest if source != METATOOLS]
+        return {"rows": rows, "number": number, "pages": number + found.more, "closest": closest}
 
     def _cost(self, spec: ToolSpec) -> int:
         found = self._costs.get(spec.name)
@@ -238,47 +187,36 @@ class Tools(Page):
         return found[1]
 
     async def _count_all(self, profile: Profile) -> dict[str, Any]:
-        """Return how many tools there are, what they would cost in a list, and what agents see instead; counted once a version."""
-        version = self.yard.registry.versions["tool"]
-        known, totals = self._totals.get(profile, (-1, {}))
-        if known == version:
-            return totals
-        specs = self.yard.registry.visible(profile)
+        """Return how many tools there are, their cost in a list, and what agents see instead."""
         if len(self._costs) > 2 * len(self.yard.registry):
             self._costs.clear()
-        sources: dict[str, int] = {}
+        sources = Counter[str]()
         tokens = 0
-        for number, spec in enumerate(specs):
-            sources[spec.source] = sources.get(spec.source, 0) + 1
+        for number, spec in enumerate(self.yard.registry.visible(profile)):
+            sources[spec.source] += 1
             tokens += 0 if spec.source == METATOOLS else self._cost(spec)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # other calls run in between
-        own = len(specs) - sources.get(METATOOLS, 0)
         listed = self.yard.list(profile)
-        totals = {
-            "tools": own,
+        return {
+            "tools": sources.total() - sources[METATOOLS],
             "tokens": tokens,
             "sources": dict(sorted(sources.items())),
             "listed": len(listed),
-            "listed_tokens": cost(listed),
+            "listed_tokens": sum(map(self._cost, listed)),
         }
-        if len(self._totals) >= _LISTINGS:
-            self._totals.clear()
-        self._totals[profile] = (version, totals)
-        return totals
 
     def _describe(self, spec: ToolSpec, view: View) -> dict[str, Any]:
-        """Return what the drawer shows of a tool."""
         gate = self.yard.gate
         needs = False if gate is None else gate.needs_approval(spec, self.profile_of(view).name, view.person.caller)
-        described = full_description(spec)
+        schemas = (("Input schema", spec.input_schema), ("Output schema", spec.output_schema))
         examples = [example for example in spec.examples if len(encode(example)) <= _EXAMPLE_CHARACTERS]
         return {
-            **described,
+            **full_description(spec),
             "description": spec.description[:_TEXT_CHARACTERS],
             "stub": stub(spec)[:_TEXT_CHARACTERS],
             "is_cut": len(spec.description) > _TEXT_CHARACTERS or len(examples) < len(spec.examples),
-            "schemas": [(title, shown(schema)) for title, schema in _schemas(spec)],
+            "schemas": [(title, shown(schema)) for title, schema in schemas if schema is not None],
             "examples": [(example.title, encode(example.arguments).decode(), example.result) for example in examples],
             "needs_approval": needs,
             "runs": self.parts.runs.of_person(view.person, spec.name)[:5],
@@ -288,7 +226,11 @@ class Tools(Page):
 def shown_envelope(run: Run) -> dict[str, Any]:
     """Return the answer of a run as a page shows it: whole, or its beginning as text if it is too long."""
     assert run.envelope is not None  # noqa: S101 - the run is over
-    return {"value": shown(msgspec.Raw(run.text)), "tokens": run.envelope.meta.estimated_tokens, "blocks": run.envelope.content}
+    return {
+        "value": shown(msgspec.Raw(run.text)),
+        "tokens": run.envelope.meta.estimated_tokens,
+        "blocks": run.envelope.content,
+    }
 
 
 def next_step(run: Run) -> dict[str, str] | None:
@@ -296,16 +238,12 @@ def next_step(run: Run) -> dict[str, str] | None:
     data: object = None if run.envelope is None else run.envelope.data
     facts = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if facts.get("status") == APPROVAL_REQUIRED:
-        to = url("approvals", open=str(facts.get("approval_id", "")))
-        return {"text": "Another person must approve this call. Run it again afterwards.", "to": to, "label": "Approvals"}
+        text, label = "Another person must approve this call. Run it again afterwards.", "Approvals"
+        return {"text": text, "to": url("approvals", open=str(facts.get("approval_id", ""))), "label": label}
     if facts.get("status") == "working" and facts.get("job_id"):
-        return {"text": "The call goes on in the background.", "to": url("jobs", open=str(facts["job_id"])), "label": "The job"}
+        text, to = "The call goes on in the background.", url("jobs", open=str(facts["job_id"]))
+        return {"text": text, "to": to, "label": "The job"}
     return None
-
-
-def _schemas(spec: ToolSpec) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = [("Input schema", spec.input_schema), ("Output schema", spec.output_schema)]
-    return [(title, schema) for title, schema in found if schema is not None]
 
 
 def shown(value: Any) -> dict[str, Any]:
@@ -313,32 +251,3 @@ def shown(value: Any) -> dict[str, Any]:
     text = value if isinstance(value, str) else pretty(value)
     most = _SHOWN_CHARACTERS if isinstance(value, msgspec.Raw) else _JSON_CHARACTERS
     return {"text": text[:most], "is_cut": len(text) > most, "characters": len(text)}
-
-
-def _failed(stats: CallStats) -> int:
-    return sum(stats.errors.values())
-
-
-def _recent(stats: CallStats) -> list[float]:
-    """Return the calls of the last 15 minutes, by 15 seconds."""
-    return [float(step.calls) for step in stats.trend.last(now=time.time())]
-
-
-def _operation(name: str) -> Operation | None:
-    return Operation(name) if name in frozenset(map(str, Operation)) else None
-
-
-def _action(form: Mapping[str, str]) -> Action:
-    action = form.get("action", "")
-    if action not in get_args(Action):
-        raise ToolError("invalid_input", "Choose an answer.", may_have_run=False)
-    return cast("Action", action)
-
-
-def _own(back: str) -> str:
-    return back if back == url("tools") or back.startswith(f"{url('tools')}?") else url("tools")
-
-
-def _with(target: str, **changes: str) -> str:
-    path, _, query = target.partition("?")
-    return url(path.removeprefix("/console/"), dict(parse_qsl(query)), **changes)

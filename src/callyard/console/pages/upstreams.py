@@ -1,21 +1,17 @@
-"""The page 'Upstreams': the state of each in words, what to do about a failure, and definitions that wait for a review."""
+"""The page 'Upstreams': the state of each, what to do about a failure, and definitions to review."""
 
 import asyncio
 from contextlib import suppress
-from itertools import zip_longest
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from itertools import groupby, zip_longest
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from callyard.console.access import is_local
-from callyard.console.page import Done, Page, View, url
-from callyard.dispatch.table import Unavailable
+from callyard.console.page import Done, Page, Parts, View, url
 from callyard.model.errors import ToolError
-from callyard.model.profile import Profile
-from callyard.model.spec import ToolSpec
 from callyard.monitor.metrics import CallStats
-from callyard.providers.upstream.diff import Comparison, Difference
 from callyard.providers.upstream.health import State, Status, more_command
-from callyard.providers.upstream.oauth.metadata import LoginError
+from callyard.providers.upstream.oauth.vault import LoginError
 from callyard.providers.upstream.pins import Key, LockError
 from callyard.providers.upstream.provider import Upstream
 from callyard.providers.upstream.scan import visible
@@ -32,7 +28,9 @@ _WORDS: Final[dict[State, tuple[Kind, str]]] = {
     "auth_needed": ("bad", "Needs a login"),
     "stopped": ("", "Stopped"),
 }
-_BROKEN: Final = frozenset({"degraded", "backing_off", "auth_needed"})
+_SWITCHED_OFF: Final = (
+    "It is switched off. Set 'enabled' to true in the section '[upstreams.{}]' of the settings to use it."
+)
 _UNUSABLE: Final = "Cannot be used"
 _LOG_LINES: Final = 200
 _TOOLS: Final = 100
@@ -87,19 +85,14 @@ class LoginFlow:
         self.address = ""
         """Where the person logs in; empty until the upstream says it."""
         self.problem = ""
-        self._shown = asyncio.Event()
+        self.shown = asyncio.Event()
+        """Set once there is an address, or the login has failed."""
         self.task = asyncio.get_running_loop().create_task(self._run(upstream))
 
     @property
     def host(self) -> str:
         """Return the host that the person is sent to."""
         return urlsplit(self.address).netloc
-
-    async def wait_shown(self) -> None:
-        """Wait until there is an address, or the login has failed."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_ADDRESS_S):
-                await self._shown.wait()
 
     async def _run(self, upstream: Upstream) -> None:
         try:
@@ -108,22 +101,20 @@ class LoginFlow:
             self.problem = error.message
         finally:
             self.address = ""
-            self._shown.set()
+            self.shown.set()
 
     def _show(self, address: str) -> None:
         if address.startswith(("https://", "http://")):  # it becomes a link
             self.address = address
-        self._shown.set()
+        self.shown.set()
 
 
 class UpstreamsPage(Page):
     """Other MCP servers, as this yard sees them."""
 
-    name: ClassVar[str] = "upstreams"
-    title: ClassVar[str] = "Upstreams"
-    template: ClassVar[str] = "upstreams"
+    name = "upstreams"
 
-    def __init__(self, parts: Any) -> None:
+    def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._restarts: set[asyncio.Task[None]] = set()
         self._logins: dict[str, LoginFlow] = {}
@@ -131,20 +122,20 @@ class UpstreamsPage(Page):
 
     async def context(self, view: View) -> dict[str, Any]:
         """Return every upstream, those that need a person first, and the one that is open."""
-        open_ones = self._open()
+        open_ones, sources = self._open(), self.parts.metrics.sources()
         rows = [_row(upstream) for upstream in open_ones.values()]
-        entries = self.parts.config.upstreams
-        rows += [_switched_off(name) for name, entry in entries.items() if name not in open_ones and not entry.settings.enabled]
+        for name, entry in self.parts.config.upstreams.items():
+            if name not in open_ones and not entry.settings.enabled:
+                advice = Advice(_SWITCHED_OFF.format(name))
+                rows.append(UpstreamRow(name, "", "Switched off", "", is_off=True, advice=advice))
         rows.sort(key=lambda row: (not row.is_broken, row.kind != "warn", row.is_off, row.name))
         opened = view.query.get("open", "")
-        facts: dict[str, Any] = {"upstreams": rows, "open": next((row for row in rows if row.name == opened), None), "upstream": None}
-        sources = self.parts.metrics.sources()
-        facts["stats"] = {row.name: sources.get(row.name, _NO_CALLS) for row in rows}
-        if opened in open_ones:
-            facts |= await self._details(open_ones[opened], view)
-        elif opened and facts["open"] is None:
+        row = next((row for row in rows if row.name == opened), None)
+        if opened and row is None:
             raise LookupError
-        return facts
+        stats = {row.name: sources.get(row.name, _NO_CALLS) for row in rows}
+        details = await self._details(open_ones[opened], view) if opened in open_ones else {"upstream": None}
+        return {"upstreams": rows, "open": row, "stats": stats, **details}
 
     async def count(self) -> int:
         """Return how many upstreams need a person."""
@@ -166,7 +157,7 @@ class UpstreamsPage(Page):
                 keys = [Key(kind, item)] if kind else []  # pyright: ignore[reportArgumentType] - an unknown kind is in no comparison
                 accepted = await upstream.accept(keys, seen=view.form.get("seen", ""))
                 if not accepted:
-                    raise ToolError("not_found", "There is nothing of that name to accept.", may_have_run=False)
+                    raise ToolError("not_found", "There is nothing of that name to accept.")
                 what = f"The {accepted[0]} is" if len(accepted) == 1 else f"{len(accepted)} definitions are"
                 return Done(to=url(self.name, open=name), notice=f"{what} accepted, and published.")
             case _:
@@ -178,11 +169,10 @@ class UpstreamsPage(Page):
         self._restarts.add(task)
         task.add_done_callback(self._restarts.discard)
         await asyncio.wait([task], timeout=_RESTART_S)
-        row = _row(upstream)
-        notice = f"'{upstream.name}' was restarted." if task.done() else f"'{upstream.name}' is being restarted."
-        if task.done() and row.is_broken:
-            notice = f"'{upstream.name}' was restarted, and fails again."
-        return Done(to=url(self.name, open=upstream.name), notice=notice, is_bad=task.done() and row.is_broken)
+        is_bad = task.done() and _row(upstream).is_broken
+        words = "was restarted" if task.done() else "is being restarted"
+        notice = f"'{upstream.name}' {words}{', and fails again' if is_bad else ''}."
+        return Done(to=url(self.name, open=upstream.name), notice=notice, is_bad=is_bad)
 
     def _can_log_in(self, upstream: Upstream) -> bool:
         """Return whether a login can be begun here: the browser is sent back to a port of this machine."""
@@ -193,9 +183,10 @@ class UpstreamsPage(Page):
         flow = self._logins.get(upstream.name)
         if flow is None or flow.task.done():
             flow = self._logins[upstream.name] = LoginFlow(upstream)
-        await flow.wait_shown()
-        to = url(self.name, open=upstream.name)
-        return Done(to=to, notice=flow.problem, is_bad=bool(flow.problem)) if flow.problem else Done(to=to)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ADDRESS_S):
+                await flow.shown.wait()
+        return Done(to=url(self.name, open=upstream.name), notice=flow.problem, is_bad=bool(flow.problem))
 
     def _open(self) -> dict[str, Upstream]:
         return {provider.name: provider for provider in self.yard.providers if isinstance(provider, Upstream)}
@@ -206,35 +197,23 @@ class UpstreamsPage(Page):
             comparison = await asyncio.to_thread(upstream.compare)
         except LockError as error:
             problem = str(error)
-        tools, withheld = self._tools(upstream.name, self.profile_of(view))
+        registry, profile = self.yard.registry, self.profile_of(view)
+        tools = [spec for spec in registry.visible(profile) if spec.source == upstream.name]
         return {
             "upstream": upstream,
             "can_log_in": self._can_log_in(upstream),
             "login": self._logins.get(upstream.name),
             "tools": tools[:_TOOLS],
             "more_tools": max(len(tools) - _TOOLS, 0),
-            "withheld": withheld,
+            "withheld": [one for one in registry.unavailable(profile) if one.spec.source == upstream.name],
             "comparison": comparison,
-            "changes": _changes(comparison),
+            "side_by_side": side_by_side,
+            "visible": visible,
             "lock_problem": problem,
             "log": await asyncio.to_thread(upstream.last_log_lines, _LOG_LINES) if view.person.can_act else [],
             "has_log": upstream.settings.carrier == "stdio",
             "address": self.parts.config.tables.get(f"upstreams.{upstream.name}.url", ""),
         }
-
-    def _tools(self, name: str, profile: Profile) -> tuple[list[ToolSpec], list[Unavailable]]:
-        registry = self.yard.registry
-        tools = [spec for spec in registry.visible(profile) if spec.source == name]
-        return tools, [one for one in registry.unavailable(profile) if one.spec.source == name]
-
-
-class Change(NamedTuple):
-    """A definition that differs from the accepted one, as a table."""
-
-    difference: Difference
-    title: str
-    what: str
-    fields: list[tuple[str, list[Row]]]
 
 
 def _row(upstream: Upstream) -> UpstreamRow:
@@ -247,62 +226,38 @@ def _row(upstream: Upstream) -> UpstreamRow:
     return UpstreamRow(upstream.name, kind, words, settings.carrier, status=status, advice=_advice(upstream, status))
 
 
-def _switched_off(name: str) -> UpstreamRow:
-    advice = Advice(f"It is switched off. Set 'enabled' to true in the section '[upstreams.{name}]' of the settings to use it.")
-    return UpstreamRow(name, "", "Switched off", "", is_off=True, advice=advice)
-
-
 def _advice(upstream: Upstream, status: Status) -> Advice | None:
     """Return what to do about an upstream, or None if there is nothing to do."""
     name, settings = upstream.name, upstream.settings
     if upstream.problem:
         return Advice(f"{upstream.problem} Then restart the server.")
     if status.state == "auth_needed" and settings.url is not None and not settings.authorizes:
-        return Advice(
-            "It refuses calls without a login. Log in with this command; the server uses the login at once.", f"callyard login {name}"
-        )
+        text = "It refuses calls without a login. Log in with this command; the server uses the login at once."
+        return Advice(text, f"callyard login {name}")
     if status.state == "auth_needed":
-        return Advice(f"It refuses the credentials. Correct the headers in the section '[upstreams.{name}]' of the settings.")
-    if status.state in _BROKEN:
-        text = "Read its log, correct what it says, and restart it." if settings.carrier == "stdio" else "See whether its address answers."
-        return Advice(text, more_command(name, settings.carrier))
+        place = f"the section '[upstreams.{name}]' of the settings"
+        return Advice(f"It refuses the credentials. Correct the headers in {place}.")
+    if status.is_failing:
+        is_program = settings.carrier == "stdio"
+        reads = "Read its log, correct what it says, and restart it."
+        return Advice(reads if is_program else "See whether its address answers.", more_command(name, settings.carrier))
     if status.withheld:
         return Advice("Review what changed. Agents cannot use it until somebody accepts it.", f"callyard diff {name}")
     return None
-
-
-def _changes(comparison: Comparison | None) -> list[Change]:
-    """Return the differences as tables."""
-    if comparison is None:
-        return []
-    words = {"changed": "changed", "new": "new", "vanished": "no longer offered"}
-    return [
-        Change(one, visible(str(one.key)), words[one.what], [(change.field, side_by_side(change.lines)) for change in one.changes])
-        for one in comparison.differences
-    ]
 
 
 def side_by_side(lines: tuple[str, ...]) -> list[Row]:
     """Return the lines of a unified difference as rows, with removed lines beside the added ones that follow them."""
     rows: list[Row] = []
     removed: list[str] = []
-    added: list[str] = []
-
-    def flush() -> None:
-        rows.extend(Row(before, after, is_same=False) for before, after in zip_longest(removed, added))
-        removed.clear()
-        added.clear()
-
-    for line in lines:
-        sign, text = line[:1], line[1:]
+    for sign, group in groupby([*lines, ""], key=lambda line: line[:1]):
+        texts = [line[1:] for line in group]
         if sign == "-":
-            if added:
-                flush()
-            removed.append(text)
-        elif sign == "+":
-            added.append(text)
-        else:
-            flush()
-            rows.append(Row(text, text, is_same=True))
-    flush()
+            removed = texts
+            continue
+        added = texts if sign == "+" else []
+        rows += [Row(before, after, is_same=False) for before, after in zip_longest(removed, added)]
+        removed = []
+        if sign not in {"+", ""}:
+            rows += [Row(text, text, is_same=True) for text in texts]
     return rows

@@ -1,14 +1,14 @@
 // The chat page: sends messages to the API of agents, and shows the stream of each turn: text, tool calls and approval cards.
 "use strict";
 (() => {
-  const api = "/console/chat/api", retries = 5;
+  const api = `${consoleBase}/chat/api`, retries = 5;
   class Refused extends Error {}
 
   const token = () => document.getElementById("main").dataset.csrf;
   async function ask(method, path, body, headers = {}) {
     const options = { method, headers: { "X-CSRF-Token": token(), ...headers } };
     if (method !== "GET") { options.headers["Content-Type"] = "application/json"; options.body = JSON.stringify(body || {}); }
-    try { return await fetch(api + path, options); } catch { throw new Error("The server does not answer."); }
+    try { return await consoleFetch(api + path, options); } catch { throw new Error("The server does not answer."); }
   }
   async function read(response) {
     if (response.ok) return response.status === 204 ? {} : response.json();
@@ -108,7 +108,7 @@
     async function askForm(made, schema) {
       const form = made.querySelector("form");
       try {
-        const response = await fetch("/console/chat/form", { method: "POST", body: new URLSearchParams({ csrf: token(), schema: JSON.stringify(schema) }) });
+        const response = await consoleFetch(`${consoleBase}/chat/form`, { method: "POST", body: new URLSearchParams({ csrf: token(), schema: JSON.stringify(schema) }) });
         if (!response.ok) throw new Error();
         const html = await response.text();
         grow(() => {
@@ -171,7 +171,7 @@
       try {
         if (!session) {
           session = (await read(await ask("POST", "/sessions"))).id;
-          if (!left.signal.aborted) history.replaceState(null, "", `/console/chat?session=${encodeURIComponent(session)}`);
+          if (!left.signal.aborted) history.replaceState(null, "", `${consoleBase}/chat?session=${encodeURIComponent(session)}`);
         }
         turns += 1;
         handle({ type: "user", text });
@@ -188,7 +188,7 @@
         sessionStorage.removeItem(`callyard-chat-${one.id}`);
         if (one.id !== session) { list(); return; }
         session = ""; // lest its transcript is saved again
-        location.assign("/console/chat");
+        location.assign(`${consoleBase}/chat`);
       } catch (error) { complain(error); }
     }
     async function list() {
@@ -198,7 +198,7 @@
       catch (error) { places.replaceChildren(element("li", "muted", error.message)); return; }
       places.replaceChildren(...found.map((one) => {
         const item = element("li"), link = element("a", "", one.title || "New conversation"), button = element("button", "quiet icon", "×");
-        link.href = `/console/chat?session=${encodeURIComponent(one.id)}`;
+        link.href = `${consoleBase}/chat?session=${encodeURIComponent(one.id)}`;
         if (one.id === session) link.setAttribute("aria-current", "true");
         button.title = "Delete this conversation";
         button.setAttribute("aria-label", `Delete the conversation ${one.title || ""}`);
@@ -220,7 +220,7 @@
       else if (response) show.note({ text: "The rest of this turn is not kept any longer." });
     }
 
-    view.querySelector("[data-new]").onclick = () => location.assign("/console/chat");
+    view.querySelector("[data-new]").onclick = () => location.assign(`${consoleBase}/chat`);
     view.querySelector("[data-stop]").onclick = async () => { try { await read(await ask("POST", `/sessions/${session}/cancel`)); } catch (error) { complain(error); } };
     const form = view.querySelector(".compose"), text = form.querySelector("textarea");
     form.addEventListener("submit", (event) => { event.preventDefault(); const said = text.value.trim(); if (said && !isBusy) { text.value = ""; send(said); } });

@@ -21,13 +21,12 @@ function swap(id, html) {
   if (isShown(block, html)) { waiting.delete(id); shown.set(block, html); return; }
   const isNow = block.dataset.live === "now"; // a person waits for it
   const busy = block.matches(":hover") && block.id !== "nav" && block.id !== "state";
-  if (!isNow && (busy || block.contains(document.activeElement)) && !(block.dataset.live === "grow" && grow(block, html))) { waiting.set(id, html); return; }
+  if (!isNow && (busy || block.contains(document.activeElement)) && !(block.dataset.live === "grow" && grow(block, html))) { waiting.set(id, html); requireReading(); return; }
   waiting.delete(id);
-  const typed = typedIn(block), questions = questionsIn(block), key = keyTarget();
+  const typed = typedIn(block), questions = questionsIn(block);
   block.innerHTML = html;
   shown.set(block, html);
   restore(typed);
-  if (keyTarget() !== key) keysPausedUntil = performance.now() + 800;
   prepare(block);
   for (const [name, form] of questionsIn(block)) if (questions.has(name)) form.replaceWith(questions.get(name));
 }
@@ -68,51 +67,71 @@ function restore(typed) {
     else if (part) part.value = value;
   }
 }
-// After an update that put something else under a key, the key does nothing for a moment.
-let keysPausedUntil = 0;
-function keyTarget() { return document.querySelector("[data-key]")?.form?.action; }
 document.addEventListener("mouseout", () => { for (const [id, html] of [...waiting]) swap(id, html); });
 document.addEventListener("focusout", () => setTimeout(() => { for (const [id, html] of [...waiting]) swap(id, html); }, 0));
 // A hidden tab has no stream, because browsers allow six connections to a host over HTTP/1.1, and the seventh tab would hang.
 function listen() {
-  if (stream) stream.close();
+  stream?.abort();
   stream = null;
   waiting.clear();
   const url = main()?.dataset.liveUrl;
-  if (!url || document.hidden) return;
-  const opened = stream = new EventSource(url + location.search);
-  stream.onmessage = (event) => { for (const [id, html] of Object.entries(JSON.parse(event.data))) swap(id, html); };
-  stream.onopen = () => document.getElementById("state").classList.remove("lost"); // the first message brings its text back
-  stream.onerror = () => {
+  if (url && !document.hidden) follow(stream = new AbortController(), url + location.search);
+}
+// By fetch, because an EventSource cannot send the secret.
+async function follow({ signal }, url) {
+  for (let tries = 0; ; tries++) {
+    try {
+      const response = await consoleFetch(url, { signal });
+      if (response.ok) {
+        tries = 0;
+        document.getElementById("state").classList.remove("lost"); // the first message brings its text back
+        await readEvents(response, (blocks) => { for (const [id, html] of Object.entries(blocks)) swap(id, html); });
+      }
+    } catch { /* as at its end */ }
+    if (signal.aborted) return;
     const state = document.getElementById("state");
     if (!state.classList.contains("lost")) say("Disconnected from the server.");
     state.classList.add("lost");
     state.innerHTML = '<i class="dot bad"></i>Disconnected';
     shown.delete(state);
-    if (opened.readyState === EventSource.CLOSED) setTimeout(() => { if (stream === opened) listen(); }, 5000);
-  };
+    await new Promise((wake) => setTimeout(wake, tries ? 5000 : 1000));
+    if (signal.aborted) return;
+  }
+}
+async function readEvents(response, handle) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split(/\r?\n\r?\n/);
+    rest = events.pop();
+    for (const event of events) {
+      const data = event.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart()).join("\n");
+      if (data) handle(JSON.parse(data));
+    }
+  }
 }
 document.addEventListener("visibilitychange", listen);
 
 // Pages are fetched and put in place, so that a drawer opens without a flash and the list keeps its place.
-async function go(url, options = {}, push = true) {
+async function go(url, options = {}, push = true, focus = true) {
   let response;
-  try { response = await fetch(url, options); }
+  try { response = await consoleFetch(url, options); }
   catch { fail("The server does not answer. Look whether it runs, and try again."); return; }
   const type = response.headers.get("content-type") || "";
   if (!type.startsWith("text/html")) { location.assign(url); return; }
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   if (!page.getElementById("nav")) { location.assign(response.url); return; }
+  // Scripts first: a form that is there before its script would be sent as a page of its own, without the secret.
+  await Promise.all([...page.head.querySelectorAll("script[src]")].map((script) => loadOnce(script.getAttribute("src"))));
   const kept = window.scrollY, same = main().dataset.page === page.getElementById("main").dataset.page;
-  for (const id of ["main", "nav", "state"]) document.getElementById(id).replaceWith(page.getElementById(id));
-  for (const script of page.head.querySelectorAll("script[src]")) loadOnce(script.getAttribute("src"));
+  for (const id of ["main", "nav", "state", "account"]) document.getElementById(id).replaceWith(page.getElementById(id));
   document.title = page.title;
   if (push) history.pushState(null, "", response.url);
   window.scrollTo(0, same ? kept : 0);
   prepare(document);
   listen();
-  const drawer = document.querySelector(".drawer");
-  (drawer || main()).focus({ preventScroll: true });
+  if (focus) (document.querySelector(".drawer") || main()).focus({ preventScroll: true });
 }
 function fail(text) {
   document.getElementById("failed")?.remove();
@@ -122,17 +141,27 @@ function fail(text) {
   (document.querySelector(".drawer") || main()).prepend(notice);
   notice.scrollIntoView({ block: "nearest" });
 }
+async function openFile(url) { // a link cannot send the secret
+  const response = await consoleFetch(url);
+  if (response.ok) location.assign(URL.createObjectURL(await response.blob()));
+  else fail("This is no longer there.");
+}
+const loaded = new Map();
 function loadOnce(source) {
-  if ([...document.scripts].some((script) => script.getAttribute("src") === source)) return;
-  const script = document.createElement("script");
-  script.src = source;
-  document.head.append(script);
+  if (!loaded.has(source) && [...document.scripts].some((script) => script.getAttribute("src") === source)) return undefined; // of the page itself
+  if (!loaded.has(source)) loaded.set(source, new Promise((resolve) => {
+    const script = document.createElement("script");
+    Object.assign(script, { src: source, onload: resolve, onerror: resolve }); // a page without its script still shows
+    document.head.append(script);
+  }));
+  return loaded.get(source);
 }
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a");
   if (event.target.closest("[data-more]")) { event.preventDefault(); document.getElementById("nav").classList.toggle("all"); return; }
   if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || link.target || link.hash) return;
-  if (link.origin !== location.origin || !link.pathname.startsWith("/console") || link.hasAttribute("data-plain")) return;
+  if (link.hasAttribute("data-file")) { event.preventDefault(); openFile(link.href); return; }
+  if (link.origin !== location.origin || !link.pathname.startsWith(consoleBase) || link.hasAttribute("data-plain")) return;
   event.preventDefault();
   go(link.href);
 });
@@ -150,18 +179,34 @@ document.addEventListener("submit", (event) => {
 });
 window.addEventListener("popstate", () => go(location.href, {}, false));
 
-// Keys
-function rows() { return [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a") && !row.closest(".drawer")); }
+// Keys. j and k select a row or a card. The selected card is the one with the focus, so a decision or an update selects nothing.
+function rows() { return [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a") && !row.closest(".drawer, .card")); }
 function move(step) {
-  const all = rows(), at = all.findIndex((row) => row.getAttribute("aria-selected") === "true");
+  const cards = [...document.querySelectorAll("main .approval.pending")], all = [...cards, ...rows()];
+  const card = document.activeElement.closest(".approval"), at = card ? all.indexOf(card) : all.findIndex((row) => row.getAttribute("aria-selected") === "true");
   const next = all[Math.min(Math.max(at + step, 0), all.length - 1)];
   if (!next) return;
+  if (card) document.activeElement.blur();
   all[at]?.removeAttribute("aria-selected");
-  next.setAttribute("aria-selected", "true");
-  next.scrollIntoView({ block: "nearest" });
+  if (cards.includes(next)) select(next);
+  else { next.setAttribute("aria-selected", "true"); next.scrollIntoView({ block: "nearest" }); }
+}
+function select(card) {
+  card.focus({ preventScroll: true });
+  card.scrollIntoView({ block: "nearest" });
+}
+// A key decides about the card that the person sees: another one is brought into view first.
+function press(key) {
+  const card = document.activeElement, button = card.matches(".approval") ? card.querySelector(`[data-key="${CSS.escape(key)}"]:enabled`) : null;
+  if (!button) return;
+  const top = document.querySelector(".top").getBoundingClientRect().bottom, fits = card.getBoundingClientRect().height <= innerHeight - top;
+  const place = (fits ? card : button).getBoundingClientRect();
+  if (place.top >= top && place.bottom <= innerHeight) button.click();
+  else (fits ? card : button).scrollIntoView({ block: "nearest" });
 }
 document.addEventListener("keydown", (event) => {
   if ((event.ctrlKey || event.metaKey) && event.key === "k") { event.preventDefault(); openPalette(); return; }
+  if (event.key === "Escape" && event.target.matches(".approval input")) { select(event.target.closest(".approval")); return; }
   if (event.target.closest("input, textarea, select, [contenteditable], dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
   const drawer = document.querySelector(".drawer [data-close]");
   if (event.key === "/") { event.preventDefault(); document.getElementById("find").focus(); }
@@ -169,18 +214,17 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "k") move(-1);
   else if (event.key === "Enter" && !event.target.closest("a, button, summary")) rows().find((row) => row.getAttribute("aria-selected") === "true")?.querySelector("a").click();
   else if (event.key === "Escape" && drawer) drawer.click();
-  else if (performance.now() > keysPausedUntil) document.querySelector(`[data-key="${CSS.escape(event.key)}"]`)?.click();
+  else if (!event.repeat) press(event.key);
 });
 
-// All actions: pages, the buttons of this page that have keys, and tools by name
+// All actions: pages, the calls of this page that wait for a decision, and tools by name
 function actions() {
-  const found = [], press = (selector) => () => document.querySelector(selector)?.click(); // an update may put another element there
-  if (document.querySelector(".drawer [data-start]:enabled")) found.push([`Run ${document.querySelector(".drawer h1 .name").textContent}`, "on this page", press("[data-start]")]);
-  for (const button of document.querySelectorAll("[data-key]")) {
-    const card = button.closest("article"), name = `${button.firstChild.textContent.trim()}: ${card.querySelector("h2").textContent}`;
-    found.push([name, "on this page", press(`#${CSS.escape(card.id)} [data-key="${button.dataset.key}"]`)]);
+  const found = [], click = (selector) => () => document.querySelector(selector)?.click(); // an update may put another element there
+  if (document.querySelector(".drawer [data-start]:enabled")) found.push([`Run ${document.querySelector(".drawer h1 .name").textContent}`, "on this page", click("[data-start]")]);
+  for (const card of document.querySelectorAll(".approval.pending")) {
+    found.push([`Decide: ${card.querySelector("h2").textContent}`, "on this page", () => select(document.getElementById(card.id))]);
   }
-  // Pages are first, lest Enter alone decides or runs something.
+  // Pages are first, lest Enter alone runs something.
   return [...[...document.querySelectorAll("#nav a:not(.more)")].map((link) => [link.querySelector("span").textContent, "page", link.href]), ...found];
 }
 function openPalette() {
@@ -195,8 +239,8 @@ function openPalette() {
   };
   const fill = (names) => {
     const words = input.value.trim(), found = known.filter(([name]) => name.toLowerCase().includes(words.toLowerCase()));
-    found.push(...names.map((name) => [name, "tool", "/console/tools?open=" + encodeURIComponent(name)]));
-    if (words) found.push([`Search tools for “${words}”`, "search", "/console/tools?q=" + encodeURIComponent(words)]);
+    found.push(...names.map((name) => [name, "tool", consoleBase + "/tools?open=" + encodeURIComponent(name)]));
+    if (words) found.push([`Search tools for “${words}”`, "search", consoleBase + "/tools?q=" + encodeURIComponent(words)]);
     list.replaceChildren(...found.map(item));
   };
   input.oninput = async () => {
@@ -204,7 +248,7 @@ function openPalette() {
     const words = input.value.trim();
     if (!words) return;
     try {
-      const names = await (await fetch("/console/tools/names?q=" + encodeURIComponent(words))).json();
+      const names = await (await consoleFetch(consoleBase + "/tools/names?q=" + encodeURIComponent(words))).json();
       if (names.length && words === input.value.trim()) fill(names);
     } catch { /* the other actions stay */ }
   };
@@ -269,7 +313,20 @@ function fold(value, key, depth) {
   line.append(more);
   return line;
 }
+// Nobody approves what they did not open: a card with folded values can be approved once each of them was shown.
+function requireReading() {
+  for (const card of document.querySelectorAll(".approval.pending")) {
+    const approve = card.querySelector('[data-key="a"]');
+    const isUnread = [...card.querySelectorAll("details.long")].some((part) => !part.open && !part.dataset.read);
+    if (approve) Object.assign(approve, { disabled: isUnread, title: isUnread ? "Open the folded values first." : "" });
+  }
+}
+document.addEventListener("toggle", (event) => {
+  if (event.target.open) event.target.dataset.read = "yes";
+  requireReading();
+}, true);
 function prepare(root) {
+  requireReading();
   for (const block of root.querySelectorAll("[data-json]")) {
     const text = block.querySelector("pre");
     if (!text) continue;
@@ -277,5 +334,13 @@ function prepare(root) {
   }
   document.dispatchEvent(new CustomEvent("console:prepare", { detail: root }));
 }
-prepare(document);
-listen();
+// The page itself came with the cookie alone, so what a login may see is fetched now.
+async function begin() {
+  const secret = localStorage.getItem(secretKey);
+  if (!secret) { prepare(document); listen(); return; }
+  await go(location.href, {}, false, false);
+  const isOver = !main()?.hasAttribute("data-trusted") && localStorage.getItem(secretKey) === secret;
+  if (isOver) localStorage.removeItem(secretKey);
+  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+}
+begin();

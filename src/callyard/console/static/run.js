@@ -181,7 +181,7 @@
     for (const button of buttons) button.disabled = true;
     result?.classList.add("stale");
     try {
-      const response = await fetch(form.getAttribute("action"), { method: "POST", body, headers: { Accept: "application/json" } });
+      const response = await consoleFetch(form.getAttribute("action"), { method: "POST", body, headers: { Accept: "application/json" } });
       const type = response.headers.get("content-type") || "";
       if (!type.startsWith("application/json")) throw new Error("This page is too old. Reload it and try again.");
       const answer = await response.json();
@@ -209,7 +209,7 @@
     if (remove) { const field = remove.closest(".field"), list = field.parentElement.closest(".field"); field.remove(); list.querySelector("[data-add]").focus(); }
     if (tab) openTab(tab.closest("form"), tab.dataset.tab);
     const copy = event.target.closest("[data-copy-from]");
-    if (copy) { await navigator.clipboard.writeText(await (await fetch(copy.dataset.copyFrom)).text()); copy.textContent = "Copied"; say("Copied."); }
+    if (copy) { await navigator.clipboard.writeText(await (await consoleFetch(copy.dataset.copyFrom)).text()); copy.textContent = "Copied"; say("Copied."); }
   });
   document.addEventListener("input", (event) => {
     const field = event.target.closest(".field");

@@ -3,9 +3,11 @@
 Arguments are checked strictly as JSON text, whatever the channel, so that a date is a string everywhere.
 """
 
+import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from enum import Enum
 from functools import partial
@@ -13,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, cast, get_args, ge
 
 import msgspec
 
-from callyard._internal.lazy import PausedCollection
+from callyard.dispatch.arguments import Bind, BoundArguments, bound_to, canonical, not_comparable
 from callyard.dispatch.call import Arguments
-from callyard.dispatch.tool import Check, InvalidArgumentsError, has_more_commas
+from callyard.dispatch.tool import Check, InvalidArgumentsError
 from callyard.model.content import Audio, Blob, Block, Embedded, Image, ResourceLink, Text
 from callyard.model.envelope import Envelope, encode
 from callyard.model.schema import (
@@ -33,7 +35,7 @@ from callyard.model.schema import (
 )
 from callyard.model.simple_schema import fits_simple_schema
 from callyard.model.spec import PublishError
-from callyard.providers.functions.signature import REQUIRED, ArgumentSchema, Errors, Factory, Parameter
+from callyard.providers.functions.signature import REQUIRED, ArgumentSchema, Default, Factory, Parameter
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ErrorDetails, ValidationError  # loaded when the first check runs
@@ -70,10 +72,9 @@ def _issue(path: Path, faults: "list[ErrorDetails]", schema: Schema) -> Issue:
 
 
 def _predicate(message: str) -> str:
-    for opening in ("Input should ", "Value error, ", "Assertion failed, "):
+    for opening, instead in (("Input should ", "should "), ("Value error, ", ""), ("Assertion failed, ", "")):
         if message.startswith(opening):
-            rest = message.removeprefix(opening)
-            return f"should {rest}" if opening == "Input should " else rest
+            return message.replace(opening, instead, 1)
     return f"is wrong: {message[:1].lower()}{message[1:]}"
 
 
@@ -174,12 +175,11 @@ _MANY_VALUES: Final = 1000
 _MAX_ERRORS: Final = 1000
 _MAX_COPIED: Final = 200_000
 """Most values that the errors of pydantic copy: 50 milliseconds."""
-_MAX_EXPLAINED: Final = 200_000
-"""Most commas of arguments in which pydantic looks for the place that does not fit: 0.1 seconds."""
-_ONE: Final = "invalid"
 _REPEATING: Final = frozenset({"list", "set", "frozenset", "tuple", "dict"})
 _UNIONS: Final = frozenset({"union", "tagged-union"})
-_NO_SCHEMAS: Final = frozenset({"metadata", "default", "expected", "members", "config", "cls", "function", "serialization", "ref", "type"})
+_NO_SCHEMAS: Final = frozenset(
+    {"metadata", "default", "expected", "members", "config", "cls", "function", "serialization", "ref", "type"}
+)
 """Keys of a schema of pydantic-core whose values contain no schemas."""
 _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None), Enum)
 _SESSION_ID: Final = Parameter("session_id", str | None, None)
@@ -191,6 +191,7 @@ class Input(msgspec.Struct, frozen=True):
 
     schema: dict[str, Any]
     check: Check
+    bind: Bind
 
 
 def input_of(what: str, parameters: tuple[Parameter, ...], descriptions: Mapping[str, str], *, session: bool) -> Input:
@@ -203,7 +204,7 @@ def input_of(what: str, parameters: tuple[Parameter, ...], descriptions: Mapping
         parameters = (*parameters, _SESSION_ID)
         descriptions = {_SESSION_ID.name: _SESSION_DESCRIPTION, **descriptions}
     simple = [simple_type(parameter.annotation) for parameter in parameters]
-    if all(simple) and not any(_is_pydantic_field(parameter.default) for parameter in parameters):
+    if all(simple) and not any(type(parameter.default).__name__ == "FieldInfo" for parameter in parameters):
         built = _simple_arguments(parameters, cast("list[SimpleType]", simple))
     else:
         # importing pydantic takes as long as the rest of a small yard
@@ -214,49 +215,38 @@ def input_of(what: str, parameters: tuple[Parameter, ...], descriptions: Mapping
         if descriptions.get(name):
             built.schema["properties"][key].setdefault("description", descriptions[name])
     _fill_defaults(what, built)
-    return Input(built.schema, _make_check(built))
-
-
-def _is_pydantic_field(default: object) -> bool:
-    return type(default).__name__ == "FieldInfo"
+    check = _make_check(built)
+    return Input(built.schema, check, _make_bind(built, check))
 
 
 def _simple_arguments(parameters: tuple[Parameter, ...], simple: list[SimpleType]) -> ArgumentSchema:
     fields: dict[str, Any] = {}
     properties: dict[str, Any] = {}
-    required: list[str] = []
+    defaults = {parameter.name: parameter.default for parameter in parameters if parameter.default is not REQUIRED}
     for parameter, kind in zip(parameters, simple, strict=True):
-        is_required = parameter.default is REQUIRED
+        is_required = parameter.name not in defaults
         fields[parameter.name] = {"type": "typed-dict-field", "schema": kind.core, "required": is_required}
         properties[parameter.name] = dict(kind.schema)
-        if is_required:
-            required.append(parameter.name)
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-    if required:
-        schema["required"] = required
-    defaults = {parameter.name: parameter.default for parameter in parameters if parameter.default is not REQUIRED}
-    return ArgumentSchema(schema, partial(_make_validate, fields), defaults, {name: name for name in properties}, is_simple=True)
+    if len(defaults) < len(parameters):
+        schema["required"] = [name for name in properties if name not in defaults]
+    keys = {name: name for name in properties}
+    core = {"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}
+    return ArgumentSchema(schema, partial(make_validate, core), defaults, keys, is_simple=True)
 
 
-def _make_validate(fields: dict[str, Any], *, errors: Errors = "all") -> Validate:
-    return make_validate({"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}, errors=errors)
-
-
-def make_validate(core: Mapping[str, Any], *, errors: Errors) -> Validate:
-    """Return the validation by a schema of pydantic-core, with all errors, the first of each list, or only one."""
+def make_validate(core: Mapping[str, Any], *, fail_fast: bool = False) -> Validate:
+    """Return the validation by a schema of pydantic-core, with all errors or the first of each list."""
     from pydantic_core import SchemaValidator  # noqa: PLC0415 - slow to load, and listing tools never needs it
 
-    if errors == "all":
+    if not fail_fast:
         return cast("Validate", SchemaValidator(cast("CoreSchema", core)).validate_json)
-    core = cast("dict[str, Any]", _failing_fast(core))
-    if errors == "one":
-        core = {"type": "custom-error", "schema": core, "custom_error_type": _ONE, "custom_error_message": "Input should fit"}
     # without the validators that models have already, which do not fail fast
-    return cast("Validate", SchemaValidator(cast("CoreSchema", core), _use_prebuilt=False).validate_json)
+    return cast("Validate", SchemaValidator(_failing_fast(core), _use_prebuilt=False).validate_json)
 
 
 def _failing_fast(core: Any) -> Any:
-    """Return a copy of a schema of pydantic-core whose lists stop at the first wrong item, and whose unions have one error."""
+    """Return a copy of a pydantic-core schema whose lists stop at the first wrong item; its unions have one error."""
     if type(core) is list:
         return [_failing_fast(part) for part in cast("list[Any]", core)]
     if type(core) is tuple:
@@ -273,7 +263,6 @@ def _failing_fast(core: Any) -> Any:
 
 
 def _fill_defaults(what: str, built: ArgumentSchema) -> None:
-    """Check every default and write it into the schema."""
     for name, default in built.defaults.items():
         if isinstance(default, Factory):
             continue
@@ -303,20 +292,24 @@ def _make_check(built: ArgumentSchema) -> Check:
     schema, defaults = built.schema, built.defaults
     validate: Validate | None = None
     large = _LargeArguments(built)
-    factories = {name: _factory(default) for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)}
+    factories: dict[str, Callable[[], object]] = {
+        name: default.make if isinstance(default, Factory) else partial(deepcopy, default)
+        for name, default in defaults.items()
+        if not isinstance(default, _IMMUTABLE)
+    }
 
     def check(text: bytes) -> Arguments:
         nonlocal validate
         if validate is None:
             validate = built.make_validate()
-        if len(text) > _LARGE_BYTES and has_more_commas(text, _MANY_VALUES):
-            with PausedCollection():  # collections of a million new lists take 300 ms and free nothing
-                checked = large.validate(text)
+        if len(text) > _LARGE_BYTES and text.count(b",") > _MANY_VALUES:
+            checked = large.validate(text)
         else:
             try:
                 checked = validate(text, strict=True)
             except ValueError as error:
-                raise InvalidArgumentsError(_first_issues(cast("ValidationError", error), schema, _decode_invalid(text))) from None
+                invalid = cast("ValidationError", error)
+                raise InvalidArgumentsError(_first_issues(invalid, schema, _decode_invalid(text))) from None
         if not defaults:
             return checked
         fresh = {name: make() for name, make in factories.items() if name not in checked}
@@ -325,19 +318,59 @@ def _make_check(built: ArgumentSchema) -> Check:
     return check
 
 
+def _make_bind(built: ArgumentSchema, check: Check) -> Bind:
+    """Return the function that binds arguments to the JSON that is judged and approved."""
+    generated = {built.keys[name] for name, default in built.defaults.items() if isinstance(default, Factory)}
+    published = {
+        built.keys[name]: built.schema["properties"][built.keys[name]].get("default")
+        for name, default in built.defaults.items()
+        if not isinstance(default, Factory)
+    }
+
+    def bind(text: bytes) -> BoundArguments:
+        given = msgspec.json.decode(text)
+        if built.form is None and generated <= given.keys():
+            return bound_to({**published, **given}, check)
+        checked = check(text)
+        try:
+            value = _input_form(built, given, checked, {"static", "generated"})
+            parsed = _input_form(built, given, checked, {"generated"})  # models remember which fields were given
+            common = _input_form(built, given, checked, {"static"})
+            common = value if common == value else common
+        except (TypeError, ValueError) as error:  # a default that is no JSON
+            raise not_comparable() from error
+        return BoundArguments(value, encode(parsed), check, common)
+
+    return bind
+
+
+def _input_form(
+    built: ArgumentSchema, given: Mapping[str, Any], checked: Arguments, fills: AbstractSet[Default]
+) -> dict[str, Any]:
+    """Return arguments as JSON under their published names, with the defaults of parameters and models filled in."""
+    members: dict[str, Any] = {}
+    for name, key in built.keys.items():
+        used = next((accepted for accepted in built.accepted.get(name, (key,)) if accepted in given), None)
+        if used is not None:
+            members[key] = given[used] if built.form is None else built.form(given[used], checked[name], fills)
+        elif "generated" in fills or not isinstance(built.defaults[name], Factory):
+            members[key] = built.to_input(checked[name])
+    return canonical(members)
+
+
 class _LargeArguments:
     """Validates arguments of many values, and names the first issues of invalid ones in bounded time.
 
-    pydantic makes every error, each with a copy of the value: a million wrong items take seconds, and thirty arguments that
-    are missing beside a large one take 4 GB. So a validator that makes one error says whether they fit, and the JSON Schema
-    explains why not. What only pydantic knows, such as the format of a date, is named once for each list.
+    pydantic makes every error, each with a copy of the value: a million wrong items take seconds, and thirty arguments
+    that are missing beside a large one take 4 GB. So the validator stops at the first wrong item of each list, and the
+    JSON Schema explains what is wrong, before it if the copies could be many. What only pydantic knows, such as the
+    format of a date, is named once for each list.
     """
 
     def __init__(self, built: ArgumentSchema) -> None:
         self._built = built
         self._by_schema = SchemaValidator(built.schema)
         self._validate: Validate | None = None
-        self._required = 1
 
     def validate(self, text: bytes) -> Arguments:
         """Return the arguments, validated.
@@ -346,72 +379,52 @@ class _LargeArguments:
             InvalidArgumentsError: They do not fit.
         """
         if self._validate is None:
-            self._validate = self._built.make_validate(errors="one")
-            self._required += _count_required(self._built.schema)
-        is_checked = text.count(b",") * self._required > _MAX_COPIED  # a missing field may cost a copy, even inside one error
-        if is_checked:
+            self._validate = self._built.make_validate(fail_fast=True)
+        if text.count(b",") * (1 + _count_required(self._built.schema)) > _MAX_COPIED:
             self._check_by_schema(_decode_invalid(text))
         try:
             return self._validate(text, strict=True)
         except ValueError as error:
-            fault = cast("ValidationError", error).errors(include_url=False, include_input=False)[0]  # the input would be another copy
-        if fault["type"] != _ONE or fault["loc"]:  # it is no JSON
-            raise InvalidArgumentsError([_issue((), [fault], self._built.schema)])
-        if text.count(b",") > _MAX_EXPLAINED and is_checked:
-            raise InvalidArgumentsError(_UNEXPLAINED)
-        arguments = _decode_invalid(text)
-        self._check_by_schema(arguments)
-        raise InvalidArgumentsError(self._issues_by_pydantic(text, arguments))
+            arguments = _decode_invalid(text)
+            if arguments is not None:
+                self._check_by_schema(arguments)
+            invalid = cast("ValidationError", error)
+            raise InvalidArgumentsError(_first_issues(invalid, self._built.schema, arguments)) from None
 
     def _check_by_schema(self, arguments: object) -> None:
         if not self._by_schema.fits(arguments):
             raise InvalidArgumentsError(self._by_schema.issues(arguments))
 
-    def _issues_by_pydantic(self, text: bytes, arguments: object) -> list[Issue]:
-        try:
-            self._built.make_validate(errors="first")(text, strict=True)
-        except ValueError as error:
-            return _first_issues(cast("ValidationError", error), self._built.schema, arguments)
-        return _UNEXPLAINED
-
 
 def _count_required(node: Any) -> int:
-    """Return how many required fields all objects of a schema have."""
     if isinstance(node, list):
         return sum(map(_count_required, cast("list[Any]", node)))
     if not isinstance(node, dict):
         return 0
     here = cast("dict[str, Any]", node)
     required = here.get("required")
-    return (len(cast("list[Any]", required)) if isinstance(required, list) else 0) + sum(map(_count_required, here.values()))
+    own = len(cast("list[Any]", required)) if isinstance(required, list) else 0
+    return own + sum(map(_count_required, here.values()))
 
 
 def _first_issues(error: "ValidationError", schema: Schema, arguments: object) -> list[Issue]:
     """Return the issues of an error; the schema names the first ones where reading all of them would take long."""
     if error.error_count() <= _MAX_ERRORS:
         return issues_of(error, schema, arguments)
-    return SchemaValidator(schema).issues(arguments) or _UNEXPLAINED
-
-
-_UNEXPLAINED: Final = [Issue(ROOT, _ONE, "The arguments do not fit.")]
+    return SchemaValidator(schema).issues(arguments) or [Issue(ROOT, "invalid", "The arguments do not fit.")]
 
 
 def _decode_invalid(text: bytes) -> object:
     """Return invalid arguments as data; unlike msgspec, json accepts NaN and very large numbers."""
-    import json  # noqa: PLC0415 - valid arguments never need it
-
     try:
         return json.loads(text)
     except ValueError:
         return None  # an integer with thousands of digits
 
 
-def _factory(default: object) -> Callable[[], object]:
-    return default.make if isinstance(default, Factory) else partial(deepcopy, default)
-
-
-_NO_SCHEMA: Final = frozenset({Envelope, Block, Image, Audio, Blob, Embedded, ResourceLink, Text, bytes, bytearray, memoryview})
-_EXACT_TYPES: Final = (str, int, bool)
+_NO_SCHEMA: Final = frozenset(
+    {Envelope, Block, Image, Audio, Blob, Embedded, ResourceLink, Text, bytes, bytearray, memoryview}
+)
 _ANYTHING: Final = (Any, object)
 _NEVER: Final = (typing.NoReturn, typing.Never)
 
@@ -440,12 +453,9 @@ def output_of(what: str, annotation: Any) -> Output:
         return Output(None, None, may_be_none)
     schema = _schema(what, annotation)
     fits = SchemaValidator(schema).fits
-    return Output(schema, _check_type_first(annotation, fits) if annotation in _EXACT_TYPES else fits, may_be_none)
-
-
-def _check_type_first(kind: type, fits: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Return the same check with a shortcut: a value of exactly this type needs no validator."""
-    return lambda value: type(value) is kind or fits(value)
+    if annotation in (str, int, bool):  # a value of exactly this type needs no validator, which takes 5 MB once loaded
+        return Output(schema, lambda value: type(value) is annotation or fits(value), may_be_none)
+    return Output(schema, fits, may_be_none)
 
 
 def _member_types(annotation: Any) -> list[Any]:
@@ -456,7 +466,10 @@ def _member_types(annotation: Any) -> list[Any]:
     if origin in {typing.Union, types.UnionType}:
         return [part for argument in get_args(annotation) for part in _member_types(argument)]
     if origin in {list, tuple, dict}:
-        return [annotation, *(part for argument in get_args(annotation) for part in _member_types(argument) if part is not type(None))]
+        return [
+            annotation,
+            *(part for argument in get_args(annotation) for part in _member_types(argument) if part is not type(None)),
+        ]
     return [annotation]
 
 

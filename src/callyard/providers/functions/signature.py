@@ -4,24 +4,30 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
 from callyard.dispatch.call import Call, Handler
+from callyard.dispatch.run import run_of
 from callyard.dispatch.sessions import Session
+from callyard.model.envelope import encode
 from callyard.model.names import closest_name
 from callyard.model.spec import Kind, PublishError
 
 __all__ = [
     "REQUIRED",
     "ArgumentSchema",
+    "Default",
     "Docstring",
-    "Errors",
     "Factory",
+    "Fills",
     "FunctionDescription",
+    "InputForm",
     "Options",
     "Parameter",
     "Signature",
@@ -29,13 +35,13 @@ __all__ = [
     "attach_options",
     "decorated_methods",
     "describe_function",
-    "find_options",
     "handler_of",
     "make_options",
     "options_of",
     "read_docstring",
     "read_signature",
     "sentence_from_name",
+    "to_json",
     "unwrap_partial",
 ]
 
@@ -58,9 +64,10 @@ def read_docstring(text: str | None) -> Docstring:
     if not text:
         return Docstring("", {})
     lines = inspect.cleandoc(text).splitlines()
-    start = next((number for number, line in enumerate(lines) if line.rstrip() in _SECTIONS or line.startswith(":")), len(lines))
-    description = "\n".join(lines[:start]).strip()
-    return Docstring(description, _parameters(lines[start:]))
+    start = next(
+        (number for number, line in enumerate(lines) if line.rstrip() in _SECTIONS or line.startswith(":")), len(lines)
+    )
+    return Docstring("\n".join(lines[:start]).strip(), _parameters(lines[start:]))
 
 
 def _parameters(lines: list[str]) -> dict[str, str]:
@@ -107,8 +114,8 @@ def make_options(kind: type[M], options: dict[str, Any]) -> M:
     """
     for name in options:
         if name not in kind.__struct_fields__:
-            similar = closest_name(name, kind.__struct_fields__)
-            raise TypeError(f"'@{kind.kind}' has no option '{name}'." + (f" Did you mean '{similar}'?" if similar else ""))
+            meant = closest_name(name, kind.__struct_fields__)
+            raise TypeError(f"'@{kind.kind}' has no option '{name}'." + (f" Did you mean '{meant}'?" if meant else ""))
     return kind(**options)
 
 
@@ -119,14 +126,12 @@ def attach_options(function: Function, options: Options) -> Function:
 
 
 def options_of(kind: type[M], function: object) -> M | None:
-    """Return the options of one kind that are stored on a function, if any."""
-    options = getattr(function, _key(kind), None)
-    return options if isinstance(options, kind) else None
-
-
-def find_options(kind: type[M], function: object) -> M | None:
     """Return the options of one kind that are stored on a function, or on the function inside a partial, if any."""
-    return options_of(kind, function) or options_of(kind, unwrap_partial(function))
+    for holder in (function, unwrap_partial(function)):
+        options = getattr(holder, _key(kind), None)
+        if isinstance(options, kind):
+            return options
+    return None
 
 
 def decorated_methods(kind: type[M], item: object) -> Iterator[tuple[Callable[..., Any], M]]:
@@ -142,7 +147,9 @@ def decorated_methods(kind: type[M], item: object) -> Iterator[tuple[Callable[..
             found = True
             yield getattr(item, name), options
     if not found:
-        raise PublishError(f"An object of type '{type(item).__name__}' is not a function and has no method with '@{kind.kind}'.")
+        raise PublishError(
+            f"An object of type '{type(item).__name__}' is not a function and has no method with '@{kind.kind}'."
+        )
 
 
 def _key(kind: type[Options]) -> str:
@@ -167,18 +174,36 @@ class Factory(msgspec.Struct, frozen=True):
     make: Callable[[], Any]
 
 
-Errors = Literal["all", "first", "one"]
-"""Which errors a validator makes: all, the first of each list, or one for everything."""
+def to_json(value: object) -> Any:
+    """Return a value as JSON.
+
+    Raises:
+        TypeError: It cannot become JSON.
+    """
+    return msgspec.json.decode(encode(value))
+
+
+Default = Literal["static", "generated"]
+"""Where a default comes from: the same for each call, or made by a factory."""
+Fills = AbstractSet[Default]
+InputForm = Callable[[Any, object, Fills], Any]
+"""Returns JSON that was checked under its published names, with the defaults inside it filled in."""
 
 
 class ArgumentSchema(msgspec.Struct, frozen=True):
-    """Schema of a function's parameters, a factory of their validator, their defaults, and their names in the schema."""
+    """Schema of a function's parameters, a factory of their validator, their defaults and names."""
 
     schema: dict[str, Any]
     make_validate: Callable[..., Callable[..., dict[str, Any]]]
-    """Takes `errors`: which of them the validator makes."""
+    """Takes `fail_fast`: whether the validator stops at the first wrong item of each list."""
     defaults: dict[str, Any]
     keys: dict[str, str]
+    """The published names by parameter."""
+    accepted: Mapping[str, tuple[str, ...]] = {}
+    """All names by parameter, where there are several."""
+    form: InputForm | None = None
+    to_input: Callable[[object], Any] = to_json
+    """Turns a value of the function into the JSON that is checked to such a value."""
     is_simple: bool = False
     """Whether the schema expresses everything that the validator checks."""
 
@@ -212,7 +237,9 @@ def read_signature(function: Callable[..., Any], what: str) -> Signature:
     for name, parameter in signature.parameters.items():
         annotation = hints.get(name, Any)
         if parameter.kind in _VARIADIC:
-            raise PublishError(f"{what} has the parameter '{_VARIADIC[parameter.kind]}{name}', which cannot become a schema.")
+            raise PublishError(
+                f"{what} has the parameter '{_VARIADIC[parameter.kind]}{name}', which cannot become a schema."
+            )
         if _is(annotation, Call):
             filled["call"] = name
         elif _is(annotation, Session):
@@ -221,7 +248,9 @@ def read_signature(function: Callable[..., Any], what: str) -> Signature:
             parameters.append(Parameter(name, annotation, parameter.default))
     return Signature(
         parameters=tuple(parameters),
-        positional=tuple(name for name, item in signature.parameters.items() if item.kind is inspect.Parameter.POSITIONAL_ONLY),
+        positional=tuple(
+            name for name, item in signature.parameters.items() if item.kind is inspect.Parameter.POSITIONAL_ONLY
+        ),
         returns=hints.get("return", REQUIRED),
         call_parameter=filled.get("call"),
         session_parameter=filled.get("session"),
@@ -237,11 +266,14 @@ def _is(annotation: object, expected: type) -> bool:
 
 
 def _hints(function: Callable[..., Any], what: str, signature: inspect.Signature) -> dict[str, Any]:
-    """Return the annotations with their forward references resolved."""
     annotations: dict[str, Any] = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     annotations["return"] = signature.return_annotation
     scope = _scope(function)
-    return {name: _resolve(annotation, scope, what, name) for name, annotation in annotations.items() if annotation is not REQUIRED}
+    return {
+        name: _resolve(annotation, scope, what, name)
+        for name, annotation in annotations.items()
+        if annotation is not REQUIRED
+    }
 
 
 def _scope(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -252,15 +284,11 @@ def _scope(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         target = inspect.unwrap(type(target).__call__)
     if not hasattr(target, "__code__"):
         return {}, {}
-    cells = zip(target.__code__.co_freevars, target.__closure__ or (), strict=True)
-    return target.__globals__, {name: cell.cell_contents for name, cell in cells if _has_value(cell)}
-
-
-def _has_value(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not REQUIRED
-    except ValueError:
-        return False
+    values: dict[str, Any] = {}
+    for name, cell in zip(target.__code__.co_freevars, target.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it has no value yet
+            values[name] = cell.cell_contents
+    return target.__globals__, values
 
 
 def _resolve(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], what: str, name: str) -> Any:
@@ -320,23 +348,7 @@ def sentence_from_name(name: str) -> str:
 
 def handler_of(function: Callable[..., Any], signature: Signature, *, drops_session: bool = False) -> Handler:
     """Return the function as a handler: an async function is awaited, another runs in a thread."""
-    bind = _binder(function, signature, drops_session=drops_session)
 
-    async def awaited(call: Call) -> object:
-        return await bind(call)()
-
-    async def threaded(call: Call) -> object:
-        result = await call.funnel.in_thread(call, bind(call))
-        return await result if inspect.isawaitable(result) else result
-
-    if not _is_async(function):
-        return threaded
-    if signature.call_parameter or signature.session_parameter or signature.positional or drops_session:
-        return awaited
-    return lambda call: function(**call.arguments)  # nothing to fill in: saves a coroutine and a copy of the arguments
-
-
-def _binder(function: Callable[..., Any], signature: Signature, *, drops_session: bool) -> Callable[[Call], Callable[[], Any]]:
     def bind(call: Call) -> Callable[[], Any]:
         arguments = dict(call.arguments)
         if drops_session:
@@ -347,7 +359,18 @@ def _binder(function: Callable[..., Any], signature: Signature, *, drops_session
             arguments[signature.session_parameter] = call.session
         return partial(function, *[arguments.pop(name) for name in signature.positional], **arguments)
 
-    return bind
+    async def awaited(call: Call) -> object:
+        return await bind(call)()
+
+    async def threaded(call: Call) -> object:
+        result = await run_of(call).funnel.threads.run(call, bind(call))
+        return await result if inspect.isawaitable(result) else result
+
+    if not _is_async(function):
+        return threaded
+    if signature.call_parameter or signature.session_parameter or signature.positional or drops_session:
+        return awaited
+    return lambda call: function(**call.arguments)  # nothing to fill in: saves a coroutine and a copy of the arguments
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

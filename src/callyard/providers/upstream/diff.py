@@ -3,7 +3,7 @@
 Invisible characters are escaped, so that a line hides nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -16,18 +16,16 @@ from callyard.providers.upstream.pins import (
     Definition,
     Definitions,
     Key,
+    Keyed,
     Pin,
-    PinnedKind,
     StoredDefinitions,
-    accept,
     accepted_definition,
     changed_fields,
     read_accepted,
-    store_accepted,
 )
-from callyard.providers.upstream.scan import visible
+from callyard.providers.upstream.scan import Finding, scan, visible
 
-__all__ = ["Comparison", "Difference", "FieldChange", "accept_definitions", "compare", "diff_hash", "differences"]
+__all__ = ["Comparison", "Difference", "FieldChange", "compare", "diff_hash", "differences"]
 
 _CONTEXT_LINES: Final = 2
 _HASH_CHARACTERS: Final = 12
@@ -43,22 +41,17 @@ class FieldChange(msgspec.Struct, frozen=True):
     lines: tuple[str, ...] = ()
 
 
-class Difference(msgspec.Struct, frozen=True):
+class Difference(Keyed, frozen=True):
     """One item whose definition is not the accepted one."""
 
-    kind: PinnedKind
-    name: str
     what: Literal["changed", "new", "vanished"]
     changes: tuple[FieldChange, ...] = ()
-
-    @property
-    def key(self) -> Key:
-        """Return the kind and name of the item."""
-        return Key(self.kind, self.name)
+    findings: tuple[Finding, ...] = ()
+    """What the scan finds in the current definition."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """The differences of an upstream; `seen` is a digest of them, with which somebody accepts exactly what they reviewed."""
+    """The differences of an upstream; with `seen`, a digest of them, a person accepts exactly what they reviewed."""
 
     upstream: str
     seen: str
@@ -66,20 +59,16 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(name: str, definitions: Definitions, pins: Mapping[Key, Pin], *, folder: Path) -> Comparison:
-    """Compare the definitions of an upstream with the accepted ones; `folder` is where it keeps its state."""
-    found = differences(definitions, pins, read_accepted(folder))
-    return Comparison(name, diff_hash(found, definitions), found)
+    """Compare the definitions of an upstream with the accepted ones, and scan those that differ.
 
-
-def accept_definitions(lock: Path, name: str, *, definitions: Definitions, keys: Sequence[Key], folder: Path) -> None:
-    """Accept the current definitions of these keys, and keep them for later comparisons.
-
-    Raises:
-        LockError: The lock is invalid.
-        OSError: The lock, or the folder, cannot be written.
+    `folder` is where the upstream keeps its state.
     """
-    accept(lock, name, definitions=definitions, keys=keys)
-    store_accepted(folder, [definitions[key] for key in keys if key in definitions])
+    found = differences(definitions, pins, read_accepted(folder))
+    findings: dict[Key, list[Finding]] = {}
+    for finding in scan(name, (definitions[one.key] for one in found if one.key in definitions)):
+        findings.setdefault(Key(finding.kind, finding.name), []).append(finding)
+    shown = [msgspec.structs.replace(one, findings=tuple(findings.get(one.key, ()))) for one in found]
+    return Comparison(name, diff_hash(found, definitions), shown)
 
 
 def differences(definitions: Definitions, pins: Mapping[Key, Pin], stored: StoredDefinitions) -> list[Difference]:
@@ -99,7 +88,10 @@ def differences(definitions: Definitions, pins: Mapping[Key, Pin], stored: Store
 
 def diff_hash(found: Iterable[Difference], definitions: Definitions) -> str:
     """Return a short hash of differences, so that somebody can accept exactly what they reviewed."""
-    current = [(difference.key, definitions[difference.key].hash if difference.key in definitions else None) for difference in found]
+    current = [
+        (difference.key, definitions[difference.key].hash if difference.key in definitions else None)
+        for difference in found
+    ]
     return fingerprint(current)[:_HASH_CHARACTERS]
 
 
@@ -117,7 +109,6 @@ def _compare(before: Any, after: Any) -> Iterator[str]:
 
 
 def _compare_texts(before: str | None, after: str | None) -> Iterator[str]:
-    """Return the changed lines of a text, with a few around them."""
     old, new = ([] if text is None else text.split("\n") for text in (before, after))
     for number, line in enumerate(unified_diff(old, new, n=_CONTEXT_LINES, lineterm="")):
         if not line.startswith("@@"):
@@ -132,7 +123,9 @@ def _compare_values(before: Any, after: Any) -> Iterator[str]:
     old, new = dict(_leaves(before)), dict(_leaves(after))
     for path in sorted({*old, *new}):
         if old.get(path) != new.get(path):
-            yield from (f"{sign}{path}{text}" for sign, text in (("-", old.get(path)), ("+", new.get(path))) if text is not None)
+            yield from (
+                f"{sign}{path}{text}" for sign, text in (("-", old.get(path)), ("+", new.get(path))) if text is not None
+            )
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """The handshake with an upstream: finds out which protocol era and version it speaks, and what it offers.
 
-An upstream of the 2026 era answers `server/discover`; one of the 2025 era wants `initialize` and may ignore anything else.
+An upstream of the 2026 era answers `server/discover`; one of the 2025 era wants `initialize` and may ignore anything
+else.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import msgspec
 
 from callyard._version import VERSION
 from callyard.providers.upstream.link import Link, LinkError
-from callyard.providers.upstream.session import CallContext, ClientSession
+from callyard.providers.upstream.session import NO_CALLER, CallContext, ClientSession
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.wire.messages import UNSUPPORTED_VERSION, Fault, Id
 from callyard.wire.params import SERVER, Client, Requests
@@ -75,15 +76,15 @@ async def negotiate(session: ClientSession, link: Link, era: Era, *, last_versio
         try:
             found = await _discover(session, strict=True)
         except LinkError as error:
-            went_back = era == "auto" and error.kind in _NO_DISCOVERY and (error.status or 0) < _SERVER_ERROR
-            if not went_back:
+            if era != "auto" or error.kind not in _NO_DISCOVERY or (error.status or 0) >= _SERVER_ERROR:
                 raise
             found = None
         if found is None and era == "2026":
             raise LinkError("unavailable", f"'{session.name}' does not speak {LATEST.name}.")
         return found or await _initialize(session, link)
     except Fault as fault:
-        raise LinkError("unavailable", f"'{session.name}' refused the handshake ({fault.code}).", private=fault.message) from fault
+        sentence = f"'{session.name}' refused the handshake ({fault.code})."
+        raise LinkError("unavailable", sentence, private=fault.message) from fault
 
 
 async def _probe(session: ClientSession, link: Link) -> Handshake:
@@ -99,9 +100,11 @@ async def _probe(session: ClientSession, link: Link) -> Handshake:
         if discovering.done():
             return discovering.result() or await _initialize(session, link)
         initializing = loop.create_task(session.initialize(Requests(LATEST_HANDSHAKE, _CLIENT)))
-        initializing.add_done_callback(_retrieve_exception)
+        # retrieves the exception, lest asyncio logs it when nobody awaits the task
+        initializing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait({discovering, initializing}, return_when=asyncio.FIRST_COMPLETED)
-        if not discovering.done() and initializing.exception() is not None:  # perhaps it is about to answer the other request
+        if not discovering.done() and initializing.exception() is not None:
+            # perhaps it is about to answer the other request
             await asyncio.wait({discovering}, timeout=PROBE_SECONDS)
         found = discovering.result() if discovering.done() else None
         if found is not None:
@@ -111,18 +114,13 @@ async def _probe(session: ClientSession, link: Link) -> Handshake:
         return _finish_initialize(session, link, await initializing)
     finally:
         discovering.cancel()
-        if initializing is not None and session.requests is None:  # else it would send a cancellation, which the protocol forbids here
+        # else it would send a cancellation, which the protocol forbids here
+        if initializing is not None and session.requests is None:
             initializing.cancel()
 
 
-def _retrieve_exception(task: "asyncio.Task[msgspec.Raw]") -> None:
-    """Keep asyncio from logging the exception of a task that nobody awaits."""
-    if not task.cancelled():
-        task.exception()
-
-
 async def _discover(session: ClientSession, *, strict: bool) -> Handshake | None:
-    """Return the answer to `server/discover`, or None if the upstream is of the 2025 era; `strict` raises link errors."""
+    """Return the answer to `server/discover`, or None if the upstream is older; `strict` raises link errors."""
     requests = Requests(LATEST, _CLIENT)
     try:
         answer = msgspec.json.decode(await _request_discovery(session, requests), type=_Discovered)
@@ -131,7 +129,8 @@ async def _discover(session: ClientSession, *, strict: bool) -> Handshake | None
     except Fault as fault:
         supported = _supported_versions(fault)
         if supported and not set(supported) & set(VERSIONS):
-            raise LinkError("unavailable", f"'{session.name}' speaks none of our versions, only {', '.join(supported)}.") from fault
+            sentence = f"'{session.name}' speaks none of our versions, only {', '.join(supported)}."
+            raise LinkError("unavailable", sentence) from fault
         return None
     except LinkError as error:
         if error.kind == "lost" and not strict:
@@ -158,7 +157,6 @@ async def _request_discovery(session: ClientSession, requests: Requests) -> msgs
 
 
 def _supported_versions(fault: Fault) -> list[str]:
-    """Return the versions that an unsupported-version error lists."""
     if fault.code != UNSUPPORTED_VERSION:
         return []
     try:
@@ -193,10 +191,18 @@ class Connection(msgspec.Struct, frozen=True, eq=False):
     handshake: Handshake
 
     async def request(
-        self, method: str, params: Mapping[str, Any], *, name: str | None, context: CallContext, request_id: Id | None = None
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        context: CallContext = NO_CALLER,
+        request_id: Id | None = None,
     ) -> msgspec.Raw:
         """Send a request and return its result as JSON."""
-        return await self.session.request(self.requests, method, params, name=name, context=context, request_id=request_id)
+        return await self.session.request(
+            self.requests, method, params, name=name, context=context, request_id=request_id
+        )
 
 
 async def connect(
@@ -217,12 +223,15 @@ async def connect(
     async def attempt(era: Era) -> Connection:
         link = make_link()
         session = ClientSession(
-            name, link, http=settings.carrier != "stdio", on_notification=on_notification, on_end=lambda error: on_end(session, error)
+            name,
+            link,
+            http=settings.carrier != "stdio",
+            on_notification=on_notification,
+            on_end=lambda error: on_end(session, error),
         )
         try:
             async with asyncio.timeout(settings.connect_seconds):
                 await link.open(session)
-                session.pid = getattr(link, "pid", None)
                 handshake = await negotiate(session, link, era, last_version=last_version)
         except BaseException as error:
             await asyncio.shield(session.close())

@@ -1,7 +1,8 @@
-"""The health of an upstream: a circuit breaker, the state that people see, and the files that share it with other processes."""
+"""The health of an upstream: a circuit breaker, the state that people see, and the files that share it."""
 
 import logging
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -21,11 +22,13 @@ __all__ = [
     "Health",
     "State",
     "Status",
+    "Supervised",
     "more_command",
     "read_last_status",
     "read_status",
     "request_restart",
     "restart_requested_at",
+    "supervised",
     "write_status",
 ]
 
@@ -87,7 +90,8 @@ class Breaker:
         self.failures += 1
         if self.failures >= _THRESHOLD:
             longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** (self.failures - _THRESHOLD))
-            self._open_until = max(self._open_until, now + longest * _jitter())
+            spread = random.uniform(0.5, 1.0)  # noqa: S311 - no secret: not all yards should come back at once
+            self._open_until = max(self._open_until, now + longest * spread)
 
     def abandon(self) -> None:
         """Record that an attempt ended without an outcome, so that another call may probe."""
@@ -97,13 +101,6 @@ class Breaker:
         """Close the breaker and forget the last failure."""
         self.succeed()
         self._failed_at = _NEVER
-
-
-def _jitter() -> float:
-    """Return a random factor, so that not all yards come back at once."""
-    import random  # noqa: PLC0415 - a healthy upstream needs none, and starts sooner
-
-    return random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +114,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     """The name that the server gives itself."""
     version: str = ""
-    """The protocol version."""
     tools: int = 0
     resources: int = 0
     prompts: int = 0
@@ -128,7 +124,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     failures: int = 0
     latency_ms: float | None = None
-    """The moving average of the latency."""
     last_error: str = ""
     failed: float | None = None
     """When its last attempt failed, in seconds of the wall clock; None if that succeeded."""
@@ -140,6 +135,26 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The process of the upstream, if it is a running program."""
     yard_pid: int = 0
     """The process of the yard that wrote this."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Return whether it needs a person."""
+        return self.state in {"degraded", "backing_off", "auth_needed"}
+
+
+class Supervised:
+    """A provider with a connection that is supervised, so that it has a status."""
+
+    name: str
+
+    def status(self) -> Status:
+        """Return the state of the connection."""
+        raise NotImplementedError
+
+
+def supervised(providers: Iterable[object]) -> list[Supervised]:
+    """Return the providers that have a status."""
+    return [provider for provider in providers if isinstance(provider, Supervised)]
 
 
 def write_status(folder: Path, status: Status) -> None:
@@ -246,8 +261,14 @@ class Health:
             LinkError: The call cannot succeed now.
         """
         refusal = self._refusal
-        if refusal is not None:  # a copy, because the traceback of an error grows each time it is raised
-            raise LinkError(refusal.kind, refusal.message, status=refusal.status, private=refusal.private, challenge=refusal.challenge)
+        if refusal is not None:  # a copy: without the answer to another caller, and without a traceback that grows
+            raise LinkError(
+                refusal.kind,
+                refusal.message,
+                status=refusal.status,
+                private=refusal.private,
+                challenge=refusal.challenge,
+            )
         wait = self._breaker.admit()
         if wait:
             text = f"'{self._name}' failed several times and is not called for another {wait:.1f} seconds."
@@ -269,9 +290,11 @@ class Health:
     def fail(self, started: float, error: LinkError, *, own_request: bool = False) -> None:
         """Record that an attempt that started then failed; the error of an own request cannot be a caller's fault."""
         self.failures += 1
-        # The last line of stderr usually names the cause. After calls it may hold their contents, so then only the process log has it.
+        # The last line of stderr usually names the cause. After calls it may hold their contents, so then only the
+        # process log has it.
         cause = error.private.strip().splitlines()[-1:] if error.kind != "lost" else []
-        self.last_error = self._masked(" ".join([error.message, *cause]))[:_ERROR_CHARACTERS]
+        secrets = self._secrets | secrets_in(dict(self._credentials.ready() or {}))
+        self.last_error = mask_text(" ".join([error.message, *cause]), secrets)[:_ERROR_CHARACTERS]
         if error.kind == "unauthenticated" and error.status == _FORBIDDEN and not own_request:
             self._breaker.abandon()  # one forbidden call says nothing about others
         elif error.kind == "unauthenticated":
@@ -279,15 +302,14 @@ class Health:
             self._refused = (error, self._credentials.ready())
             self.failed = time.time()
             self.set_state("auth_needed", self.last_error)
-        elif error.kind == "session_lost" or (not own_request and error.kind == "refused" and (error.status or 0) < _SERVER_ERROR):
+        elif error.kind == "session_lost" or (
+            not own_request and error.kind == "refused" and (error.status or 0) < _SERVER_ERROR
+        ):
             self._breaker.abandon()
         else:
             self._breaker.fail(started, retry_after=error.retry_after)
             self.failed = time.time()
             self.set_state("backing_off" if self._breaker.wait else "degraded", self.last_error)
-
-    def _masked(self, text: str) -> str:
-        return mask_text(text, self._secrets | secrets_in(dict(self._credentials.ready() or {})))
 
     def reset(self) -> None:
         """Forget all failures, because a person restarts the upstream."""

@@ -35,7 +35,6 @@ class LinkError(Exception):
         self.sent = sent
         """Whether the message was sent, so that the upstream may have acted on it."""
         self.status = status
-        """The HTTP status, if there was a response."""
         self.text = text
         """The upstream's own answer to this caller, such as the body of an error."""
         self.private = private
@@ -47,30 +46,25 @@ class LinkError(Exception):
         self.caller_credentials = False
         """Whether the refused credentials came from the caller and are not our own."""
 
-    @property
-    def for_operator(self) -> str:
-        """Return everything that is known about it."""
-        return f"{self.message} {self.private}".rstrip()
-
 
 class Listener(Protocol):
     """Receives what arrives on a link; called on the event loop, never from inside `send`."""
 
     def receive(self, data: bytes, request_id: Id | None, /) -> None:
-        """Receive one message; `request_id` names the request on whose response it arrived, if the transport can tell."""
-        ...
+        """Receive one message; `request_id` is the request on whose response it came, if the transport knows."""
 
     def lose(self, request_id: Id, error: LinkError, /) -> None:
         """Fail one request, because its response will not arrive."""
-        ...
 
     def end(self, error: LinkError, /) -> None:
         """Fail all pending requests, because the link is closed from the other side."""
-        ...
 
 
-class Link(Protocol):
+class Link:
     """One connection to an upstream; it is opened once and closed once."""
+
+    pid: int | None = None
+    """The process id of the upstream, if it is a program of this machine that was started."""
 
     async def open(self, listener: Listener) -> None:
         """Start the process, or prepare the connection.
@@ -78,67 +72,46 @@ class Link(Protocol):
         Raises:
             LinkError: The link cannot be opened.
         """
-        ...
 
     def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:
         """Queue a message; with an id it is a request, and the listener gets its response or its loss.
 
         The headers accompany the message over HTTP; other transports ignore them.
         """
-        ...
 
     def drop(self, request_id: Id) -> None:
-        """Stop waiting for a response, and close the connection if it served that request alone."""
-        ...
+        """Stop waiting for a response, and close the connection if it serves that request alone."""
 
     def listen(self) -> None:
         """Open the stream for server-initiated messages; called once, after a handshake of the 2025 era."""
-        ...
 
     async def close(self) -> None:
         """Release everything within a few seconds; safe to call in any state, and more than once."""
-        ...
 
 
-class Credentials(Protocol):
-    """The headers that authenticate us to an upstream."""
+class Credentials:
+    """The headers that authenticate us to an upstream; here there are none."""
 
     def ready(self) -> Mapping[str, str] | None:
         """Return the headers to send, or None if they must be renewed first."""
-        ...
+        return {}
 
-    async def renew(self, challenge: str) -> bool:
+    async def renew(self, challenge: str) -> bool:  # noqa: ARG002 - for others
         """Renew expired or refused credentials, given the upstream's challenge; return whether there are any.
 
         Raises:
             LinkError: `unauthenticated`; its message says what a person must do.
         """
-        ...
-
-    async def close(self) -> None:
-        """Wait a few seconds at most for running renewals."""
-        ...
-
-
-class _NoCredentials:
-    """Sends no headers."""
-
-    def ready(self) -> Mapping[str, str] | None:
-        """Return no headers."""
-        return {}
-
-    async def renew(self, challenge: str) -> bool:  # noqa: ARG002 - the protocol's name
-        """Return that there are no others."""
         return False
 
     async def close(self) -> None:
-        """Return at once."""
+        """Wait a few seconds at most for running renewals."""
 
 
-NO_CREDENTIALS: Final[Credentials] = _NoCredentials()
+NO_CREDENTIALS: Final = Credentials()
 """Credentials of an upstream that requires none, or whose settings already name an 'Authorization' header."""
 
 
 def without_mcp_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the headers about the caller, without the protocol's own `Mcp-*` headers, which belong to one message."""
-    return {name: value for name, value in headers.items() if not name.lower().startswith("mcp-")} if headers else headers
+    return {name: value for name, value in headers.items() if not name.lower().startswith("mcp-")}

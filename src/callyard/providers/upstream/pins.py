@@ -1,14 +1,16 @@
 """Pins: hashes of the accepted definitions of upstreams, in the file `callyard.lock`.
 
-A definition that is seen for the first time is accepted, unless the upstream's settings say 'ask' or the scan has a high finding. One
-that changes afterwards is withheld until somebody accepts it, so that a description cannot become a prompt injection unnoticed.
+A definition that is seen for the first time is accepted, unless the upstream's settings say 'ask' or the scan has a
+high finding. One that changes afterwards is withheld until somebody accepts it, so that a description cannot become a
+prompt injection unnoticed.
 """
 
 import fcntl
+import json
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +29,7 @@ __all__ = [
     "Definition",
     "Definitions",
     "Key",
+    "Keyed",
     "LockError",
     "Pin",
     "PinCheck",
@@ -47,7 +50,6 @@ __all__ = [
 ]
 
 PinnedKind = Literal["instructions", "prompt", "resource", "template", "tool"]
-"""What can be pinned; the instructions have no name."""
 _RESOURCE_FIELDS: Final = ("name", "title", "description", "mimeType", "annotations")
 _PINNED: Final[Mapping[PinnedKind, tuple[str, tuple[str, ...]]]] = {
     "prompt": ("name", ("title", "description", "arguments")),
@@ -67,7 +69,9 @@ _LOCK_HEAD: Final = (
 _LOCK_MODE: Final = 0o644
 _LOCK_ATTEMPTS: Final = 100
 _LOCK_PAUSE_SECONDS: Final = 0.02
-_UNREADABLE: Final = f"'{LOCK_FILE}' cannot be read, so nothing can be compared with it; 'callyard diff {{}}' tells what is wrong."
+_UNREADABLE: Final = (
+    f"'{LOCK_FILE}' cannot be read, so nothing can be compared with it; 'callyard diff {{}}' tells what is wrong."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -78,22 +82,26 @@ class Key(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Return the key as part of a sentence."""
         return f"{self.kind} '{self.name}'" if self.name else self.kind
 
 
-class Definition(msgspec.Struct, frozen=True, dict=True):
-    """The definition of one item of an upstream."""
+class Keyed(msgspec.Struct, frozen=True, dict=True):
+    """Something about one item of an upstream."""
 
     kind: PinnedKind
     name: str
-    fields: dict[str, Any]
-    """The pinned fields that are present, by their names in MCP."""
 
     @property
     def key(self) -> Key:
-        """Return its kind and name."""
+        """Return the kind and name of the item."""
         return Key(self.kind, self.name)
+
+
+class Definition(Keyed, frozen=True):
+    """The definition of one item of an upstream."""
+
+    fields: dict[str, Any]
+    """The pinned fields that are present, by their names in MCP."""
 
     @cached_property
     def hash(self) -> str:
@@ -101,7 +109,7 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
         return fingerprint(self)
 
     def field_hashes(self) -> dict[str, str]:
-        """Return a hash for each field, to name the changed ones; they are short, because nothing is decided by them."""
+        """Return a short hash for each field, to name the changed ones; nothing is decided by them."""
         return {name: fingerprint(value)[:_FIELD_HASH_CHARACTERS] for name, value in sorted(self.fields.items())}
 
 
@@ -118,7 +126,8 @@ def definitions_of(catalogue: Catalogue) -> Definitions:
             if isinstance(name, str) and name:  # anything else cannot be published
                 key = Key(kind, name)
                 pinned = _pinned_fields(kind, item, fields)
-                if key in definitions:  # which duplicate is published depends on their validity, so all of them are pinned
+                if key in definitions:
+                    # which duplicate is published depends on their validity, so all of them are pinned
                     first = definitions[key].fields
                     pinned = {**first, "duplicates": [*first.get("duplicates", []), pinned]}
                 definitions[key] = Definition(kind, name, pinned)
@@ -135,14 +144,12 @@ def _pinned_fields(kind: PinnedKind, item: Item, names: tuple[str, ...]) -> dict
 
 StoredDefinitions = dict[str, msgspec.Raw]
 """Accepted definitions as JSON, by hash; they are stored so that a diff can show the old text."""
-_decode_stored: Final = msgspec.json.Decoder(StoredDefinitions).decode
-_decode_definition: Final = msgspec.json.Decoder(Definition).decode
 
 
 def read_accepted(folder: Path) -> StoredDefinitions:
     """Return the definitions that are stored in an upstream's folder; none if they cannot be read."""
     try:
-        return _decode_stored((folder / _STORED_FILE).read_bytes())
+        return msgspec.json.decode((folder / _STORED_FILE).read_bytes(), type=StoredDefinitions)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
@@ -150,7 +157,7 @@ def read_accepted(folder: Path) -> StoredDefinitions:
 def accepted_definition(stored: StoredDefinitions, digest: str) -> Definition | None:
     """Return the stored definition with this hash, or None if it is missing or was altered."""
     try:
-        definition = _decode_definition(stored[digest])
+        definition = msgspec.json.decode(stored[digest], type=Definition)
     except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return definition if definition.hash == digest else None
@@ -163,10 +170,9 @@ def store_accepted(folder: Path, definitions: Iterable[Definition]) -> None:
         OSError: They cannot be written.
     """
     stored = read_accepted(folder)
-    missing = {definition.hash: msgspec.Raw(encode(definition)) for definition in definitions if definition.hash not in stored}
+    missing = {one.hash: msgspec.Raw(encode(one)) for one in definitions if one.hash not in stored}
     if missing:
-        newest = list({**stored, **missing}.items())[-_STORED_LIMIT:]
-        write_atomically(folder / _STORED_FILE, encode(dict(newest)))
+        write_atomically(folder / _STORED_FILE, encode(dict(list({**stored, **missing}.items())[-_STORED_LIMIT:])))
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,8 +191,6 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 PinsByUpstream = Mapping[str, Mapping[Key, Pin]]
-"""The lines of a lock, by upstream."""
-_decode_pin: Final = msgspec.json.Decoder(Pin).decode
 
 
 class LockError(Exception):
@@ -214,11 +218,13 @@ def parse_lock(path: Path, content: bytes) -> PinsByUpstream:
         if not line.strip() or line.startswith(b"#"):
             continue
         try:
-            pin = _decode_pin(line)
+            pin = msgspec.json.decode(line, type=Pin)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise LockError(f"Line {number} of '{path}' cannot be read. If it is left from a merge, put the file in order.") from error
+            sentence = f"Line {number} of '{path}' cannot be read. If it is left from a merge, put the file in order."
+            raise LockError(sentence) from error
         if pins.setdefault(pin.upstream, {}).setdefault(pin.key, pin) != pin:
-            raise LockError(f"Line {number} of '{path}' contradicts another about the {pin.key} of '{pin.upstream}'. Remove one of them.")
+            place = f"Line {number} of '{path}'"
+            raise LockError(f"{place} contradicts another about the {pin.key} of '{pin.upstream}'. Remove one of them.")
     return pins
 
 
@@ -238,9 +244,9 @@ def change_lock(path: Path, change: Callable[[PinsByUpstream], PinsByUpstream]) 
 
 
 def _encode_lock(locked: PinsByUpstream) -> bytes:
-    import json  # noqa: PLC0415 - most starts only read
-
-    pins = sorted((pin for pins in locked.values() for pin in pins.values()), key=lambda pin: (pin.upstream, pin.kind, pin.name))
+    pins = sorted(
+        (pin for pins in locked.values() for pin in pins.values()), key=lambda pin: (pin.upstream, pin.kind, pin.name)
+    )
     return (_LOCK_HEAD + "".join(f"{json.dumps(msgspec.to_builtins(pin))}\n" for pin in pins)).encode()
 
 
@@ -306,7 +312,7 @@ class Pins:
         if not isinstance(self._locked, LockError) and settings.first == "trust":
             known = self._pins(name)
             self.scan(name, [definition for key, definition in definitions.items() if key not in known])
-            new = tuple(key for key, definition in definitions.items() if key not in known and not self._finding(name, definition))
+            new = tuple(key for key, one in definitions.items() if key not in known and not self._finding(name, one))
             if new:
                 self._accept_new(name, [definitions[key] for key in new])
         self._checked[name] = self._content_for(name)
@@ -315,28 +321,27 @@ class Pins:
                 _log.warning("lock_unreadable%s", log_fields({"path": self.path, "error": self._locked}))
             return _pin_check(dict.fromkeys(definitions, _UNREADABLE.format(name)), settings)
         pins = self._pins(name)
-        reasons = {
-            key: reason
-            for key, definition in definitions.items()
-            if (reason := _reason(name, definition, pins.get(key), self._finding(name, definition)))
-        }
+        whys = {key: _reason(name, one, pins.get(key), self._finding(name, one)) for key, one in definitions.items()}
+        reasons = {key: why for key, why in whys.items() if why}
         self._store(name, [definition for key, definition in definitions.items() if key not in reasons])
         for key in reasons:
             if self._is_first(name, definitions[key].hash):
                 facts = {"upstream": name, "kind": key.kind, "name": key.name or "-", "pin": settings.pin}
                 _log.warning("definition_not_accepted%s", log_fields(facts))
         self.scan(name, [definitions[key] for key in reasons])
+        accepted = tuple(key for key in new if key not in reasons)
         vanished = tuple(key for key in pins if key not in definitions)
-        return _pin_check(reasons, settings, accepted=tuple(key for key in new if key not in reasons), vanished=vanished)
+        return _pin_check(reasons, settings, accepted=accepted, vanished=vanished)
 
     def unscanned(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> list[Definition]:
-        """Return what is neither accepted nor scanned; `scan` it in a thread before `check`, because many definitions take a while."""
+        """Return what is neither accepted nor scanned; `scan` it in a thread before `check`, as it may take long."""
         if settings.pin == "off":
             return []
         self._read()
         pins = self._pins(name)
-        not_accepted = [one for key, one in self.definitions_of(name, catalogue).items() if key not in pins or pins[key].hash != one.hash]
-        return [definition for definition in not_accepted if (name, definition.hash) not in self._scanned]
+        definitions = self.definitions_of(name, catalogue).items()
+        new = [one for key, one in definitions if key not in pins or pins[key].hash != one.hash]
+        return [definition for definition in new if (name, definition.hash) not in self._scanned]
 
     def changed(self, name: str) -> bool:
         """Return whether the lock changed for an upstream since its last check; cheap if the file did not change."""
@@ -366,15 +371,14 @@ class Pins:
 
     def _read(self) -> None:
         """Read the lock, unless the file is the same as before."""
-        file_version = None
         try:
             status = self.path.stat()
             file_version = (status.st_ino, status.st_size, status.st_mtime_ns)
             if file_version != self._file_version:
-                self._locked = parse_lock(self.path, self.path.read_bytes())
                 self._file_version = file_version
+                self._locked = parse_lock(self.path, self.path.read_bytes())
         except LockError as error:
-            self._file_version, self._locked = file_version, error
+            self._locked = error
         except FileNotFoundError:
             self._file_version, self._locked = None, {}
         except OSError as error:
@@ -399,7 +403,6 @@ class Pins:
             _log.debug("definitions_unkept%s", log_fields({"upstream": name, "error": error}))
 
     def _is_first(self, name: str, problem: str) -> bool:
-        """Return whether a problem is new, so that it is logged once."""
         is_first = (name, problem) not in self._logged
         self._logged.add((name, problem))
         return is_first
@@ -421,21 +424,23 @@ class Pins:
         self._scanned.update({(name, definition.hash): found.get(definition.key, "") for definition in unseen})
 
 
-def accept(path: Path, name: str, *, definitions: Definitions, keys: Iterable[Key]) -> None:
-    """Pin the current definitions of these keys; the pin of a key without a definition is removed.
+def accept(path: Path, name: str, *, definitions: Definitions, keys: Sequence[Key], folder: Path) -> None:
+    """Pin the current definitions of these keys, and keep them in a folder for later comparisons.
+
+    The pin of a key without a definition is removed.
 
     Raises:
         LockError: The lock is invalid.
-        OSError: The lock cannot be written.
+        OSError: The lock, or the folder, cannot be written.
     """
-    chosen = frozenset(keys)
-    accepted = {key: pin_of(name, definitions[key]) for key in chosen if key in definitions}
+    current = [definitions[key] for key in keys if key in definitions]
 
     def put(locked: PinsByUpstream) -> PinsByUpstream:
-        others = {key: pin for key, pin in locked.get(name, {}).items() if key not in chosen}
-        return {**locked, name: {**others, **accepted}}
+        others = {key: pin for key, pin in locked.get(name, {}).items() if key not in keys}
+        return {**locked, name: {**others, **{one.key: pin_of(name, one) for one in current}}}
 
     change_lock(path, put)
+    store_accepted(folder, current)
 
 
 def changed_fields(definition: Definition, pin: Pin) -> list[str]:
@@ -445,24 +450,24 @@ def changed_fields(definition: Definition, pin: Pin) -> list[str]:
 
 
 def _high_findings(name: str, definitions: Iterable[Definition]) -> dict[Key, str]:
-    """Log the findings of a scan, and return the rules of the high ones."""
-    from callyard.providers.upstream.scan import scan  # noqa: PLC0415 - most starts see nothing new
+    from callyard.providers.upstream.scan import scan  # noqa: PLC0415 - it imports the definitions from here
 
     high: dict[Key, str] = {}
     for finding in scan(name, definitions):
-        facts = {field: getattr(finding, field) or "-" for field in ("upstream", "kind", "name", "field", "rule", "severity")}
-        _log.log(logging.WARNING if finding.severity == "high" else logging.INFO, "suspicious_definition%s", log_fields(facts))
+        facts = {name: value or "-" for name, value in msgspec.structs.asdict(finding).items() if name != "excerpt"}
+        level = logging.WARNING if finding.severity == "high" else logging.INFO
+        _log.log(level, "suspicious_definition%s", log_fields(facts))
         if finding.severity == "high":
             high.setdefault(Key(finding.kind, finding.name), finding.rule)
     return high
 
 
 def _reason(name: str, definition: Definition, pin: Pin | None, finding: str) -> str | None:
-    """Return why a definition is not accepted, or None if it is."""
     if pin is not None and pin.hash == definition.hash:
         return None
     item = definition.name or definition.kind
-    # Agents read this and shells may run it: a name that is more than one word, or an option, must not become part of the command.
+    # Agents read this and shells may run it: a name that is more than one word, or an option, must not become part of
+    # the command.
     argument = f" {item}" if is_identifier(item) and not item.startswith("-") else ""
     advice = f"Look at it with 'callyard diff {name}', then 'callyard accept {name}{argument}'."
     if pin is None and finding:
@@ -473,7 +478,13 @@ def _reason(name: str, definition: Definition, pin: Pin | None, finding: str) ->
 
 
 def _pin_check(
-    reasons: Mapping[Key, str], settings: UpstreamSettings, *, accepted: tuple[Key, ...] = (), vanished: tuple[Key, ...] = ()
+    reasons: Mapping[Key, str],
+    settings: UpstreamSettings,
+    *,
+    accepted: tuple[Key, ...] = (),
+    vanished: tuple[Key, ...] = (),
 ) -> PinCheck:
     blocks = settings.pin == "block"
-    return PinCheck(withheld=reasons if blocks else {}, warned={} if blocks else reasons, accepted=accepted, vanished=vanished)
+    return PinCheck(
+        withheld=reasons if blocks else {}, warned={} if blocks else reasons, accepted=accepted, vanished=vanished
+    )

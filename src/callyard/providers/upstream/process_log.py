@@ -1,7 +1,8 @@
 """The log of an upstream's process: its stderr with timestamps, in a small rotated file, and its last lines in memory.
 
-At most a fixed number of bytes a second is written. The rest is counted, and a line in the file says how much is missing. Secrets of
-the upstream's settings are masked when they are written; what looks like another secret is masked when the file is read.
+At most a fixed number of bytes a second is written. The rest is counted, and a line in the file says how much is
+missing. Secrets of the upstream's settings are masked when they are written; what looks like another secret is masked
+when the file is read.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import re
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, Self
 
@@ -21,17 +23,24 @@ from callyard._internal.pipes import LineSplitter
 from callyard.providers.upstream.catalogue import folder_of
 from callyard.providers.upstream.link import LinkError
 
-__all__ = ["LOG_FILE", "LogReader", "ProcessLog", "last_lines", "log_failure", "log_path", "logged_upstreams", "rotated_path"]
+__all__ = [
+    "LOG_FILE",
+    "LogReader",
+    "ProcessLog",
+    "last_lines",
+    "log_failure",
+    "log_path",
+    "logged_upstreams",
+    "rotated_path",
+]
 
 Source = Literal["stderr", "stdout", "callyard"]
 LOG_FILE: Final = "stderr.log"
-"""The name of the file in an upstream's folder."""
 _FILE_BYTES: Final = 1024 * 1024
 _LINE_BYTES: Final = 16 * 1024
 _SECOND_BYTES: Final = 1024 * 1024
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 20
-_READ_BYTES: Final = 64 * 1024
 _CONTROL_SEQUENCES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 _log = logging.getLogger(__name__)
 
@@ -52,21 +61,16 @@ def rotated_path(path: Path) -> Path:
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines of a log, masked, and without control sequences of terminals; only its end is read."""
-    try:
-        with path.open("rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - _READ_BYTES)
-            file.seek(start)
-            lines = file.read().decode(errors="replace").splitlines()[1 if start else 0 :]
-    except OSError:
-        return []
-    return [mask_text(_CONTROL_SEQUENCES.sub("", line)) for line in lines[-count:]]
+    """Return the last lines of a log, masked, and without control sequences of terminals."""
+    with contextlib.suppress(OSError), LogReader(path) as reader:
+        return [mask_text(_CONTROL_SEQUENCES.sub("", line)) for line in reader.read_last(count)]
+    return []
 
 
 def log_failure(path: Path, error: LinkError, secrets: Iterable[str] = ()) -> None:
     """Log why a program cannot be started."""
     log = ProcessLog(path, secrets)
-    log.add_line("callyard", error.for_operator.encode())
+    log.add_line("callyard", f"{error.message} {error.private}".rstrip().encode())
     log.close()
 
 
@@ -83,7 +87,7 @@ class ProcessLog:
         self._second_started = 0.0
         self._second_bytes = 0
         self._missing_bytes = 0
-        self._lines = LineSplitter(lambda line: self._add("stderr", line), limit=_LINE_BYTES, on_too_long=self._add_too_long)
+        self._lines = LineSplitter(partial(self._add, "stderr"), limit=_LINE_BYTES, on_too_long=self._add_too_long)
         self._open()
 
     @property
@@ -229,7 +233,6 @@ class LogReader:
         return piece + self._file.read()
 
     def _is_current(self) -> bool:
-        """Return whether the open file is the one that is written to."""
         try:
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
         except FileNotFoundError:

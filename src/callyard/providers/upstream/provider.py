@@ -7,9 +7,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from callyard._internal.files import find_state_dir
 from callyard._internal.logfmt import log_exception, log_fields
@@ -20,28 +19,40 @@ from callyard.model.errors import ToolError
 from callyard.model.spec import Kind, Operation, PromptSpec, ToolSpec
 from callyard.providers import Publish
 from callyard.providers.upstream.calls import Calls
-from callyard.providers.upstream.catalogue import Catalogue, folder_of, load, published_uri, save, upstream_uri
-from callyard.providers.upstream.health import Status, read_status, restart_requested_at, write_status
+from callyard.providers.upstream.catalogue import (
+    Catalogue,
+    UpstreamTool,
+    folder_of,
+    load,
+    prefix_of,
+    prompts_of,
+    published_uri,
+    resources_of,
+    save,
+    tools_of,
+    upstream_uri,
+)
+from callyard.providers.upstream.diff import Comparison, compare
+from callyard.providers.upstream.health import Status, Supervised, read_status, restart_requested_at, write_status
 from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError
-from callyard.providers.upstream.pins import Key, LockError, PinCheck, Pins
+from callyard.providers.upstream.pins import Key, LockError, PinCheck, Pins, accept
+from callyard.providers.upstream.process_log import LOG_FILE, last_lines, log_failure
 from callyard.providers.upstream.settings import UpstreamSettings
-from callyard.providers.upstream.supervisor import Observer, Supervisor
-from callyard.providers.upstream.translate import UpstreamTool, prefix_of, prompts_of, resources_of, tools_of
+from callyard.providers.upstream.supervisor import Supervisor
 from callyard.wire.headers import has_invalid_param_headers
 from callyard.wire.versions import MODERN
 
-if TYPE_CHECKING:
-    from callyard.providers.upstream.diff import Comparison  # see below
-
 __all__ = ["Upstream", "make_upstream"]
 
-_INVALID_HEADERS: Final = "Its schema names headers for some arguments in an invalid way, so that it must not be called."
+_INVALID_HEADERS: Final = (
+    "Its schema names headers for some arguments in an invalid way, so that it must not be called."
+)
 _SPREAD: Final = 32
 _TOKENS: Final = "tokens.json"
 _log = logging.getLogger(__name__)
 
 
-class Upstream:
+class Upstream(Supervised):
     """The provider of one upstream."""
 
     def __init__(
@@ -50,7 +61,7 @@ class Upstream:
         settings: UpstreamSettings,
         *,
         link: Callable[[], Link],
-        folder: Path | None = None,
+        folder: Path,
         credentials: Credentials = NO_CREDENTIALS,
         pins: Pins | None = None,
         longest: int = 48,
@@ -66,14 +77,14 @@ class Upstream:
         self._folder = folder
         self._credentials = credentials
         self._pins = pins
-        self._prefix = prefix_of(name, settings)
+        self.prefix = prefix_of(name, settings)
+        """What is in front of the names of its tools; empty if they keep their own."""
         self._longest = longest
         self._interval = interval
         self._catalogue: Catalogue | None = None
         self._withheld: WithheldReasons = NONE_WITHHELD
         self._warned = 0
         self._supervisor: Supervisor | None = None
-        self._publish: Publish | None = None
         self._settled = asyncio.Event()
         self._restarted_at = 0.0
         self._written_status: Status | None = None
@@ -96,14 +107,19 @@ class Upstream:
         self._restarted_at = time.time()
         self._publish = publish
         self._settled = asyncio.Event()
-        stored = None if self._folder is None else load(self._folder, self.settings)
-        observer = Observer(fetched=self._fetched, updated=self._updated, changed=self._health_changed)
+        stored = load(self._folder, self.settings)
         self._supervisor = Supervisor(
-            self.name, self.settings, link=self._make_link, credentials=self._credentials, observer=observer, catalogue=stored
+            self.name,
+            self.settings,
+            link=self._make_link,
+            credentials=self._credentials,
+            fetched=self._fetched,
+            updated=self._updated,
+            changed=self._health_changed,
+            catalogue=stored,
         )
         if stored is not None:
-            await self._prepare(stored)
-            self._show(stored)
+            await self._show(stored)
         unwatch = publish.watch_subscriptions(self._subscribe)
         self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
         try:
@@ -119,11 +135,6 @@ class Upstream:
             await asyncio.gather(self._maintenance, return_exceptions=True)
         await self.supervisor.close()
         await self._credentials.close()
-
-    @property
-    def prefix(self) -> str:
-        """Return what is in front of the names of its tools; empty if they keep their own."""
-        return self._prefix
 
     @property
     def is_settled(self) -> bool:
@@ -142,7 +153,7 @@ class Upstream:
     @property
     def can_sign_in(self) -> bool:
         """Return whether a person can log in at it."""
-        return self.settings.url is not None and not self.settings.authorizes and not self.problem and self._folder is not None
+        return self.settings.url is not None and not self.settings.authorizes and not self.problem
 
     async def sign_in(self, show: Callable[[str], None], *, seconds: float) -> None:
         """Have a person sign in, whose browser opens the address that `show` gets, and use the login.
@@ -152,7 +163,6 @@ class Upstream:
         """
         from callyard.providers.upstream.oauth.credentials import sign_in_and_store  # noqa: PLC0415 - few upstreams need it
 
-        assert self._folder is not None  # noqa: S101 - see `can_sign_in`
         await sign_in_and_store(self.name, self.settings, self._folder, show=show, seconds=seconds)
         await self.restart()
 
@@ -171,9 +181,14 @@ class Upstream:
         health, catalogue = self.supervisor.health, self._catalogue
         listed: dict[str, Any] = {}
         if catalogue is not None:
-            resources = len(catalogue.resources) + len(catalogue.templates)
-            counts = {"tools": len(catalogue.tools), "resources": resources, "prompts": len(catalogue.prompts)}
-            listed = {**counts, "version": catalogue.version, "server": str(catalogue.server.get("name", "")), "seen": catalogue.seen}
+            listed = {
+                "tools": len(catalogue.tools),
+                "resources": len(catalogue.resources) + len(catalogue.templates),
+                "prompts": len(catalogue.prompts),
+                "version": catalogue.version,
+                "server": str(catalogue.server.get("name", "")),
+                "seen": catalogue.seen,
+            }
         return Status(
             name=self.name,
             state=health.state,
@@ -192,58 +207,49 @@ class Upstream:
             **listed,
         )
 
-    def compare(self) -> "Comparison | None":
-        """Compare what it offers with what was accepted; None if nothing is known of it yet, or its definitions are not compared.
+    def compare(self) -> Comparison | None:
+        """Compare what it offers with what was accepted; None if nothing is known of it or nothing is compared.
 
         Raises:
             LockError: The lock is invalid.
         """
-        if self._catalogue is None or self._pins is None or self._folder is None or self.settings.pin == "off":
+        if self._catalogue is None or self._pins is None or self.settings.pin == "off":
             return None
-        from callyard.providers.upstream.diff import compare  # noqa: PLC0415 - only for people who review it
-
         definitions = self._pins.definitions_of(self.name, self._catalogue)
         return compare(self.name, definitions, self._pins.accepted(self.name), folder=self._folder)
 
     async def accept(self, keys: Sequence[Key], *, seen: str) -> list[Key]:
-        """Accept differences that somebody reviewed, publish what they are about, and return them; without keys, all of them.
+        """Accept and publish differences that a person reviewed, and return them; without keys, all of them.
 
         Raises:
-            ToolError: `state_error` if something else differs now than when it was reviewed, or the lock cannot be written.
+            ToolError: `state_error` if something else differs now than when it was reviewed, or the lock cannot be
+            written.
         """
-        from callyard.providers.upstream.diff import accept_definitions  # noqa: PLC0415 - only for people who review it
-
         try:
-            compared = self.compare()
-            if compared is None or compared.seen != seen:
+            compared, catalogue, pins = self.compare(), self._catalogue, self._pins
+            if compared is None or catalogue is None or pins is None or compared.seen != seen:
                 message = f"'{self.name}' has changed since you looked. Look at it again."
                 raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
-            assert self._catalogue is not None  # noqa: S101 - it was compared
-            assert self._pins is not None  # noqa: S101 - the same
-            assert self._folder is not None  # noqa: S101 - the same
             chosen = [difference.key for difference in compared.differences if not keys or difference.key in keys]
-            definitions = self._pins.definitions_of(self.name, self._catalogue)
-            accept_definitions(self._pins.path, self.name, definitions=definitions, keys=chosen, folder=self._folder)
+            definitions = pins.definitions_of(self.name, catalogue)
+            accept(pins.path, self.name, definitions=definitions, keys=chosen, folder=self._folder)
         except (LockError, OSError) as error:
-            raise ToolError("state_error", f"The lock cannot be written: {error}", reason="not_written", may_have_run=False) from error
-        await self._prepare(self._catalogue)
-        self._show(self._catalogue)
+            message = f"The lock cannot be written: {error}"
+            raise ToolError("state_error", message, reason="not_written", may_have_run=False) from error
+        await self._show(catalogue)
         return chosen
 
     def last_log_lines(self, count: int) -> list[str]:
         """Return the last lines that its program wrote to stderr; none if it is no program of this machine."""
-        if self._folder is None or self.settings.carrier != "stdio":
-            return []
-        from callyard.providers.upstream.process_log import LOG_FILE, last_lines  # noqa: PLC0415 - only for people who read it
-
-        return last_lines(self._folder / LOG_FILE, count)
+        return last_lines(self._folder / LOG_FILE, count) if self.settings.carrier == "stdio" else []
 
     async def _maintain(self) -> None:
         """Refresh a stale catalogue, stop an idle upstream, and restart one on request, all at short intervals."""
         supervisor = self.supervisor
         if self._catalogue is not None:
             spread = 1 + hash(self.name) % _SPREAD / _SPREAD  # not all upstreams should start at the same moment
-            await asyncio.sleep(self._interval * spread)  # the first answers use the stored catalogue, and should not be delayed
+            # the first answers use the stored catalogue, and should not be delayed
+            await asyncio.sleep(self._interval * spread)
         while True:
             try:
                 if self._is_restart_requested():
@@ -252,8 +258,7 @@ class Upstream:
                 elif supervisor.is_stale:
                     self._start_refresh()
                 elif self._catalogue is not None and self._pins is not None and self._pins.changed(self.name):
-                    await self._prepare(self._catalogue)
-                    self._show(self._catalogue)
+                    await self._show(self._catalogue)
                 supervisor.ensure_subscribed()
                 await supervisor.stop_if_idle()
             except Exception:  # noqa: BLE001 - one failed round must not end the maintenance
@@ -267,30 +272,23 @@ class Upstream:
 
     def _is_restart_requested(self) -> bool:
         """Return whether another process requested a restart, by a file, since the last one."""
-        if self._folder is None:
-            return False
         requested_at = restart_requested_at(self._folder)
         is_newer, self._restarted_at = requested_at > self._restarted_at, max(requested_at, self._restarted_at)
         return is_newer
 
-    async def _prepare(self, catalogue: Catalogue) -> None:
-        """Scan what is new in a catalogue, in a thread so that calls go on."""
+    async def _fetched(self, catalogue: Catalogue) -> None:
+        # first, because a catalogue that cannot be published must not come back with every start
+        await self._show(catalogue)
+        try:
+            save(self._folder, catalogue)
+        except OSError as error:
+            _log.warning("catalogue_not_kept upstream=%s why=%s", self.name, error.strerror)
+
+    async def _show(self, catalogue: Catalogue) -> None:
+        """Publish a catalogue, with the items that must not be used withheld; scan what is new, in a thread."""
         unscanned = [] if self._pins is None else self._pins.unscanned(self.name, catalogue, self.settings)
         if self._pins is not None and unscanned:
             await asyncio.to_thread(self._pins.scan, self.name, unscanned)
-
-    async def _fetched(self, catalogue: Catalogue) -> None:
-        await self._prepare(catalogue)
-        self._show(catalogue)  # first, because a catalogue that cannot be published must not come back with every start
-        if self._folder is not None:
-            try:
-                save(self._folder, catalogue)
-            except OSError as error:
-                _log.warning("catalogue_not_kept upstream=%s why=%s", self.name, error.strerror)
-
-    def _show(self, catalogue: Catalogue) -> None:
-        """Publish a catalogue, with the items that must not be used withheld."""
-        assert self._publish is not None  # noqa: S101 - it is open
         self._catalogue = catalogue
         calls = Calls(self.name, self.settings, self.supervisor)
         tools = tools_of(self.name, catalogue, self.settings, longest=self._longest)
@@ -299,7 +297,9 @@ class Upstream:
         self._withheld = self._withhold(catalogue, tools, prompts)
         self._publish(
             [calls.tool(tool) for tool in tools],
-            resources=[calls.resource(spec, completes=completes) for spec in resources_of(self.name, catalogue, self.settings)],
+            resources=[
+                calls.resource(spec, completes=completes) for spec in resources_of(self.name, catalogue, self.settings)
+            ],
             prompts=[calls.prompt(spec, name, completes=completes) for spec, name in prompts],
             withheld=self._withheld,
             foreign=True,
@@ -309,26 +309,31 @@ class Upstream:
     def _withhold(
         self, catalogue: Catalogue, tools: Sequence[UpstreamTool], prompts: Sequence[tuple[PromptSpec, str]]
     ) -> dict[tuple[Kind, str], str]:
-        """Return the items that must not be used, by their published names, with the reason; withheld instructions are dropped."""
+        """Return the items that must not be used, by published name, with the reason; drop withheld instructions."""
         check = PinCheck() if self._pins is None else self._pins.check(self.name, catalogue, self.settings)
         reasons, self._warned = check.withheld, len(check.warned)
         self.instructions = "" if Key("instructions", "") in reasons else catalogue.instructions
         published: dict[Key, tuple[Kind, str]] = {
             **{Key("tool", tool.upstream_name): ("tool", tool.spec.name) for tool in tools},
             **{Key("prompt", name): ("prompt", spec.name) for spec, name in prompts},
-            **{key: ("resource", published_uri(self._prefix, key.name)) for key in reasons if key.kind in {"resource", "template"}},
+            **{
+                key: ("resource", published_uri(self.prefix, key.name))
+                for key in reasons
+                if key.kind in {"resource", "template"}
+            },
         }
         withheld = {published[key]: reason for key, reason in reasons.items() if key in published}
         if self.settings.carrier == "http" and catalogue.version in MODERN:
-            withheld |= {("tool", tool.spec.name): _INVALID_HEADERS for tool in tools if has_invalid_param_headers(tool.schema)}
+            withheld |= {
+                ("tool", tool.spec.name): _INVALID_HEADERS for tool in tools if has_invalid_param_headers(tool.schema)
+            }
         return withheld
 
     def _updated(self, uri: str) -> None:
-        if self._publish is not None:
-            self._publish.updated(published_uri(self._prefix, uri))
+        self._publish.updated(published_uri(self.prefix, uri))
 
     def _subscribe(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
-        return self.supervisor.subscribe(frozenset(upstream_uri(self._prefix, uri) for uri in uris))
+        return self.supervisor.subscribe(frozenset(upstream_uri(self.prefix, uri) for uri in uris))
 
     def _health_changed(self) -> None:
         if self.supervisor.health.state in {"degraded", "backing_off", "auth_needed"}:
@@ -336,13 +341,10 @@ class Upstream:
         self._write_status()
 
     def _write_status(self) -> None:
-        """Write the status for commands of other processes, if it changed; another yard's running status is not overwritten at the end."""
-        if self._folder is None:
-            return
+        """Write the status for other processes, if it changed; at the end, do not overwrite that of a running yard."""
         status, stored = self.status(), read_status(self._folder)
-        if status == self._written_status and stored is not None:
-            return
-        if status.state == "stopped" and stored is not None and stored.yard_pid != status.yard_pid:
+        is_foreign = stored is not None and stored.yard_pid != status.yard_pid
+        if (status == self._written_status and stored is not None) or (status.state == "stopped" and is_foreign):
             return
         self._written_status = status
         try:
@@ -352,17 +354,40 @@ class Upstream:
 
 
 def make_upstream(
-    name: str, settings: UpstreamSettings, *, state: Path | None = None, pins: Pins | None = None, longest: int = 48, problem: str = ""
+    name: str,
+    settings: UpstreamSettings,
+    *,
+    state: Path | None = None,
+    pins: Pins | None = None,
+    longest: int = 48,
+    problem: str = "",
 ) -> Upstream:
-    """Return the provider of an upstream; `state` is the folder for what it stores, by default that of the current folder's project.
+    """Return the provider of an upstream; `state` is its folder, by default in the current folder's project.
 
     With a `problem`, a sentence about its settings, it is never started, and every call answers that it cannot be.
     """
     folder = folder_of(state or project_dir(find_state_dir(), find_project()), name)
     credentials = NO_CREDENTIALS if problem else _credentials(name, settings, folder)
     _tell_of_old_login(name, settings, folder)
-    link = partial(_refuse_link, name, problem, folder=folder) if problem else _link_factory(name, settings, folder, credentials)
-    return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest, problem=problem)
+
+    def link() -> Link:
+        if problem:
+            sentence = f"'{name}' cannot be used, because its settings are incomplete."
+            error = LinkError("unavailable", sentence, private=problem)
+            log_failure(folder / LOG_FILE, error)
+            raise error
+        # The transport is imported by the first link, because listing needs none.
+        if settings.carrier == "stdio":
+            from callyard.providers.upstream.stdio import StdioLink  # noqa: PLC0415 - see above
+
+            return StdioLink(name, settings, log=folder / LOG_FILE)
+        from callyard.providers.upstream.http import HttpLink, SseLink  # noqa: PLC0415 - see above
+
+        return (SseLink if settings.carrier == "sse" else HttpLink)(name, settings, credentials)
+
+    return Upstream(
+        name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest, problem=problem
+    )
 
 
 def _tell_of_old_login(name: str, settings: UpstreamSettings, folder: Path) -> None:
@@ -380,36 +405,3 @@ def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credent
     from callyard.providers.upstream.oauth.credentials import OAuthCredentials  # noqa: PLC0415 - programs need no login
 
     return OAuthCredentials(name, settings, folder)
-
-
-def _refuse_link(name: str, problem: str, *, folder: Path) -> Link:
-    """Log the problem where 'callyard logs' shows it.
-
-    Raises:
-        LinkError: Always.
-    """
-    from callyard.providers.upstream.process_log import LOG_FILE, log_failure  # noqa: PLC0415 - listing needs no transport
-
-    error = LinkError("unavailable", f"'{name}' cannot be used, because its settings are incomplete.", private=problem)
-    log_failure(folder / LOG_FILE, error)
-    raise error
-
-
-def _link_factory(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:
-    """Return a factory of links; the transport is imported by the first one, because listing needs none."""
-
-    def make_link() -> Link:
-        if settings.carrier == "stdio":
-            from callyard.providers.upstream.process_log import LOG_FILE  # noqa: PLC0415 - listing needs no transport
-            from callyard.providers.upstream.stdio import StdioLink  # noqa: PLC0415 - listing needs no transport
-
-            return StdioLink(name, settings, log=folder / LOG_FILE)
-        if settings.carrier == "sse":
-            from callyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - listing needs no transport
-
-            return SseLink(name, settings, credentials)
-        from callyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - listing needs no transport
-
-        return HttpLink(name, settings, credentials)
-
-    return make_link

@@ -1,6 +1,7 @@
 """The client side of one MCP session with an upstream, over any link.
 
-It matches responses with requests, and requests of the upstream with the call they are about. It starts no process and retries nothing.
+It matches responses with requests, and requests of the upstream with the call they are about. It starts no process and
+retries nothing.
 """
 
 import asyncio
@@ -79,18 +80,16 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """The call that a request is part of: its caller, its callbacks, and what is sent along."""
 
     owner: str = ""
-    """The caller and the client program; a request of the upstream is forwarded only if it can be about one owner alone."""
+    """The caller and the client program; requests of the upstream are forwarded only if they have one owner."""
     progress: SendProgress | None = None
     log: Callable[[str, str], object] | None = None
     sent: Callable[[], None] | None = None
     """Called when the request is handed to the link; before that nothing can have run."""
     ask: AskClient | None = None
     capabilities: Mapping[str, Any] = EMPTY
-    """The client capabilities of the caller."""
     meta: Mapping[str, Any] = EMPTY
     """Additional entries of `_meta`, such as the trace."""
     headers: Mapping[str, str] = EMPTY
-    """Additional HTTP headers."""
     unsupported: dict[str, ClientRequest] = msgspec.field(default_factory=dict[str, ClientRequest])
     """Requests of the upstream that the client could not answer, by the missing capability."""
 
@@ -103,13 +102,17 @@ class ClientSession:
     """One MCP session with an upstream; it is the listener of its link."""
 
     def __init__(
-        self, name: str, link: Link, *, http: bool, on_notification: Callable[[str, msgspec.Raw], None], on_end: Callable[[LinkError], None]
+        self,
+        name: str,
+        link: Link,
+        *,
+        http: bool,
+        on_notification: Callable[[str, msgspec.Raw], None],
+        on_end: Callable[[LinkError], None],
     ) -> None:
         self.name = name
         self.requests: Requests | None = None
         """Encodes requests for the negotiated version; None until the handshake is done."""
-        self.pid: int | None = None
-        """The process id of the upstream, if it is a program of this machine."""
         self._link = link
         self._http = http
         self._on_notification = on_notification
@@ -120,8 +123,12 @@ class ClientSession:
         self.link_error: LinkError | None = None
         """Why the upstream closed the link, if it did."""
         self.is_closed = False
-        """Whether we closed the link."""
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id of the upstream, if it is a program of this machine."""
+        return self._link.pid
 
     def next_id(self) -> Id:
         """Return the id for a coming request whose sender must know it in advance."""
@@ -147,8 +154,7 @@ class ClientSession:
             request_id = next(self._ids)
         meta = context.meta if context.progress is None else {**context.meta, "progressToken": request_id}
         message = requests.encode(request_id, method, params, capabilities=context.capabilities, meta=meta)
-        headers = requests.headers(method, name)
-        return await self._send(request_id, message, {**headers, **context.headers} if context.headers else headers, context)
+        return await self._send(request_id, message, {**requests.headers(method, name), **context.headers}, context)
 
     async def initialize(self, requests: Requests) -> msgspec.Raw:
         """Send `initialize` and return its result.
@@ -164,7 +170,9 @@ class ClientSession:
         """Send a notification without params."""
         self._link.send(encode_notification(method, None), None, requests.headers(method, None))
 
-    async def _send(self, request_id: Id, message: bytes, headers: Mapping[str, str], context: CallContext) -> msgspec.Raw:
+    async def _send(
+        self, request_id: Id, message: bytes, headers: Mapping[str, str], context: CallContext
+    ) -> msgspec.Raw:
         future: asyncio.Future[msgspec.Raw] = self._loop.create_future()
         self._pending[request_id] = (future, context)
         try:
@@ -182,7 +190,8 @@ class ClientSession:
     def _cancel(self, request_id: Id, context: CallContext) -> None:
         self._link.drop(request_id)
         if self.requests is None or (self._http and self.requests.version.modern):
-            return  # the protocol forbids cancelling 'initialize'; over modern HTTP the closed connection is the cancellation
+            # the protocol forbids cancelling 'initialize'; over modern HTTP the closed connection is the cancellation
+            return
         params = {"requestId": request_id, "reason": "Nobody waits for it any more."}
         self._reply(encode_notification("notifications/cancelled", params), context)
 
@@ -248,7 +257,8 @@ class ClientSession:
         if pending is None or pending[0].done():
             return  # cancelled meanwhile
         if message.error and bytes(message.error) != b"null":  # some servers send 'error: null' with a result
-            error = decode_or_none(message.error, _ErrorObject) or _ErrorObject(message="The upstream answered with an invalid error.")
+            invalid = _ErrorObject(message="The upstream answered with an invalid error.")
+            error = decode_or_none(message.error, _ErrorObject) or invalid
             pending[0].set_exception(Fault(error.code, error.message, error.data))
         else:
             pending[0].set_result(message.result)
@@ -263,12 +273,12 @@ class ClientSession:
             line = decode_or_none(message.params, _LogParams)
             context = self._context_for(request_id)
             if line is not None and context is not None and context.log is not None:
-                context.log(line.level, line.data if isinstance(line.data, str) else msgspec.json.encode(line.data).decode())
+                text = line.data if isinstance(line.data, str) else msgspec.json.encode(line.data).decode()
+                context.log(line.level, text)
         elif message.method == "notifications/cancelled":
             cancelled = decode_or_none(message.params, _CancelledParams)
-            client_request = None if cancelled is None or cancelled.request_id is None else self._client_requests.get(cancelled.request_id)
-            if client_request is not None:
-                client_request[0].cancel()
+            if cancelled is not None and cancelled.request_id in self._client_requests:
+                self._client_requests[cancelled.request_id][0].cancel()
         else:
             self._on_notification(str(message.method), message.params)
 
@@ -285,7 +295,8 @@ class ClientSession:
             return
         params = decode_or_none(message.params, dict[str, Any])
         if params is None or request_id in self._client_requests or len(self._client_requests) >= _OPEN_CLIENT_REQUESTS:
-            self._reply(encode_fault(request_id, Fault(INVALID_REQUEST, "The request cannot be read, or too many are open.")))
+            fault = Fault(INVALID_REQUEST, "The request cannot be read, or too many are open.")
+            self._reply(encode_fault(request_id, fault))
             return
         method: Any = message.method
         task = self._loop.create_task(self._forward(request_id, ClientRequest(method, params), context))
@@ -296,8 +307,7 @@ class ClientSession:
         try:
             if context.ask is None:
                 raise unsupported_by_client({"answer": request})
-            answers = await context.ask({"answer": request})
-            answer = encode_result(request_id, msgspec.json.encode(answers["answer"]))
+            answer = encode_result(request_id, msgspec.json.encode((await context.ask({"answer": request}))["answer"]))
         except ToolError as error:
             is_unsupported = error.code == "not_supported"
             if is_unsupported:
@@ -307,7 +317,7 @@ class ClientSession:
 
     def _reply(self, message: bytes, context: CallContext = NO_CALLER) -> None:
         headers = {} if self.requests is None or self.requests.version.modern else self.requests.headers("", None)
-        self._link.send(message, None, {**headers, **without_mcp_headers(context.headers)} if context.headers else headers)
+        self._link.send(message, None, {**headers, **without_mcp_headers(context.headers)})
 
     def _context_for(self, request_id: Id | None) -> CallContext | None:
         """Return the call that a message is about; without a request id only if all pending calls have one owner.

@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from callyard._internal.mask import mask_arguments, secrets_in
+from callyard._internal.mask import is_secret_name, mask_arguments, secrets_in
 
-__all__ = ["Carrier", "Identity", "Login", "Reshape", "UpstreamSettings"]
+__all__ = ["Carrier", "Identity", "Login", "Reshape", "ResolvedUpstream", "UpstreamSettings"]
 
 Carrier = Literal["stdio", "http", "sse"]
 
@@ -30,7 +30,7 @@ class Reshape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     hidden: tuple[str, ...] = ()
     """Arguments that are not part of the published schema; the upstream uses its defaults."""
     operation: Literal["query", "command", "destroy", "eval"] | None = None
-    """What kind of thing it does; one that runs code is published only where that is allowed, and its code is checked."""
+    """What kind of thing it does; one that runs code is published only where that is allowed."""
     code: str | None = None
     """The argument with the code, for the operation 'eval'."""
     language: str | None = None
@@ -44,7 +44,10 @@ class Reshape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         if (self.operation == "eval") is (self.code is None):
-            raise ValueError("The operation 'eval' goes with 'code', the name of the argument that holds the code, and no other does.")
+            raise ValueError(
+                "The operation 'eval' goes with 'code', the name of the argument that holds the code, and no "
+                "other does."
+            )
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +63,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The id token of somebody who is signed in there already; without it a person signs in."""
 
     def __repr__(self) -> str:
-        """Return the issuer, without secrets."""
         return f"<Identity of {self.issuer}>"
 
 
@@ -78,7 +80,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     scopes: tuple[str, ...] = ()
     """The scopes to request, instead of those that the upstream names."""
     issuer: str | None = None
-    """The only authorization server that may receive these credentials; by default, the first that the upstream names."""
+    """The only authorization server that gets these credentials; by default, the first that the upstream names."""
     grant: Literal["authorization_code", "client_credentials", "identity_assertion"] = "authorization_code"
     """Whether a person signs in, the client itself does, or an identity provider vouches for somebody."""
     identity: Identity | None = None
@@ -91,7 +93,6 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("The grant 'identity_assertion' goes with a table 'identity', and no other does.")
 
     def __repr__(self) -> str:
-        """Return the grant, without secrets."""
         return f"<Login {self.grant}>"
 
 
@@ -132,6 +133,8 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """What happens to a definition that differs from the accepted one."""
     first: Literal["trust", "ask"] = "trust"
     """Whether a definition that is seen for the first time is accepted."""
+    marks_secrets: bool = False
+    """Whether its schemas may mark arguments as secrets, which approvals then do not show."""
     outputs: Literal["warn", "off"] = "warn"
     """Whether an answer that does not fit its own schema is reported."""
     in_flight: int = 64
@@ -163,7 +166,6 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise ValueError("The setting 'in_flight' must be at least 1.")
 
     def __repr__(self) -> str:
-        """Return the transport, without secrets."""
         return f"<UpstreamSettings {self.carrier}>"
 
     @property
@@ -172,21 +174,36 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return self.transport or ("http" if self.command is None else "stdio")
 
     def secrets(self) -> set[str]:
-        """Return the values that must not be read in a log or a state: of variables, headers, arguments, the URL and the login."""
+        """Return the values that no log may show: of variables, headers, arguments, the URL and the login."""
         named = {**self.env, **{f"secret header {name}": value for name, value in self.headers.items()}}
-        fixed = {name: value for change in self.reshape.values() for name, value in change.fixed.items() if isinstance(value, str)}
+        pairs = [pair for change in self.reshape.values() for pair in change.fixed.items()]
+        fixed = {name: value for name, value in pairs if isinstance(value, str)}
         login = self.login and {name: getattr(self.login, name) or "" for name in ("client_secret", "private_key")}
-        identity = (
-            self.login
-            and self.login.identity
-            and {name: getattr(self.login.identity, name) or "" for name in ("client_secret", "id_token")}
-        )
-        shown = mask_arguments(self.args)
-        hidden = {value for value, mask in zip(self.args, shown, strict=True) if value != mask}
+        vouching = self.login and self.login.identity
+        identity = vouching and {name: getattr(vouching, name) or "" for name in ("client_secret", "id_token")}
+        hidden = {value for value, mask in zip(self.args, mask_arguments(self.args), strict=True) if value != mask}
         hidden |= {value.partition("=")[2] for value in hidden if value.startswith("-")}
-        return hidden.union(*(secrets_in(one) for one in (named, {"url": self.url or ""}, fixed, login or {}, identity or {}))) - {""}
+        return hidden.union(
+            *(secrets_in(one) for one in (named, {"url": self.url or ""}, fixed, login or {}, identity or {}))
+        ) - {""}
+
+    def configured_secrets(self) -> set[str]:
+        """Return the secrets of the configuration, by their names: nobody who approves a call may read them."""
+        named: dict[str, Any] = {**self.env, **self.headers}
+        for change in self.reshape.values():
+            named |= change.fixed
+        found = {value for name, value in named.items() if is_secret_name(name) and isinstance(value, str)}
+        login = self.login and {self.login.client_secret or "", self.login.private_key or ""}
+        return (found | (login or set())) - {""}
 
     @property
     def authorizes(self) -> bool:
         """Return whether the headers already have an 'Authorization', so that nobody signs in."""
         return any(header.lower() == "authorization" for header in self.headers)
+
+
+class ResolvedUpstream(msgspec.Struct, frozen=True):
+    """The settings of an upstream with variables and secrets filled in, or the problem if one is missing."""
+
+    settings: UpstreamSettings
+    problem: str = ""

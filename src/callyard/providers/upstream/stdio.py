@@ -1,27 +1,42 @@
 """The link to a program: messages go to its stdin and come from its stdout, one on each line.
 
-Output on stdout that is no message, such as a banner, is skipped and logged.
+Output on stdout that is no message, such as a banner, is skipped and logged. The program runs in a process group of its
+own, which ends as a whole. Beside every program runs a guard, a shell that waits on a pipe from this process. When this
+process is killed, the pipe breaks and the guard ends the group, even if the program ignores the end of its input.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
+import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from callyard._internal.logfmt import log_fields
 from callyard._internal.pipes import LineSplitter, Reader, Writer
-from callyard.providers.upstream.link import LinkError, Listener
-from callyard.providers.upstream.process import Process, start
+from callyard.providers.upstream.link import Link, LinkError, Listener
 from callyard.providers.upstream.process_log import ProcessLog, log_failure
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.wire.messages import Id
 
-__all__ = ["Stderr", "StdioLink"]
+__all__ = ["Stderr", "StdioLink", "environment_of", "is_inherited"]
 
+_INHERITED: Final = frozenset(
+    ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER"]
+)
+_INHERITED_PREFIXES: Final = ("LC_", "XDG_")
+_SHELL: Final = "/bin/sh"
+_GUARD_SCRIPT: Final = 'read -r _; kill -s TERM -- "-$1" && sleep 2 && kill -s KILL -- "-$1"'
+_EOF_SECONDS: Final = 1.0
+_TERM_SECONDS: Final = 2.0
+_KILL_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.02
 _FLOOD_PAUSE_SECONDS: Final = 0.002
 _PIPE_BYTES: Final = 1024 * 1024
 _UNREAD_BYTES: Final = 4 * 1024 * 1024
@@ -29,16 +44,160 @@ _STRAY_BYTES: Final = 1000
 _GRACE_SECONDS: Final = 0.5
 """How long the other pipes may stay open after one of them, or the program, has ended."""
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
-End = Literal["exit", "stdin", "stdout", "stderr"]
+_log = logging.getLogger(__name__)
+
+
+def environment_of(settings: UpstreamSettings, ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program: the few of our variables that every program needs, and its own."""
+    return {**{key: value for key, value in ours.items() if is_inherited(key)}, **settings.env}
+
+
+def is_inherited(name: str) -> bool:
+    """Return whether every program that we start needs a variable of ours."""
+    return name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+
+
+def _start(name: str, settings: UpstreamSettings, on_exit: Callable[[], None]) -> "_Process":
+    command = os.path.expanduser(settings.command or "")  # noqa: PTH111 - a path would lose a leading './'
+    folder = Path(settings.cwd or ".").expanduser()
+    if not folder.is_dir():
+        raise _cannot_start(name, f"There is no folder '{settings.cwd}' to run it in.")
+    environment = environment_of(settings, os.environ)
+    program = _find(command, folder, environment.get("PATH", os.defpath))
+    if program is None:
+        raise _cannot_start(name, f"There is no program '{command}'. Install it, or give its full path.")
+    try:
+        popen = subprocess.Popen(  # noqa: S603 - the configuration says what is run
+            [command, *settings.args],
+            executable=program,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise _cannot_start(name, f"The program '{command}' cannot be run: {why}.") from None
+    return _Process(popen, on_exit)
+
+
+def _cannot_start(name: str, why: str) -> LinkError:
+    """Return the error of a program that cannot be started; the reason names paths, so only the operator gets it."""
+    return LinkError("unavailable", f"'{name}' cannot be started.", private=why)
+
+
+def _find(command: str, folder: Path, path: str) -> Path | None:
+    """Return the executable file of a command, searched relative to the folder and in the program's own PATH."""
+    places = [""] if os.sep in command else path.split(os.pathsep)
+    files = (folder.absolute() / place / command for place in places)
+    return next((file for file in files if file.is_file() and os.access(file, os.X_OK)), None)
+
+
+def _start_guard(group: int) -> "subprocess.Popen[bytes] | None":
+    """Start the guard of a process group; without a shell there is none."""
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own script, and a number
+            [_SHELL, "-c", _GUARD_SCRIPT, "callyard-guard", str(group)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"PATH": os.defpath},
+            start_new_session=True,
+        )
+    except OSError as error:
+        _log.warning("keeper_missing%s", log_fields({"group": group, "why": error}))
+        return None
+
+
+class _Process:
+    """A running program, with pipes to it; a thread waits for its end and reaps it."""
+
+    def __init__(self, popen: "subprocess.Popen[bytes]", on_exit: Callable[[], None]) -> None:
+        self.pid = popen.pid
+        self._popen = popen
+        self._on_exit = on_exit
+        self._is_gone = False
+        self._pipes = [pipe for pipe in (popen.stdin, popen.stdout, popen.stderr) if pipe is not None]
+        self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
+        self._loop = asyncio.get_running_loop()
+        self._exited = asyncio.Event()
+        threading.Thread(target=self._wait_in_thread, name="callyard reaper", daemon=True).start()
+        self._guard = _start_guard(popen.pid)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code, or the negative number of a signal; None while it runs."""
+        return self._popen.returncode
+
+    async def end(self) -> None:
+        """End the program and all its descendants: close its input, then send SIGTERM, then SIGKILL."""
+        self._pipes[0].close()
+        self._is_gone = (
+            (await self._wait(_EOF_SECONDS) and not self._group_exists())
+            or (self._signal(signal.SIGTERM) and await self._wait_for_group(_TERM_SECONDS))
+            or (self._signal(signal.SIGKILL) and await self._wait_for_group(_KILL_SECONDS))
+        )
+
+    def close(self) -> None:
+        """Release everything at once; what still runs is killed."""
+        if not self._is_gone:
+            self._signal(signal.SIGKILL)
+        if not self._exited.is_set():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(_KILL_SECONDS)
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()  # it only waits, so it is gone at once
+        for pipe in self._pipes:
+            pipe.close()
+
+    def _wait_in_thread(self) -> None:
+        self._popen.wait()
+        with contextlib.suppress(RuntimeError):  # the loop was closed before the program ended
+            self._loop.call_soon_threadsafe(self._set_exited)
+
+    def _set_exited(self) -> None:
+        self._exited.set()
+        self._on_exit()
+
+    async def _wait(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._exited.wait(), seconds)
+        return self._exited.is_set()
+
+    async def _wait_for_group(self, seconds: float) -> bool:
+        deadline = self._loop.time() + seconds
+        has_exited = await self._wait(seconds)
+        while has_exited and self._group_exists() and self._loop.time() < deadline:  # noqa: ASYNC110 - a process group has no event
+            await asyncio.sleep(_POLL_SECONDS)
+        return has_exited and not self._group_exists()
+
+    def _group_exists(self) -> bool:
+        """Return whether the process group of an ended program has other members."""
+        # As the first process of a container we inherit orphans, and must reap them.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-self.pid, os.WNOHANG)
+        return self._signal(0)
+
+    def _signal(self, number: int) -> bool:
+        """Send a signal to the process group, and return whether it has members; 0 only checks."""
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
 
 class Stderr:
-    """Reads stderr into a log; while too much arrives it pauses after each piece, so that the loop has time for others."""
+    """Reads stderr into a log; while too much arrives it pauses after each piece, for other work of the loop."""
 
     def __init__(self, descriptor: int, log: ProcessLog, *, on_end: Callable[[], None]) -> None:
         self._descriptor = descriptor
         self._log = log
-        self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._reader = Reader(descriptor, self._take, is_full=lambda: self._pause is not None, on_end=on_end)
 
@@ -53,21 +212,27 @@ class Stderr:
     def _take(self, piece: bytes) -> None:
         self._log.feed(piece)
         if self._log.is_flooded:
-            self._pause = self._loop.call_later(_FLOOD_PAUSE_SECONDS, self._resume)
+            self._pause = asyncio.get_running_loop().call_later(_FLOOD_PAUSE_SECONDS, self._resume)
 
     def _resume(self) -> None:
         self._pause = None
         self._reader.resume()
 
 
-class StdioLink:
-    """A link to a program; when the program ends by itself the listener is called once, and the link must still be closed."""
+class StdioLink(Link):
+    """A link to a program, with all messages on the same pipes.
+
+    If the program ends by itself, the listener is called, and the link must be closed.
+    """
 
     def __init__(self, name: str, settings: UpstreamSettings, *, log: Path) -> None:
         self._name = name
         self._settings = settings
         self._log_path = log
-        self._program: _Program | None = None
+        self._process: _Process | None = None
+        self._has_ended = self._has_answered = False
+        self._open: set[Literal["exit", "stdin", "stdout", "stderr"]] = {"exit", "stdout", "stderr"}
+        self._grace: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def open(self, listener: Listener) -> None:
@@ -76,84 +241,54 @@ class StdioLink:
         Raises:
             LinkError: `unavailable`: it cannot be started.
         """
+        secrets = self._settings.secrets()
         try:
-            process = start(self._name, self._settings)
+            process = _start(self._name, self._settings, lambda: self._ended("exit"))
         except LinkError as error:
-            log_failure(self._log_path, error, self._settings.secrets())
+            log_failure(self._log_path, error, secrets)
             raise
-        self._program = _Program(
-            self._name, self._settings, listener=listener, process=process, log=ProcessLog(self._log_path, self._settings.secrets())
-        )
-
-    @property
-    def pid(self) -> int | None:
-        """Return the process id of the program, if it was started."""
-        return None if self._program is None else self._program.pid
-
-    def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:  # noqa: ARG002 - the protocol's name
-        """Queue a message; all messages of one turn of the loop are written together."""
-        if self._program is not None:
-            self._program.send(message, request_id)
-
-    def drop(self, request_id: Id) -> None:
-        """Do nothing: all answers come on the same pipe."""
-
-    def listen(self) -> None:
-        """Do nothing: server-initiated messages come on the same pipe."""
-
-    async def close(self) -> None:
-        """End the program and all its descendants."""
-        if self._program is None:
-            return
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._program.close())
-        await asyncio.wait((self._closing,))  # not awaited directly: a cancelled caller must not keep the program alive
-
-
-class _Program:
-    """A started program and its pipes."""
-
-    def __init__(self, name: str, settings: UpstreamSettings, *, listener: Listener, process: Process, log: ProcessLog) -> None:
-        self.pid = process.pid
-        self._name = name
-        self._settings = settings
-        self._listener = listener
         self._process = process
-        self._log = log
-        self._loop = asyncio.get_running_loop()
-        self._has_ended = self._has_answered = False
-        self._open: set[End] = {"exit", "stdout", "stderr"}
-        self._grace: asyncio.TimerHandle | None = None
-        self._lines = LineSplitter(self._take, limit=settings.message_bytes, on_too_long=self._line_too_long)
+        self.pid = process.pid
+        self._listener = listener
+        self._output = ProcessLog(self._log_path, secrets)
+        self._lines = LineSplitter(self._take, limit=self._settings.message_bytes, on_too_long=self._line_too_long)
         self._writer = Writer(process.stdin, limit=_UNREAD_BYTES)
         self._writer.on_room = self._stdin_ready
         self._reader = Reader(process.stdout, self._lines.feed, is_full=bool, on_end=self._stdout_ended)
-        self._stderr = Stderr(process.stderr, log, on_end=lambda: self._ended("stderr"))
-        process.on_exit(lambda: self._ended("exit"))
-        log.add_line("callyard", f"Started '{settings.command}' as process {process.pid}.".encode())
+        self._stderr = Stderr(process.stderr, self._output, on_end=lambda: self._ended("stderr"))
+        self._output.add_line("callyard", f"Started '{self._settings.command}' as process {process.pid}.".encode())
 
-    def send(self, message: bytes, request_id: Id | None) -> None:
-        """Send a message; a request that cannot be sent is lost."""
+    def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:  # noqa: ARG002 - the protocol's name
+        """Queue a message; all messages of one turn of the loop are written together."""
+        if self._process is None:
+            return
         if not self._has_ended and not self._writer.is_full:
             self._writer.write(message + b"\n")
         elif request_id is not None:
             text = f"'{self._name}' has ended." if self._has_ended else f"'{self._name}' does not read what it is sent."
-            self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", text, private=self._log.tail))
+            error = LinkError("lost", text, private=self._output.tail)
+            asyncio.get_running_loop().call_soon(self._listener.lose, request_id, error)
 
     async def close(self) -> None:
+        """End the program and all its descendants."""
+        if self._process is None:
+            return
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(self._process))
+        await asyncio.wait((self._closing,))  # not awaited directly: a cancelled caller must not keep the program alive
+
+    async def _close(self, process: _Process) -> None:
         """End the program; its output is read until it has ended, because a full pipe would block it."""
-        self._has_ended = True
-        if self._grace is not None:
-            self._grace.cancel()
+        self._set_ended()
         try:
             await self._writer.close(timeout_s=0)
-            await self._process.end()
+            await process.end()
         finally:
             self._reader.close()
             self._stderr.close()
-            self._process.close()
-            self._log.add_line("callyard", self._describe_end().encode())
-            self._log.close()
+            process.close()
+            self._output.add_line("callyard", self._describe_end(process.exit_code).encode())
+            self._output.close()
 
     def _take(self, line: bytes) -> None:
         """Deliver a message, or log a line that is none."""
@@ -171,10 +306,10 @@ class _Program:
             self._has_answered = True
             self._listener.receive(line, None)
         else:
-            self._log.add_line("stdout", line[:_STRAY_BYTES])
+            self._output.add_line("stdout", line[:_STRAY_BYTES])
 
     def _line_too_long(self) -> None:
-        self._end(f"'{self._name}' sent a message of more than {self._settings.message_bytes} bytes.")
+        self._fail(f"'{self._name}' sent a message of more than {self._settings.message_bytes} bytes.")
 
     def _stdin_ready(self) -> None:
         if self._writer.is_broken:
@@ -184,25 +319,29 @@ class _Program:
         self._lines.flush()
         self._ended("stdout")
 
-    def _ended(self, flush: End) -> None:
-        """Record that a pipe or the program ended; a descendant may keep the other pipes open, so they get a grace period."""
-        self._open.discard(flush)
+    def _ended(self, part: Literal["exit", "stdin", "stdout", "stderr"]) -> None:
+        """Record that a pipe or the program ended; other pipes get a grace period, as a descendant may hold them."""
+        self._open.discard(part)
         if not self._open:
-            self._end(self._describe_end())
-        elif flush != "stderr" and self._grace is None and not self._has_ended:
-            self._grace = self._loop.call_later(_GRACE_SECONDS, lambda: self._end(self._describe_end()))
+            self._fail()
+        elif part != "stderr" and self._grace is None and not self._has_ended:
+            self._grace = asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._fail)
 
-    def _end(self, text: str) -> None:
-        if self._has_ended:
+    def _fail(self, text: str = "") -> None:
+        """Report the end to the listener, once."""
+        if self._has_ended or self._process is None:
             return
+        self._set_ended()
+        kind = "lost" if self._has_answered else "unavailable"
+        text = text or self._describe_end(self._process.exit_code)
+        self._listener.end(LinkError(kind, text, sent=self._has_answered, private=self._output.tail))
+
+    def _set_ended(self) -> None:
         self._has_ended = True
         if self._grace is not None:
             self._grace.cancel()
-        kind = "lost" if self._has_answered else "unavailable"
-        self._listener.end(LinkError(kind, text, sent=self._has_answered, private=self._log.tail))
 
-    def _describe_end(self) -> str:
-        code = self._process.exit_code
+    def _describe_end(self, code: int | None) -> str:
         if code is None:
             return f"'{self._name}' closed its pipes."
         if code >= 0:

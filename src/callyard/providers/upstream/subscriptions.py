@@ -1,7 +1,8 @@
 """Subscriptions at an upstream: to changes of its lists, and to the resources that our clients subscribe to.
 
-An upstream of the 2025 era announces list changes by itself, and takes one request for each resource. One of the 2026 era announces
-everything on one open `subscriptions/listen` request. To change it, a second request replaces the first once it is acknowledged.
+An upstream of the 2025 era announces list changes by itself, and takes one request for each resource. One of the 2026
+era announces everything on one open `subscriptions/listen` request. To change it, a second request replaces the first
+once it is acknowledged.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from callyard._internal.logfmt import log_value
 from callyard.providers.upstream.catalogue import Catalogue
 from callyard.providers.upstream.handshake import Connection
 from callyard.providers.upstream.link import LinkError
-from callyard.providers.upstream.session import NO_CALLER, decode_or_none
+from callyard.providers.upstream.session import decode_or_none
 from callyard.wire.messages import Fault, Id
 from callyard.wire.params import SUBSCRIPTION
 
@@ -28,13 +29,9 @@ _TIMEOUT_SECONDS: Final = 5.0
 """How long an upstream may take to answer or acknowledge a subscription."""
 _TRANSIENT: Final = frozenset({"unavailable", "lost", "rate_limited"})
 """Errors after which the same connection is tried again."""
-_LIST_FILTERS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+_LISTS: Final = ("tools", "prompts", "resources")
 _NOTHING: Final[frozenset[str]] = frozenset()
 _log = logging.getLogger(__name__)
-
-
-class _UpdatedParams(msgspec.Struct):
-    uri: str
 
 
 class _AcknowledgedParams(msgspec.Struct):
@@ -106,7 +103,6 @@ class ActiveSubscriptions:
             pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
 
     async def _run_handshake_era(self) -> None:
-        """Send one request for each resource that is added or removed."""
         subscribed: set[str] = set()
         while True:
             self._changed.clear()
@@ -122,7 +118,7 @@ class ActiveSubscriptions:
     async def _request(self, method: str, uri: str) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                await self._connection.request(method, {"uri": uri}, name=uri, context=NO_CALLER)
+                await self._connection.request(method, {"uri": uri}, name=uri)
         except Fault as fault:
             self._log(fault.message)
         except TimeoutError:
@@ -151,7 +147,7 @@ class ActiveSubscriptions:
             self._acknowledged.clear()
             self._newest = self._connection.session.next_id()
             params = {"notifications": notifications}
-            request = self._connection.request("subscriptions/listen", params, name=None, context=NO_CALLER, request_id=self._newest)
+            request = self._connection.request("subscriptions/listen", params, request_id=self._newest)
             self._requests.append(asyncio.get_running_loop().create_task(request))
             if previous:
                 await self._wait_for(self._acknowledged, seconds=_TIMEOUT_SECONDS)
@@ -172,7 +168,7 @@ class ActiveSubscriptions:
         await asyncio.gather(*requests, return_exceptions=True)
 
     def _confirm(self) -> None:
-        """Report the resources that may have changed meanwhile, and confirm the subscriptions unless they changed again."""
+        """Report the resources that may have changed, and confirm the subscriptions unless they changed again."""
         missed, self._missed = self._missed & self._uris, _NOTHING
         for uri in sorted(missed):
             self._updated(uri)
@@ -185,12 +181,11 @@ class ActiveSubscriptions:
 
 def uri_of(params: msgspec.Raw) -> str | None:
     """Return the resource that `notifications/resources/updated` is about, if it names one."""
-    decoded = decode_or_none(params, _UpdatedParams)
-    return None if decoded is None else decoded.uri
+    uri = (decode_or_none(params, dict[str, Any]) or {}).get("uri")
+    return uri if isinstance(uri, str) else None
 
 
 def _subscription_of(params: msgspec.Raw) -> object:
-    """Return the id of the request that an acknowledgement is about, if it names one."""
     decoded = decode_or_none(params, _AcknowledgedParams)
     request_id = None if decoded is None else decoded.meta.get(SUBSCRIPTION)
     return request_id if isinstance(request_id, int | str) else None
@@ -203,7 +198,7 @@ def supports_subscriptions(capabilities: Mapping[str, Any]) -> bool:
 
 def _list_filters(capabilities: Mapping[str, Any]) -> dict[str, bool]:
     """Return the lists whose changes an upstream announces, as `subscriptions/listen` names them."""
-    return {key: True for kind, key in _LIST_FILTERS.items() if _has(capabilities, kind, "listChanged")}
+    return {f"{kind}ListChanged": True for kind in _LISTS if _has(capabilities, kind, "listChanged")}
 
 
 def _has(capabilities: Mapping[str, Any], kind: str, feature: str) -> bool:
@@ -240,7 +235,9 @@ class Subscriptions:
 
     def start(self, connection: Connection, spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]) -> None:
         """Subscribe on a new connection."""
-        self._active = ActiveSubscriptions(connection, self._uris, missed=self._missed, updated=self._updated, confirmed=self._confirm)
+        self._active = ActiveSubscriptions(
+            connection, self._uris, missed=self._missed, updated=self._updated, confirmed=self._confirm
+        )
         self._task = spawn(self._run(connection, self._active))
 
     def acknowledge(self, params: msgspec.Raw) -> None:

@@ -1,6 +1,7 @@
 """The supervisor of one upstream: owns its connection, so that callers need not know whether there is one.
 
-It connects once for all waiting callers, disconnects when idle, and refuses calls while the upstream is failing. It translates nothing.
+It connects once for all waiting callers, disconnects when idle, and refuses calls while the upstream is failing. It
+translates nothing.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.subscriptions import Subscriptions, uri_of
 from callyard.wire.messages import Fault
 
-__all__ = ["Observer", "Refresh", "RefreshBackoff", "Supervisor", "Tasks"]
+__all__ = ["Refresh", "RefreshBackoff", "Supervisor", "Tasks"]
 
 T = TypeVar("T")
 _DEBOUNCE_SECONDS: Final = 0.3
@@ -92,7 +93,9 @@ class RefreshBackoff:
 class Refresh:
     """Runs a refresh once for all who ask at the same time, and after change notifications with a pause."""
 
-    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, float]], *, tasks: Tasks, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, fetch: Callable[[], Coroutine[Any, Any, float]], *, tasks: Tasks, clock: Callable[[], float]
+    ) -> None:
         self._fetch = fetch
         """Fetches the catalogue and returns when it began to list."""
         self._tasks = tasks
@@ -141,18 +144,12 @@ class Refresh:
             self.start_later()
 
 
-class Observer(msgspec.Struct, frozen=True, kw_only=True):
-    """Callbacks of a supervisor."""
-
-    fetched: Callable[[Catalogue], Awaitable[None]]
-    updated: Callable[[str], None]
-    """The content of a resource changed."""
-    changed: Callable[[], None]
-    """The health changed."""
-
-
 class Supervisor:
-    """Owns the connection to one upstream."""
+    """Owns the connection to one upstream.
+
+    It calls `fetched` with each new catalogue, `updated` with the resources whose content changed, and `changed` when
+    the health changes.
+    """
 
     def __init__(
         self,
@@ -161,15 +158,18 @@ class Supervisor:
         *,
         link: Callable[[], Link],
         credentials: Credentials,
-        observer: Observer,
+        fetched: Callable[[Catalogue], Awaitable[None]],
+        updated: Callable[[str], None],
+        changed: Callable[[], None],
         catalogue: Catalogue | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.health = Health(name, credentials, clock=clock, changed=observer.changed, secrets=settings.secrets())
+        self.health = Health(name, credentials, clock=clock, changed=changed, secrets=settings.secrets())
         self._settings = settings
         self._make_link = link
-        self._observer = observer
+        self._fetched = fetched
+        self._updated = updated
         self._clock = clock
         self._slots = asyncio.Semaphore(settings.in_flight)
         self._in_flight = 0
@@ -181,7 +181,7 @@ class Supervisor:
         """The protocol version spoken last time; None after a restart, so that it is negotiated again."""
         self._catalogue = catalogue
         self._refresh = Refresh(self._fetch_catalogue, tasks=self._tasks, clock=clock)
-        self._subscriptions = Subscriptions(updated=observer.updated, lost=self._discard)
+        self._subscriptions = Subscriptions(updated=updated, lost=self._discard)
 
     @property
     def is_connected(self) -> bool:
@@ -200,7 +200,9 @@ class Supervisor:
         is_due = self._catalogue is None or bool(limit and self._catalogue.age > limit)
         return is_due and self._refresh.running is None and self.health.allows_attempt
 
-    async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, context: CallContext, safe: bool) -> msgspec.Raw:
+    async def request(
+        self, method: str, params: Mapping[str, Any], *, name: str | None, context: CallContext, safe: bool
+    ) -> msgspec.Raw:
         """Send a request, connecting first if needed; only a `safe` one is repeated after it may have arrived.
 
         Raises:
@@ -249,12 +251,16 @@ class Supervisor:
                 return result
         raise AssertionError  # the last attempt returned or raised
 
-    def _record_failure(self, started: float, error: LinkError, *, connection: Connection | None, context: CallContext) -> None:
-        """Record a failure of the upstream, unless we closed the session or it refused forwarded headers of the caller."""
+    def _record_failure(
+        self, started: float, error: LinkError, *, connection: Connection | None, context: CallContext
+    ) -> None:
+        """Record a failure of the upstream, unless we closed the session or it refused the caller's headers."""
         is_refused = error.kind == "unauthenticated" and connection is not None
         error.caller_credentials = is_refused and "authorization" in context.headers
-        is_forwarded = is_refused and any(header.lower() in context.headers for header in self._settings.forward_headers)
-        if is_forwarded or connection is None or connection.session.is_closed:  # without a connection its start recorded it
+        forwarded = {header.lower() for header in self._settings.forward_headers}
+        is_forwarded = is_refused and not forwarded.isdisjoint(context.headers)
+        # without a connection its start recorded it
+        if is_forwarded or connection is None or connection.session.is_closed:
             self.health.abandon()
         else:
             self.health.fail(started, error)
@@ -279,14 +285,15 @@ class Supervisor:
             async with asyncio.timeout(self._settings.list_seconds or None):
                 connection = await self._connected()
                 listing = self._clock()
-                catalogue = await fetch(connection.session, connection.handshake, endpoint_hash=endpoint_hash(self._settings))
+                catalogue = await fetch(connection, endpoint_hash=endpoint_hash(self._settings))
         except TimeoutError:
             self.health.fail(started, LinkError("unavailable", f"'{self.name}' did not list what it has in time."))
         except Fault as fault:
             text = f"'{self.name}' did not list what it has: {fault.message}"
             self.health.fail(started, LinkError("refused", text, status=_SERVER_ERROR))
         except LinkError as error:
-            if connection is not None and not connection.session.is_closed:  # else the start recorded it, or we closed it ourselves
+            # without a connection the start recorded it, and we may have closed it ourselves
+            if connection is not None and not connection.session.is_closed:
                 self.health.fail(started, error, own_request=True)
                 if error.kind == "session_lost":
                     self._discard(connection)
@@ -294,7 +301,7 @@ class Supervisor:
             if self.health.state != "ready":
                 self.health.succeed(started)
             self._catalogue = catalogue
-            await self._observer.fetched(catalogue)
+            await self._fetched(catalogue)
         return listing
 
     def subscribe(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
@@ -397,7 +404,7 @@ class Supervisor:
         if method == "notifications/resources/updated":
             uri = uri_of(params)
             if uri is not None:
-                self._observer.updated(uri)
+                self._updated(uri)
         elif method == "notifications/subscriptions/acknowledged":
             self._subscriptions.acknowledge(params)
         elif method.endswith("/list_changed"):
@@ -419,7 +426,6 @@ class Supervisor:
             self._tasks.close_later(connection.session.drain(_DRAIN_SECONDS))
 
     def _detach(self) -> Connection | None:
-        """Forget the connection and return it."""
         connection, self._connection = self._connection, None
         self._subscriptions.stop()
         return connection

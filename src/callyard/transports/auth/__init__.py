@@ -1,7 +1,26 @@
-"""Authentication over HTTP by API key or by the access token of an issuer; it knows no HTTP server."""
+"""Authentication over HTTP by API key or by the access token of an issuer; it knows no HTTP server.
 
-from callyard.transports.auth.api_keys import ApiKey, ApiKeys, digest_of, new_key
-from callyard.transports.auth.authenticator import Admitted, Authenticator, IssuerUnreachableError, Refusal, check_exposure
+Its files:
+
+- `authenticator`: who is admitted, how others are refused, the checks that all of them need, and API keys
+- `jwks`: the keys of an OAuth issuer: where they are, when they are fetched, and the check of signatures with them
+- `tokens`: authentication by the access tokens of an OAuth 2.1 issuer, and by several authenticators in turn
+"""
+
+from callyard.transports.auth.authenticator import (
+    Admitted,
+    ApiKey,
+    ApiKeys,
+    Authenticator,
+    IssuerUnreachableError,
+    Refusal,
+    ReplaceableAuthenticator,
+    RequestAuthenticator,
+    admit_request,
+    check_exposure,
+    digest_of,
+    new_key,
+)
 from callyard.transports.auth.tokens import AnyOf, Tokens
 
 __all__ = [
@@ -12,7 +31,10 @@ __all__ = [
     "Authenticator",
     "IssuerUnreachableError",
     "Refusal",
+    "ReplaceableAuthenticator",
+    "RequestAuthenticator",
     "Tokens",
+    "admit_request",
     "check_exposure",
     "digest_of",
     "new_key",

@@ -1,24 +1,40 @@
-"""The interface of authenticators: who is admitted, how others are refused, and the checks that all of them need."""
+"""Authenticators: who is admitted, how others are refused, the checks that all of them need, and API keys.
 
-from collections.abc import Iterable
-from typing import Any, Final, Literal, Protocol
+An API key has 256 random bits, so nobody can find it by its digest, however fast the hash is. A slow hash is for
+passwords that people choose; here it would only slow down every request.
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from callyard._internal.addresses import is_loopback
+from callyard._internal.logfmt import is_identifier
 
 __all__ = [
     "KEY_PREFIX",
     "Admitted",
+    "ApiKey",
+    "ApiKeys",
     "Authenticator",
     "ErrorCode",
     "FetchError",
     "IssuerUnreachableError",
     "Refusal",
+    "ReplaceableAuthenticator",
+    "RequestAuthenticator",
+    "admit_request",
     "bearer_of",
     "check_exposure",
     "check_url",
+    "digest_of",
+    "new_key",
 ]
 
 
@@ -28,7 +44,6 @@ class FetchError(Exception):
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
         self.reason = reason
-        self.text = text
 
 
 def check_url(name: str, url: str) -> None:
@@ -76,7 +91,9 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
 class Refusal(Exception):  # noqa: N818 - an answer to a caller, not an error of the program
     """Credentials are missing, wrong or not enough; an HTTP 401 or 403."""
 
-    def __init__(self, message: str, *, status: Literal[401, 403] = 401, error: ErrorCode = "", scopes: Iterable[str] = ()) -> None:
+    def __init__(
+        self, message: str, *, status: Literal[401, 403] = 401, error: ErrorCode = "", scopes: Iterable[str] = ()
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.status: Literal[401, 403] = status
@@ -118,7 +135,69 @@ class Authenticator(Protocol):
 
     def protected_resource(self, resource: str) -> dict[str, Any] | None:
         """Return the RFC 9728 metadata of the resource at a URL, or None if there is no issuer."""
+
+
+@runtime_checkable
+class RequestAuthenticator(Authenticator, Protocol):
+    """An authenticator that gets more of a request than its two usual headers."""
+
+    async def admit_request(self, path: str, headers: Mapping[str, str]) -> Admitted:
+        """Return the caller of a request from its path and its headers, with names in lower case; instead of `admit`.
+
+        Raises:
+            Refusal: The credentials are missing, wrong or not enough.
+            IssuerUnreachableError: They cannot be checked now.
+        """
         ...
+
+
+async def admit_request(authenticator: Authenticator, path: str, headers: Mapping[str, str]) -> Admitted:
+    """Return the caller of a request, from as much of it as the authenticator takes.
+
+    Raises:
+        Refusal: The credentials are missing, wrong or not enough.
+        IssuerUnreachableError: They cannot be checked now.
+    """
+    if isinstance(authenticator, RequestAuthenticator):
+        return await authenticator.admit_request(path, headers)
+    return await authenticator.admit(headers.get("authorization"), headers.get("x-api-key"))
+
+
+class ReplaceableAuthenticator:
+    """Forwards to an authenticator that can be replaced while the server runs."""
+
+    def __init__(self, current: Authenticator) -> None:
+        self.current: Authenticator | None = current
+        """The authenticator in use; without one, everybody is refused."""
+        self._subscribers: list[Callable[[str], Awaitable[None]]] = []
+
+    async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
+        """Return the caller from the current authenticator.
+
+        Raises:
+            Refusal: It refuses the credentials, or there is none.
+            IssuerUnreachableError: They cannot be checked now.
+        """
+        if self.current is None:
+            raise Refusal("The server accepts no credentials.", error="invalid_token")
+        return await self.current.admit(authorization, api_key)
+
+    def protected_resource(self, resource: str) -> dict[str, Any] | None:
+        """Return the metadata of the current authenticator."""
+        return None if self.current is None else self.current.protected_resource(resource)
+
+    def subscribe(self, recheck: Callable[[str], Awaitable[None]]) -> None:
+        """Call a function after each replacement; it ends what the new authenticator would refuse.
+
+        It gets the prefix of the identities whose credentials may have changed.
+        """
+        self._subscribers.append(recheck)
+
+    async def replace(self, authenticator: Authenticator | None, *, only_keys: bool) -> None:
+        """Use another authenticator, or refuse everybody; with `only_keys`, tokens are checked as before."""
+        self.current = authenticator
+        for recheck in self._subscribers:
+            await recheck(KEY_PREFIX if only_keys else "")
 
 
 def bearer_of(authorization: str | None) -> str | None:
@@ -142,10 +221,82 @@ def check_exposure(host: str | None, authenticator: Authenticator | None) -> Non
     Raises:
         ValueError: Other machines can reach the host, and there is no authentication.
     """
-    if authenticator is not None or host is None or is_loopback(host):
-        return
-    raise ValueError(
-        f"'{host}' can be reached from other machines, and without authentication it is not served: "
-        "add an '[auth]' section with 'api_keys' (made with 'callyard key NAME') or with 'issuer' and 'audience', "
-        "or serve '127.0.0.1'."
-    )
+    if authenticator is None and host is not None and not is_loopback(host):
+        raise ValueError(
+            f"'{host}' can be reached from other machines, and without authentication it is not served: "
+            "add an '[auth]' section with 'api_keys' (made with 'callyard key NAME') or with 'issuer' and 'audience', "
+            "or serve '127.0.0.1'."
+        )
+
+
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
+
+
+def new_key() -> str:
+    """Return a new random key, to be shown once."""
+    return f"cy_{secrets.token_urlsafe(32)}"
+
+
+def digest_of(key: str) -> str:
+    """Return the digest of a key, which is all that is stored."""
+    return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """The name and the digest of a key, its profile, and the other profiles that its owner may choose by path."""
+
+    name: str
+    digest: str
+    profile: str | None = None
+    profiles: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not is_identifier(self.name):
+            raise ValueError("The name of an API key must be one plain word.")
+        if _DIGEST.match(self.digest) is None:
+            # The value is not repeated, because it may be the key itself.
+            raise ValueError(
+                f"The digest of the API key '{self.name}' must be 'sha256:' and 64 hexadecimal digits in small letters."
+            )
+
+
+class ApiKeys:
+    """Admits callers with one of these keys.
+
+    Two keys of one name are one caller, so that a key can be replaced without a gap.
+    """
+
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
+        self._keys = [
+            (key.digest, Admitted(identity=f"{KEY_PREFIX}{key.name}", profile=key.profile, profiles=key.profiles))
+            for key in keys
+        ]
+        if not self._keys:
+            raise ValueError("Without API keys nobody could come in: add one.")
+        if len({digest for digest, _ in self._keys}) < len(self._keys):
+            raise ValueError("Two API keys have the same digest.")
+        owners: dict[str, Admitted] = {}
+        for _, admitted in self._keys:
+            if owners.setdefault(admitted.identity, admitted) != admitted:
+                name = admitted.identity.removeprefix(KEY_PREFIX)
+                raise ValueError(f"The API keys named '{name}' must have the same profiles.")
+
+    async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
+        """Return the owner of the key in `X-API-Key`, or in `Authorization` as Bearer.
+
+        Raises:
+            Refusal: There is none, or it is unknown.
+        """
+        key = (api_key or "").strip() or bearer_of(authorization)
+        if not key:
+            raise Refusal("An API key is needed, as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'.")
+        digest = digest_of(key)
+        # All are compared, so that the time does not depend on which one matches.
+        matches = [admitted for stored, admitted in self._keys if hmac.compare_digest(stored, digest)]
+        if not matches:
+            raise Refusal("The API key is not known.", error="invalid_token")
+        return matches[0]
+
+    def protected_resource(self, resource: str) -> dict[str, Any] | None:  # noqa: ARG002 - the interface of `Authenticator`
+        """Return None: keys have no issuer."""
+        return None

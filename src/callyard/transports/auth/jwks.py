@@ -23,7 +23,7 @@ from callyard._internal.logfmt import log_value
 from callyard.state.store import Clock
 from callyard.transports.auth.authenticator import FetchError, IssuerUnreachableError, Refusal, check_url
 
-__all__ = ["ALGORITHMS", "MAX_BYTES", "FixedKeys", "Issuer", "KeySet", "Verifier", "claims_of", "fetch_object", "header_of"]
+__all__ = ["ALGORITHMS", "MAX_BYTES", "Issuer", "KeySet", "Verifier", "fetch_object"]
 
 
 MAX_BYTES: Final = 256 * 1024
@@ -46,7 +46,9 @@ async def fetch_object(url: str) -> dict[str, Any]:
     body = bytearray()
     try:
         async with (
-            httpx2.AsyncClient(trust_env=not is_loopback(urlsplit(url).hostname or ""), verify=_tls_context(), timeout=None) as client,
+            httpx2.AsyncClient(
+                trust_env=not is_loopback(urlsplit(url).hostname or ""), verify=_tls_context(), timeout=None
+            ) as client,
             client.stream("GET", url, headers=_HEADERS, follow_redirects=False) as response,
         ):
             if not response.is_success:
@@ -70,7 +72,7 @@ _KEY_TYPES: Final[dict[str, tuple[str, tuple[str | None, ...]]]] = {
     "ES512": ("EC", ("P-521",)),
     "EdDSA": ("OKP", ("Ed25519", "Ed448")),
 }
-"""The key type and curves of each algorithm; all are asymmetric, so that a server that checks tokens cannot make one."""
+"""The key type and curves of each algorithm; all are asymmetric, so that our server cannot issue tokens."""
 ALGORITHMS: Final = tuple(_KEY_TYPES)
 _RSA_BITS: Final = 2048
 _OPTIONS: Final[Options] = {
@@ -128,47 +130,6 @@ def _keys_of(entry: dict[str, Any], algorithm: str) -> list[jwt.PyJWK]:
     return [key for key in keys if not isinstance(key.key, RSAPublicKey) or key.key.key_size >= _RSA_BITS]
 
 
-def header_of(token: str) -> tuple[object, str | None]:
-    """Return the algorithm and the key id in the header of a token, which is not verified yet.
-
-    Raises:
-        Refusal: It is no JWT.
-    """
-    try:
-        header = jwt.get_unverified_header(token)
-    except jwt.PyJWTError:
-        raise Refusal(_NO_JWT, error="invalid_token") from None
-    return header.get("alg"), header.get("kid")
-
-
-def claims_of(token: str, keys: Iterable[jwt.PyJWK], *, issuer: str, audience: Sequence[str]) -> dict[str, Any] | None:
-    """Return the claims of a token if one of the keys signed it; `ClaimRules` checks its times and scopes.
-
-    Raises:
-        Refusal: It is signed, but the issuer or the audience is another.
-    """
-    for key in keys:
-        try:
-            return jwt.decode(
-                token,
-                key,
-                algorithms=[key.algorithm_name],
-                issuer=issuer,
-                audience=audience,
-                options=_OPTIONS,
-            )
-        except jwt.InvalidSignatureError:
-            continue
-        except jwt.PyJWTError as error:
-            # The library's message may repeat parts of the token, so it is dropped.
-            raise Refusal(_sentence(error), error="invalid_token") from None
-    return None
-
-
-def _sentence(error: jwt.PyJWTError) -> str:
-    return next((sentence for kind, sentence in _SENTENCES if isinstance(error, kind)), _NO_JWT)
-
-
 _MAX_AGE_S: Final = 600.0
 """How long keys are used before they are fetched again."""
 _PATIENCE_S: Final = 0.25
@@ -177,21 +138,6 @@ _MIN_INTERVAL_S: Final = 30.0
 """The shortest time between two requests to the issuer while there are keys, whatever tokens come."""
 _MIN_INTERVAL_WITHOUT_KEYS_S: Final = 5.0
 """The same while there are none, and so every caller is refused."""
-
-
-class FixedKeys:
-    """Keys from the settings, which never change."""
-
-    def __init__(self, keys: KeySet) -> None:
-        self._keys = keys
-
-    async def keys(self) -> KeySet:
-        """Return the keys."""
-        return self._keys
-
-    async def newer_than(self, seen: KeySet) -> KeySet | None:  # noqa: ARG002 - the interface of `Issuer`
-        """Return None: there are no others."""
-        return None
 
 
 class Issuer:
@@ -231,12 +177,12 @@ class Issuer:
         if self._keys is None:
             await self._refresh()
         elif self._clock() - self._fetched_at >= _MAX_AGE_S and not self._is_fetching:
-            # Only the first token waits for newer keys, and not for long: an issuer that hangs must not delay the others.
+            # Only the first token waits for newer keys, and not for long: an issuer that hangs must not delay the
+            # others.
             await asyncio.wait({asyncio.ensure_future(self._refresh())}, timeout=_PATIENCE_S)
         if self._keys is None:
-            raise IssuerUnreachableError(
-                f"The keys of the issuer '{self._name}' cannot be read: {self._failure}.", retry_after=int(self._min_interval)
-            )
+            message = f"The keys of the issuer '{self._name}' cannot be read: {self._failure}."
+            raise IssuerUnreachableError(message, retry_after=int(self._min_interval))
         return self._keys
 
     @property
@@ -270,9 +216,9 @@ class Issuer:
                 keys = await self._fetch_keys()
         except (FetchError, TimeoutError) as error:
             failure = error if isinstance(error, FetchError) else FetchError("timeout", "it takes too long to answer")
-            self._failure = failure.text
-            stored = 0 if self._keys is None else len(self._keys)
-            _log.warning("issuer_unreachable issuer=%s reason=%s keys_kept=%d", log_value(self._name), failure.reason, stored)
+            self._failure = str(failure)
+            facts = log_value(self._name), failure.reason, len(self._keys or ())
+            _log.warning("issuer_unreachable issuer=%s reason=%s keys_kept=%d", *facts)
             return
         self._fetched_at = self._clock()
         if self._keys is None or keys.entries != self._keys.entries:
@@ -337,12 +283,15 @@ class Verifier:
         unknown = [name for name in self._algorithms if name not in ALGORITHMS]
         if unknown:
             raise ValueError(f"The algorithm '{unknown[0]}' cannot be used: choose among {', '.join(ALGORITHMS)}.")
-        if jwks is None or isinstance(jwks, str):
-            if jwks is not None:
-                check_url("jwks", jwks)
-            self._source = Issuer(issuer, jwks, algorithms=self._algorithms, deadline=deadline, changed=changed, clock=clock)
-        else:
-            self._source = FixedKeys(_fixed_keys(dict(jwks), self._algorithms))
+        if isinstance(jwks, str):
+            check_url("jwks", jwks)
+        self._fixed_keys: KeySet | None = None
+        if jwks is not None and not isinstance(jwks, str):
+            self._fixed_keys = KeySet(dict(jwks), self._algorithms)
+            if not len(self._fixed_keys):
+                raise ValueError("The 'jwks' has no public key that fits one of the algorithms.")
+        url = jwks if isinstance(jwks, str) else None
+        self._source = Issuer(issuer, url, algorithms=self._algorithms, deadline=deadline, changed=changed, clock=clock)
 
     async def claims(self, token: str) -> dict[str, Any]:
         """Return the claims of a token.
@@ -351,12 +300,16 @@ class Verifier:
             Refusal: It is not signed by the issuer for this audience.
             IssuerUnreachableError: The keys of the issuer cannot be fetched.
         """
-        algorithm, kid = header_of(token)
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.PyJWTError:
+            raise Refusal(_NO_JWT, error="invalid_token") from None
+        algorithm, kid = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in self._algorithms:
             raise Refusal("The token is signed with an algorithm that is not allowed.", error="invalid_token")
-        keys = await self._source.keys()
+        keys = self._fixed_keys or await self._source.keys()
         claims = self._check(token, keys, algorithm=algorithm, kid=kid)
-        if claims is None and (kid is None or not keys.find(algorithm, kid)):
+        if claims is None and not self._fixed_keys and (kid is None or not keys.find(algorithm, kid)):
             newer = await self._source.newer_than(keys)
             claims = None if newer is None else self._check(token, newer, algorithm=algorithm, kid=kid)
         if claims is None:
@@ -364,11 +317,16 @@ class Verifier:
         return claims
 
     def _check(self, token: str, keys: KeySet, *, algorithm: str, kid: str | None) -> dict[str, Any] | None:
-        return claims_of(token, keys.find(algorithm, kid), issuer=self._issuer, audience=self._audience)
-
-
-def _fixed_keys(document: dict[str, Any], algorithms: Sequence[str]) -> KeySet:
-    keys = KeySet(document, algorithms)
-    if not len(keys):
-        raise ValueError("The 'jwks' has no public key that fits one of the algorithms.")
-    return keys
+        """Return the claims if one of the keys signed the token."""
+        for key in keys.find(algorithm, kid):
+            try:
+                return jwt.decode(
+                    token, key, algorithms=[algorithm], issuer=self._issuer, audience=self._audience, options=_OPTIONS
+                )
+            except jwt.InvalidSignatureError:
+                continue
+            except jwt.PyJWTError as error:
+                # The library's message may repeat parts of the token, so it is dropped.
+                sentence = next((text for kind, text in _SENTENCES if isinstance(error, kind)), _NO_JWT)
+                raise Refusal(sentence, error="invalid_token") from None
+        return None

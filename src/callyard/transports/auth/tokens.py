@@ -6,7 +6,7 @@ PyJWT is imported when the first `Tokens` is made, because a yard without an iss
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,7 +15,14 @@ import msgspec
 
 from callyard.dispatch.call import ANYONE
 from callyard.state.store import Clock
-from callyard.transports.auth.authenticator import KEY_PREFIX, Admitted, Authenticator, Refusal, bearer_of
+from callyard.transports.auth.authenticator import (
+    KEY_PREFIX,
+    Admitted,
+    Authenticator,
+    Refusal,
+    admit_request,
+    bearer_of,
+)
 
 if TYPE_CHECKING:
     from callyard.transports.auth.jwks import Verifier
@@ -28,6 +35,8 @@ ANY_TOKEN: Final = "*"  # noqa: S105 - no password
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+\Z")
 _MAX_LEEWAY: Final = 300
 _MAX_SECONDS: Final = 10**12
+_OUR_PREFIXES: Final = (KEY_PREFIX, "user:", "client:")
+_OUR_NAMES: Final = frozenset({ANYONE.identity, "webhook"})
 _MAX_IDENTITY: Final = 256
 
 
@@ -65,16 +74,19 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
         identity = self._identity(claims)
         scopes = _words(claims.get("scope")) + _words(claims.get("scp"))
         if not set(self.scopes) <= set(scopes):
-            raise _insufficient("The token lacks a scope that is needed.")
+            raise Refusal("The token lacks a scope that is needed.", status=403, error="insufficient_scope")
         profiles = self._profiles(claims, scopes)
         return Admitted(identity=identity, claims=claims, profile=next(iter(profiles), None), profiles=profiles[1:])
 
     def _identity(self, claims: Mapping[str, Any]) -> str:
         identity: object = claims.get(self.identity_claim)
         if not isinstance(identity, str) or not 0 < len(identity) <= _MAX_IDENTITY or not identity.isprintable():
-            raise _invalid(f"The token does not say who it is for: the claim '{self.identity_claim}' must be a short text.")
-        if identity.startswith(KEY_PREFIX) or identity == ANYONE.identity:
-            # A person who chooses a name at the issuer must not become the owner of a key, or the local user.
+            raise _invalid(
+                f"The token does not say who it is for: the claim '{self.identity_claim}' must be a short text."
+            )
+        if identity.startswith(_OUR_PREFIXES) or identity in _OUR_NAMES:
+            # A person who chooses a name at the issuer must not become the owner of a key, the local user, or somebody
+            # who decides about approvals.
             raise _invalid(f"The claim '{self.identity_claim}' of the token is a reserved name.")
         return identity
 
@@ -84,16 +96,12 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
         fitting = tuple(profile for value, profile in self.profiles.items() if value == ANY_TOKEN or value in values)
         if self.profiles and not fitting:
             # Without a refusal the yard's own profile would apply, which may allow more than any of these.
-            raise _insufficient("The token fits none of the profiles.")
+            raise Refusal("The token fits none of the profiles.", status=403, error="insufficient_scope")
         return fitting
 
 
 def _invalid(message: str) -> Refusal:
     return Refusal(message, error="invalid_token")
-
-
-def _insufficient(message: str) -> Refusal:
-    return Refusal(message, status=403, error="insufficient_scope")
 
 
 def _seconds(claims: Mapping[str, Any], name: str, default: float) -> float:
@@ -128,7 +136,6 @@ class TokenCache:
         self._entries: dict[bytes, tuple[Admitted, float, float]] = {}
 
     def __len__(self) -> int:
-        """Return the number of cached tokens."""
         return len(self._entries)
 
     def find(self, token: str, now: float) -> Admitted | None:
@@ -160,13 +167,14 @@ def _hash(token: str) -> bytes:
 
 
 _MAX_CHARACTERS: Final = 16 * 1024
+_NOT_INSTALLED: Final = "Tokens of an issuer need packages that are not installed: run pip install 'callyard[oauth]'."
 
 
 class Tokens:
     """Admits callers with a JWT that the issuer signed for this audience; its scopes or a claim choose the profile.
 
-    Without `jwks` the metadata of the issuer name its keys. `profiles` maps scopes, or values of the `profile_claim`, to profiles.
-    The first match is used, `*` matches every token, and a token without a match is refused.
+    Without `jwks` the metadata of the issuer name its keys. `profiles` maps scopes, or values of the `profile_claim`,
+    to profiles. The first match is used, `*` matches every token, and a token without a match is refused.
     """
 
     def __init__(
@@ -257,14 +265,10 @@ def _verifier() -> "type[Verifier]":
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"jwt", "cryptography"}:
             raise
-        raise _not_installed() from None
+        raise ImportError(_NOT_INSTALLED) from None
     if find_spec("httpx2") is None:  # which is imported with the first fetch
-        raise _not_installed()
+        raise ImportError(_NOT_INSTALLED)
     return Verifier
-
-
-def _not_installed() -> ImportError:
-    return ImportError("Tokens of an issuer need packages that are not installed: run pip install 'callyard[oauth]'.")
 
 
 class AnyOf:
@@ -285,13 +289,16 @@ class AnyOf:
             Refusal: None does.
             IssuerUnreachableError: None does, and one cannot check tokens now.
         """
-        refusals: list[Refusal] = []
-        for authenticator in self._authenticators:
-            try:
-                return await authenticator.admit(authorization, api_key)
-            except Refusal as refusal:
-                refusals.append(refusal)
-        raise _most_specific(refusals)
+        return await _first(authenticator.admit(authorization, api_key) for authenticator in self._authenticators)
+
+    async def admit_request(self, path: str, headers: Mapping[str, str]) -> Admitted:
+        """Return the caller of a request from the first authenticator that admits one.
+
+        Raises:
+            Refusal: None does.
+            IssuerUnreachableError: None does, and one cannot check tokens now.
+        """
+        return await _first(admit_request(authenticator, path, headers) for authenticator in self._authenticators)
 
     def protected_resource(self, resource: str) -> dict[str, Any] | None:
         """Return the metadata of the first authenticator that has any."""
@@ -299,10 +306,14 @@ class AnyOf:
         return next((document for document in documents if document is not None), None)
 
 
-def _most_specific(refusals: list[Refusal]) -> Refusal:
-    """Return the last refusal, unless it only says that there were no credentials and another says more."""
+async def _first(attempts: Iterable[Awaitable[Admitted]]) -> Admitted:
+    refusals: list[Refusal] = []
+    for attempt in attempts:
+        try:
+            return await attempt
+        except Refusal as refusal:
+            refusals.append(refusal)
+    # the last one, unless it only says that there were no credentials and another says more
     last = refusals[-1]
-    specific = [refusal for refusal in refusals if refusal.error]
-    if last.error or not specific:
-        return last
-    return Refusal(specific[-1].message, status=specific[-1].status, error=specific[-1].error, scopes=last.scopes)
+    chosen = next((refusal for refusal in reversed(refusals) if refusal.error), last)
+    raise Refusal(chosen.message, status=chosen.status, error=chosen.error, scopes=last.scopes)

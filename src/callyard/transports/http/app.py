@@ -7,13 +7,12 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import Any, Final, Literal, cast
+from functools import lru_cache, partial
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET
 
-from callyard._internal.timer import SharedTimers
 from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE, SHARED, Caller
 from callyard.model.envelope import encode
@@ -25,11 +24,13 @@ from callyard.transports.auth import Authenticator
 from callyard.transports.http.admission import (
     METADATA_PATH,
     AccessCheck,
+    Admissions,
     Requests,
+    caller_of,
     check_duplicates,
-    endpoint_url_of,
+    check_routing_duplicates,
     find_profile,
-    first_duplicate,
+    url_of,
 )
 from callyard.transports.http.handshake import (
     read_stream,
@@ -52,7 +53,6 @@ from callyard.transports.http.request import (
     read_body,
     request_of,
     select_headers,
-    text_of,
 )
 from callyard.transports.http.response import (
     JSON,
@@ -65,7 +65,7 @@ from callyard.transports.http.response import (
     respond_refusal,
 )
 from callyard.transports.http.sessions import HttpSession, HttpSessions
-from callyard.wire.headers import PARAM, ROUTING, check_params, check_routing
+from callyard.wire.headers import check_params, check_routing
 from callyard.wire.messages import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -78,19 +78,15 @@ from callyard.wire.messages import (
     encode_fault,
     id_of,
 )
-from callyard.wire.params import PROTOCOL_VERSION, CallMessage, CallTool, decode_call
+from callyard.wire.params import PROTOCOL_VERSION, CallTool
 from callyard.wire.versions import LATEST, MODERN, VERSIONS
 from callyard.yard import Yard
 
-__all__ = ["App", "Endpoint", "Mount", "asgi"]
+__all__ = ["App", "Endpoint", "Mount"]
 
 Handle = Callable[[Request, ResponseWriter], Awaitable[None]]
-Accepted = Literal["json", "both", "streams"]
-"""The media types of responses that a client accepts."""
 _PATH: Final = "/mcp"
-_ENDPOINT: Final = re.compile(rf"{_PATH}(?:/[^/]+)?")
 _JSON_TYPE: Final = b"application/json"
-_MAX_REMEMBERED: Final = 100
 _LOGGED_CHARACTERS: Final = 200
 
 
@@ -113,6 +109,8 @@ class App:
     """Serves one yard by our own server or any ASGI server."""
 
     endpoint_path = _PATH
+    # The protected endpoints, which have OAuth metadata: strangers must not learn which profiles exist.
+    endpoint_paths = re.compile(rf"{_PATH}(?:/[^/]+)?")
     not_found = "There is nothing here. The endpoint is '/mcp'."
 
     def __init__(
@@ -131,26 +129,23 @@ class App:
         self.serving = serving
         self.is_ready = True
         self.is_open = authenticator is None
-        """Whether requests need no credentials."""
         self._access_check = AccessCheck(serving, authenticator, host=host)
-        self._default_caller = SHARED if authenticator is None else None
+        self._admissions = Admissions(self._access_check, authenticator)
         self._requests = Requests(serving)
         self._endpoint: Endpoint | None = None
         self._access_log = access_log
+        health = Mount(handle=self._serve_health, needs_authentication=False, needs_host_check=False)
         self._mounts = {
+            "/healthz": health,
+            "/readyz": health,
             METADATA_PATH: Mount(handle=self._serve_metadata, has_subpaths=True, needs_authentication=False),
             **self.own_mounts(),
             **(mounts or {}),
         }
 
     def own_mounts(self) -> dict[str, Mount]:
-        """Return the mounts of the application itself."""
-        health = partial(Mount, needs_authentication=False, needs_host_check=False)
-        return {
-            _PATH: Mount(handle=self._serve_mcp, has_subpaths=True),
-            "/healthz": health(handle=self._serve_health),
-            "/readyz": health(handle=self._serve_health),
-        }
+        """Return the mounts of the protocol."""
+        return {_PATH: Mount(handle=self._serve_mcp, has_subpaths=True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope: a request, or the lifespan."""
@@ -161,9 +156,13 @@ class App:
 
     def respond(self, request: Request, writer: ResponseWriter) -> Awaitable[None]:
         """Serve one request."""
-        return self._respond(request, writer) if self._access_log is None else self._respond_logged(request, writer, self._access_log)
+        if self._access_log is None:
+            return self._respond(request, writer)
+        return self._respond_logged(request, writer, self._access_log)
 
-    async def _respond_logged(self, request: Request, writer: ResponseWriter, log: Callable[[AccessLine], None]) -> None:
+    async def _respond_logged(
+        self, request: Request, writer: ResponseWriter, log: Callable[[AccessLine], None]
+    ) -> None:
         """Serve one request and log it; one whose client disconnects before the response has the status 499."""
         started, status = time.perf_counter(), 499
         try:
@@ -173,18 +172,16 @@ class App:
             raise
         finally:
             elapsed = time.perf_counter() - started
-            is_unknown = request.caller is SHARED and self._default_caller is None
-            log(
-                AccessLine(
-                    started=time.time() - elapsed,
-                    elapsed_ms=elapsed * 1000,
-                    method=request.method,
-                    path=request.path[:_LOGGED_CHARACTERS],
-                    status=writer.status or status,
-                    bytes=0 if request.method == "HEAD" else writer.size,
-                    caller=None if is_unknown else request.caller.identity,
-                )
+            line = AccessLine(
+                started=time.time() - elapsed,
+                elapsed_ms=elapsed * 1000,
+                method=request.method,
+                path=request.path[:_LOGGED_CHARACTERS],
+                status=writer.status or status,
+                bytes=0 if request.method == "HEAD" else writer.size,
+                caller=None if request.caller is SHARED and not self.is_open else request.caller.identity,
             )
+            log(line)
 
     async def _respond(self, request: Request, writer: ResponseWriter) -> None:
         headers = request.headers
@@ -193,7 +190,7 @@ class App:
                 check_duplicates(request.pairs)
             mount = self._mounts.get(request.path)
             if mount is None or mount.needs_host_check:
-                self._access_check.check(headers)
+                self._access_check.check(headers, request.scheme)
                 if b"origin" in headers:
                     writer.extra_headers = cors_headers(headers[b"origin"])
                     if request.method == "OPTIONS":
@@ -203,7 +200,7 @@ class App:
                 if mount.authenticate is not None:
                     request.caller = await mount.authenticate(request)
                 elif mount.needs_authentication:
-                    request.caller = self._default_caller or await self._authenticate(request, writer)
+                    request.caller = SHARED if self.is_open else await self._authenticate(request, writer)
                     if request.method == "POST":  # streams that only listen are bounded by their connections
                         request.release = self._requests.enter(request.caller.identity)
             await mount.handle(request, writer)
@@ -212,6 +209,7 @@ class App:
         finally:
             if request.release is not None:
                 request.release()
+            self._admissions.remove(request)
 
     def close(self) -> None:
         """End every session and stream."""
@@ -236,15 +234,11 @@ class App:
     async def finish(self, seconds: float) -> None:
         """Let calls finish within a time, then cancel the rest; each is answered."""
         if self._endpoint is not None:
-            await self._endpoint.finish(seconds)
+            await self._endpoint.server.finish(seconds)
 
     def answer_unfinished(self, request: Request) -> bytes | None:
         """Return the response to a call that does not end although the server shuts down; None if it is no call."""
         return None if self._endpoint is None else self._endpoint.answer_unfinished(request)
-
-    def has_endpoint(self, path: str) -> bool:
-        """Return whether a path is a protected endpoint, which has OAuth metadata; strangers must not learn which profiles exist."""
-        return _ENDPOINT.fullmatch(path) is not None
 
     def resource_path(self, request: Request) -> str:
         """Return the path of the protected endpoint that a request is for."""
@@ -261,14 +255,26 @@ class App:
         raise RefusedError(404, self.not_found)
 
     async def _authenticate(self, request: Request, writer: ResponseWriter) -> Caller:
-        url = endpoint_url_of(request, self.resource_path(request), self.serving)
-        caller, request.profiles = await self._access_check.authenticate(self.yard, request.headers, url)
+        admitted = await self._access_check.admit(request, self.resource_path(request))
+        if admitted is None:
+            return SHARED
+        caller, request.profiles = caller_of(self.yard, admitted)
         if not writer.admit(caller.identity):
-            raise RefusedError(503, "These credentials have too many connections.", ((b"retry-after", b"1"), (b"connection", b"close")))
+            raise RefusedError(
+                503, "These credentials have too many connections.", ((b"retry-after", b"1"), (b"connection", b"close"))
+            )
+        self._admissions.add(request, admitted, end=partial(self._revoke, request, writer))
         return caller
 
+    def _revoke(self, request: Request, writer: ResponseWriter) -> None:
+        """End the response to a request whose credentials are no longer accepted, and the session that it names."""
+        if self.sessions is not None:
+            session = self.sessions.get(request.text(b"mcp-session-id"), request.caller)
+            if session is not None:
+                self.sessions.end(session)
+        writer.hang_up()
+
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Keep the yard open during the ASGI lifespan."""
         await receive()
         try:
             async with self.yard:
@@ -285,11 +291,10 @@ class App:
         await writer.respond(200 if good else 503, encode({"status": "ok" if good else "ending"}))
 
     async def _serve_metadata(self, request: Request, writer: ResponseWriter) -> None:
-        """Serve the RFC 9728 metadata of an endpoint."""
         path = request.path[len(METADATA_PATH) :] or self.endpoint_path
         metadata = None
-        if request.method == "GET" and self.has_endpoint(path):
-            metadata = self._access_check.protected_resource(endpoint_url_of(request, path, self.serving))
+        if request.method == "GET" and self.endpoint_paths.fullmatch(path):
+            metadata = self._access_check.protected_resource(url_of(request, path, self.serving))
         if metadata is None:
             raise RefusedError(404, self.not_found)
         await writer.respond(200, encode(metadata))
@@ -297,33 +302,27 @@ class App:
     def _serve_mcp(self, request: Request, writer: ResponseWriter) -> Awaitable[None]:
         if request.path != _PATH:
             request.caller = self._with_profile(request, request.path[len(_PATH) + 1 :])
-        return (self._endpoint or self._open_endpoint()).serve(request, writer)
+        if self._endpoint is None:
+            _ = self.yard.dispatcher  # raises unless the yard is open
+            self._endpoint = Endpoint(ServerContext(self.yard, self.serving, channel="http"))
+        return self._endpoint.serve(request, writer)
 
     def _with_profile(self, request: Request, name: str) -> Caller:
         """Return the caller with the profile that the path names; credentials that may not choose it are refused."""
-        caller = request.caller
         if not name:
-            return caller
+            return request.caller
         if request.profiles is not None and name not in request.profiles:
             raise RefusedError(403, "These credentials are for another profile.")
-        return msgspec.structs.replace(caller, profile=find_profile(self.yard, name))
-
-    def _open_endpoint(self) -> "Endpoint":
-        _ = self.yard.dispatcher  # raises unless the yard is open
-        self._endpoint = Endpoint(ServerContext(self.yard, self.serving, channel="http"))
-        return self._endpoint
+        return msgspec.structs.replace(request.caller, profile=find_profile(self.yard, name))
 
 
 class Endpoint:
     """The MCP endpoint of one yard."""
 
     def __init__(self, server: ServerContext) -> None:
-        self._server = server
+        self.server = server
         self._serving = server.serving
         self.sessions = HttpSessions(server)
-        self._accepted: dict[bytes, Accepted] = {}
-        self._timers = SharedTimers[Response](server.yard.dispatcher.loop, Response.start_stream)
-        """Starts the streams of responses that are held back for too long."""
 
     async def serve(self, request: Request, writer: ResponseWriter) -> None:
         """Serve one request.
@@ -337,24 +336,27 @@ class Endpoint:
         content_type = request.headers.get(b"content-type", b"")
         if content_type != _JSON_TYPE and content_type.partition(b";")[0].strip().lower() != _JSON_TYPE:
             raise RefusedError(415, "The body must be 'application/json'.")
-        accept = request.headers.get(b"accept", b"*/*")
-        accepted = self._accepted.get(accept) or self._accepted_of(accept)
-        if accepted != "json":
-            request.accepts_stream = True
-            writer.requires_stream = accepted == "streams"
+        json, streams = _accepted_by(request.headers.get(b"accept", b"*/*"))
+        request.accepts_stream = streams and not self._serving.json_response
+        writer.requires_stream = request.accepts_stream and not json
         body = request.body
         if body is None:  # another server reads it, which does not decompress it
             if is_compressed(request.headers):
                 raise RefusedError(415, "The body must not be compressed: leave 'Content-Encoding' out.")
-            body = await self._read(request, writer)
+            assert request.receive is not None  # noqa: S101 - our own server has the body already
+            try:
+                body = await read_body(request.receive, request.headers, self._serving.message_bytes)
+            except TooLargeError:
+                fault = Fault(INVALID_REQUEST, f"The message has more than {self._serving.message_bytes} bytes.")
+                await writer.respond(413, encode_fault(None, fault), (JSON, (b"connection", b"close")))
+                return
             if body is None:
                 return
-        message: Message | CallMessage | None = None
+        message: Message | None = None
         try:
             if body[:1] != b"{" and await self._serve_batch(request, writer, body):
                 return
-            depth = self._serving.message_depth
-            message = decode_call(body, depth=depth) or decode(body, depth=depth)
+            message = decode(body)
             await self._serve_message(request, writer, message)
         except Fault as fault:
             request_id = None if message is None else message.id
@@ -377,41 +379,28 @@ class Endpoint:
 
     def end_listeners(self) -> None:
         """End the streams that only listen, so that the server can shut down."""
-        self._server.end_listeners()
+        self.server.end_listeners()
         self.sessions.end_listeners()
-
-    def finish(self, seconds: float) -> Awaitable[None]:
-        """Let calls finish within a time, then cancel the rest; each is answered."""
-        return self._server.finish(seconds)
 
     def answer_unfinished(self, request: Request) -> bytes | None:
         """Return the response to a call that does not end although the server shuts down; None if it is no call."""
-        version = version_named(text_of(request.headers, b"mcp-protocol-version"))
+        version = version_named(request.text(b"mcp-protocol-version"))
         try:
-            message = decode(request.body or b"", depth=self._serving.message_depth)
+            message = decode(request.body or b"")
             if message.method != "tools/call":
                 return None
-            return ServerSession(self._server, caller=ANYONE, send=None, version=version).refuse_unfinished(message)
+            return ServerSession(self.server, caller=ANYONE, send=None, version=version).refuse_unfinished(message)
         except Fault:  # a batch, or an invalid request
             return None
 
     def close(self) -> None:
         """End every session."""
         self.sessions.close()
-        self._server.close()
-
-    async def _read(self, request: Request, writer: ResponseWriter) -> bytes | None:
-        assert request.receive is not None  # noqa: S101 - our own server has the body already
-        try:
-            return await read_body(request.receive, request.headers, self._serving.message_bytes)
-        except TooLargeError:
-            fault = Fault(INVALID_REQUEST, f"The message has more than {self._serving.message_bytes} bytes.")
-            await writer.respond(413, encode_fault(None, fault), (JSON, (b"connection", b"close")))
-            return None
+        self.server.close()
 
     async def _serve_batch(self, request: Request, writer: ResponseWriter, body: bytes) -> bool:
         """Serve a batch; return False if the body is none."""
-        batch = decode_batch(body, depth=self._serving.message_depth)
+        batch = decode_batch(body)
         if batch is None:
             return False
         version = self._read_headers(request)
@@ -419,10 +408,9 @@ class Endpoint:
         if self._has_session(request):
             await serve_batch(self._session_of(request).session, batch, request, writer)
         else:
-            session = ServerSession(
-                self._server, caller=request.caller, send=None, version=LATEST if version in MODERN else version_named(version)
-            )
-            response = Response(writer, self._serving, self._timers, streams=False)
+            era = LATEST if version in MODERN else version_named(version)
+            session = ServerSession(self.server, caller=request.caller, send=None, version=era)
+            response = Response(writer, self._serving, streams=False)
             response.watch()  # without a session, a client that disconnects cancels the batch
             try:
                 await serve_batch(session, batch, request, writer)
@@ -436,22 +424,22 @@ class Endpoint:
     def _read_headers(self, request: Request) -> str | None:
         """Select the headers for the call; return the protocol version that the headers name."""
         if len(request.headers) != len(request.pairs):
-            _check_routing_duplicates(request.pairs)
-        if names := self._server.header_names():
+            check_routing_duplicates(request.pairs)
+        if names := self.server.header_names():
             request.visible_headers = select_headers(request.headers, names)
         version = request.headers.get(b"mcp-protocol-version")
         return None if version is None else version.strip().decode("latin-1")
 
-    def _serve_message(self, request: Request, writer: ResponseWriter, message: Message | CallMessage) -> Awaitable[None]:
+    def _serve_message(self, request: Request, writer: ResponseWriter, message: Message) -> Awaitable[None]:
         version = self._read_headers(request)
-        if type(message) is Message and (message.method is None or message.id is UNSET):
+        if message.method is None or message.id is UNSET:
             return self._take(request, writer, message)
         if version in MODERN:
             return self._serve_modern(request, writer, message, params_of_message(message))
         return self._serve_handshake(request, writer, message, version=version)
 
     def _serve_handshake(
-        self, request: Request, writer: ResponseWriter, message: Message | CallMessage, *, version: str | None
+        self, request: Request, writer: ResponseWriter, message: Message, *, version: str | None
     ) -> Awaitable[None]:
         """Return the awaitable response to a request without the header of the 2026-07-28 era."""
         method = cast("str", message.method)
@@ -459,44 +447,47 @@ class Endpoint:
             params = params_of_message(message)
         except Fault as fault:
             _check_version(version)
-            return self._refuse_params(request, writer, message, fault)
+            if self._has_session(request) and method != "initialize":
+                self._session_of(request)
+            return respond_fault(writer, 200, fault, cast("Id", message.id))  # wrong params have this status there
         if is_modern(method, params):  # the body contradicts the header, which a check reports
             return self._serve_modern(request, writer, message, params)
         _check_version(version)
         if self._serving.stateless:
-            response = Response(writer, self._serving, self._timers, streams=request.accepts_stream)
-            return serve_stateless(self._server, request, message, params, version=version_named(version), response=response)
+            response = Response(writer, self._serving, streams=request.accepts_stream)
+            return serve_stateless(
+                self.server, request, message, params, version=version_named(version), response=response
+            )
         if method == "initialize":
             return start_session(self.sessions, message, params, caller=request.caller, writer=writer)
         return serve_in_session(self._session_of(request), request, writer, message=message, params=params)
 
-    def _refuse_params(self, request: Request, writer: ResponseWriter, message: Message | CallMessage, fault: Fault) -> Awaitable[None]:
-        """Answer a request of the handshake era with wrong params, which has the status 200 there."""
-        if self._has_session(request) and message.method != "initialize":
-            self._session_of(request)
-        return respond_fault(writer, 200, fault, cast("Id", message.id))
-
-    def _serve_modern(self, request: Request, writer: ResponseWriter, message: Message | CallMessage, params: Any) -> Awaitable[None]:
+    def _serve_modern(self, request: Request, writer: ResponseWriter, message: Message, params: Any) -> Awaitable[None]:
         """Return the awaitable response to a request of the 2026-07-28 era.
 
         Raises:
             Fault: Headers and body contradict each other, or the `_meta` is wrong.
             RefusedError: It subscribes, and accepts no stream.
         """
-        server = self._server
+        server, headers, meta = self.server, request.headers, params.meta
         method: str = message.method  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
         streams = request.accepts_stream
         if method == "subscriptions/listen":
             if not request.requires_stream():
                 raise RefusedError(406, "Listening needs 'text/event-stream' to be accepted.")
             streams = True
-        response = Response(writer, self._serving, self._timers, streams=streams)
-        _check_headers(request, method, params)
+        response = Response(writer, self._serving, streams=streams)
+        if meta is not None and isinstance(meta.get(PROTOCOL_VERSION), str):
+            check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
+            if b"traceparent" in headers or b"baggage" in headers:
+                params.meta = request.traced(meta)
         notify = response.notify if streams else None
         request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
-        context = open_request(server, request_id, params, caller=request.caller, notify=notify, headers=request.visible_headers)
+        context = open_request(
+            server, request_id, params, caller=request.caller, notify=notify, headers=request.visible_headers
+        )
         if method == "tools/call" and (required := server.param_headers(params.name, context.caller)) is not None:
-            _check_param_headers(required, params, request.headers)
+            _check_param_headers(required, params, headers)
         response.log_level = context.log_level
         return response.serve(context, method, params)
 
@@ -519,21 +510,20 @@ class Endpoint:
             raise RefusedError(404, "There is no such session; begin one with 'initialize'.")
         return session
 
-    def _accepted_of(self, accept: bytes) -> Accepted:
-        """Return what an `Accept` header allows.
 
-        Raises:
-            RefusedError: It allows neither JSON nor event streams.
-        """
-        types = accepted_types(accept)
-        streams = b"text/event-stream" in types
-        json = not types.isdisjoint((_JSON_TYPE, b"*/*", b"application/*"))
-        if not streams and not json:
-            raise RefusedError(406, "Answers are 'application/json' or 'text/event-stream'.")
-        accepted: Accepted = "json" if not streams or self._serving.json_response else "both" if json else "streams"
-        if len(self._accepted) < _MAX_REMEMBERED:
-            self._accepted[accept] = accepted
-        return accepted
+@lru_cache(maxsize=100)
+def _accepted_by(accept: bytes) -> tuple[bool, bool]:
+    """Return whether an `Accept` header allows JSON, and whether event streams.
+
+    Raises:
+        RefusedError: It allows neither.
+    """
+    types = accepted_types(accept)
+    streams = b"text/event-stream" in types
+    json = not types.isdisjoint((_JSON_TYPE, b"*/*", b"application/*"))
+    if not streams and not json:
+        raise RefusedError(406, "Answers are 'application/json' or 'text/event-stream'.")
+    return json, streams
 
 
 def _check_version(version: str | None) -> None:
@@ -542,41 +532,11 @@ def _check_version(version: str | None) -> None:
         raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not spoken here.", data)
 
 
-def _check_headers(request: Request, method: str, params: Any) -> None:
-    """Check that headers and body agree, and add the trace context of the headers to a `_meta` without one."""
-    headers, meta = request.headers, params.meta
-    if meta is None or not isinstance(meta.get(PROTOCOL_VERSION), str):
-        return
-    check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
-    if b"traceparent" in headers or b"baggage" in headers:
-        params.meta = request.traced(meta)
-
-
-def _check_routing_duplicates(pairs: list[tuple[bytes, bytes]]) -> None:
-    """Check that no header by which requests are routed is there twice: one reader would take the first, another the last.
-
-    Raises:
-        Fault: One is.
-    """
-    duplicate = first_duplicate(pairs, lambda name: name in ROUTING or name.startswith(PARAM))
-    if duplicate is not None:
-        raise Fault(HEADER_MISMATCH, f"The header '{duplicate}' is there twice.")
-
-
 def _check_param_headers(required: ParamHeaders, params: CallTool, headers: Headers) -> None:
     try:
         arguments = msgspec.json.decode(params.arguments)
     except msgspec.DecodeError as error:
-        raise Fault(HEADER_MISMATCH, "The arguments are no JSON, so they cannot be compared with the headers.") from error
+        raise Fault(
+            HEADER_MISMATCH, "The arguments are no JSON, so they cannot be compared with the headers."
+        ) from error
     check_params(required, arguments, headers)
-
-
-def asgi(yard: Yard, *, authenticator: Authenticator | None = None, **settings: Any) -> App:
-    """Return a yard as an ASGI application, to be served or mounted; it opens the yard if the server has a lifespan.
-
-    Raises:
-        ValueError: It runs programs without a sandbox, and may be served to anybody.
-    """
-    if yard.runtime.enabled and yard.runtime.profile == "dev" and not yard.runtime.allow_unsafe:
-        raise ValueError("The runtime profile 'dev' is not served by 'asgi', which others may reach, unless 'allow_unsafe' is set.")
-    return App(yard, Serving(transport="http", **settings), authenticator)

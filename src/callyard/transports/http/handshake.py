@@ -1,33 +1,25 @@
 """Requests of the handshake era over HTTP: in a session, where a call outlives its connection, or without one."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
 from callyard.dispatch.call import Caller
 from callyard.server import RequestContext, ServerContext, ServerSession
 from callyard.server.methods import SESSION_METHODS
-from callyard.server.session import InFlight, Respond
+from callyard.server.session import MAX_IN_FLIGHT, InFlight, Respond
 from callyard.transports.http.request import RefusedError, Request
-from callyard.transports.http.response import GAP, JSON, Response, ResponseWriter, respond_fault
+from callyard.transports.http.response import GAP, HOLD_BACK_S, JSON, Response, ResponseWriter, respond_fault
 from callyard.transports.http.sessions import HttpSession, HttpSessions, Stream
 from callyard.wire.messages import INTERNAL, INVALID_REQUEST, Fault, Id, Message, encode_fault
-from callyard.wire.params import CallMessage
 from callyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
-__all__ = [
-    "read_stream",
-    "serve_batch",
-    "serve_in_session",
-    "serve_stateless",
-    "start_session",
-    "version_named",
-]
+__all__ = ["read_stream", "serve_batch", "serve_in_session", "serve_stateless", "start_session", "version_named"]
 
 _DEFAULT_VERSION: Final = VERSIONS["2025-03-26"]
 """The version of requests without the header, which came in with the next one."""
-_NO_CAPABILITIES: Final[Mapping[str, Any]] = {}
 
 
 def version_named(name: str | None) -> Version:
@@ -36,7 +28,13 @@ def version_named(name: str | None) -> Version:
 
 
 def serve_stateless(
-    server: ServerContext, request: Request, message: Message | CallMessage, params: Any, *, version: Version, response: Response
+    server: ServerContext,
+    request: Request,
+    message: Message,
+    params: Any,
+    *,
+    version: Version,
+    response: Response,
 ) -> Awaitable[None]:
     """Return the awaitable response to a request without a session."""
     method = cast("str", message.method)
@@ -45,9 +43,11 @@ def serve_stateless(
         id=cast("Id", message.id),
         encoder=server.encoders[version.name],
         caller=request.caller,
-        capabilities=_NO_CAPABILITIES,
+        capabilities={},
         # Only methods about a session need one, and making it takes longer than a call.
-        session=ServerSession(server, caller=request.caller, send=None, version=version) if method in SESSION_METHODS else None,
+        session=ServerSession(server, caller=request.caller, send=None, version=version)
+        if method in SESSION_METHODS
+        else None,
         stateless=True,
         meta=request.traced(params.meta),
         headers=request.visible_headers,
@@ -57,31 +57,32 @@ def serve_stateless(
 
 
 async def start_session(
-    sessions: HttpSessions, message: Message | CallMessage, params: Any, *, caller: Caller, writer: ResponseWriter
+    sessions: HttpSessions, message: Message, params: Any, *, caller: Caller, writer: ResponseWriter
 ) -> None:
     """Serve `initialize`: start a session, whose id the client sends from now on."""
     http_session = sessions.start(caller)
     if http_session is None:
-        full = Fault(INTERNAL, "There are too many sessions, and none of them is idle: begin one later, or raise the setting 'sessions'.")
+        way_out = "begin one later, or raise the setting 'sessions'."
+        full = Fault(INTERNAL, f"There are too many sessions, and none of them is idle: {way_out}")
         await writer.respond(503, encode_fault(cast("Id", message.id), full), (JSON, (b"retry-after", b"1")))
         return
     result = await http_session.session.serve(message, notify=None, params=params)
     if http_session.session.version is None:
         sessions.end(http_session)
         await writer.respond(200, result)
-        return
-    await writer.respond(200, result, (JSON, (b"mcp-session-id", http_session.id.encode())))
+    else:
+        await writer.respond(200, result, (JSON, (b"mcp-session-id", http_session.id.encode())))
 
 
 async def serve_in_session(
-    http_session: HttpSession, request: Request, writer: ResponseWriter, *, message: Message | CallMessage, params: Any
+    http_session: HttpSession, request: Request, writer: ResponseWriter, *, message: Message, params: Any
 ) -> None:
     """Serve a request of a session; if the client disconnects, the call goes on and its messages are stored."""
-    session, serving, streams = http_session.session, http_session.serving, request.accepts_stream
+    session, streams = http_session.session, request.accepts_stream
     if message.id in session.in_flight:
         await writer.respond(400, session.refuse_duplicate(message))
         return
-    if len(session.in_flight) >= serving.in_flight:
+    if len(session.in_flight) >= MAX_IN_FLIGHT:
         raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
     stream = http_session.open_stream()
     session.in_flight[message.id] = in_flight = InFlight()
@@ -91,11 +92,9 @@ async def serve_in_session(
         in_flight.task.add_done_callback(lambda _: release())
     http_session.attach(stream)
     try:
-        try:
-            async with asyncio.timeout(serving.hold_back if streams else None):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_BACK_S if streams else None):
                 await stream.has_events.wait()
-        except TimeoutError:
-            pass
         if stream.is_over and (stream.answer is None or stream.is_silent or not streams):
             http_session.forget(stream)
             await (writer.respond(202, b"", ()) if stream.answer is None else writer.respond(200, stream.answer))
@@ -105,7 +104,7 @@ async def serve_in_session(
         http_session.detach(stream)
 
 
-async def _serve(http_session: HttpSession, stream: Stream, request: Request, *, message: Message | CallMessage, params: Any) -> None:
+async def _serve(http_session: HttpSession, stream: Stream, request: Request, *, message: Message, params: Any) -> None:
     session = http_session.session
     started = session.begin(cast("Id", message.id))
     result: bytes | None = None
@@ -147,7 +146,7 @@ async def serve_batch(session: ServerSession, batch: list[bytes], request: Reque
         if not done.done():  # else the client is gone
             done.set_result(answer)
 
-    session.take_batch(batch, depth=session.server.serving.message_depth, take=session.take, start=start, respond=finish)
+    session.take_batch(batch, take=session.take, start=start, respond=finish)
     try:
         answer = await done
     finally:
@@ -163,7 +162,7 @@ async def _serve_item(session: ServerSession, message: Message, request: Request
     return await session.serve(message, notify=None, headers=request.visible_headers, trace=request.trace())
 
 
-def _finish_item(session: ServerSession, message: Message, respond: Respond, task: "asyncio.Task[bytes | None]") -> None:
+def _finish_item(session: ServerSession, message: Message, respond: Respond, task: asyncio.Task[bytes | None]) -> None:
     del session.in_flight[message.id]
     answer = None if task.cancelled() else task.result()
     respond(answer or session.refuse_ended(message, started=task.cancelled()))
@@ -172,7 +171,9 @@ def _finish_item(session: ServerSession, message: Message, respond: Respond, tas
 async def read_stream(http_session: HttpSession, request: Request, writer: ResponseWriter) -> None:
     """Resume a stream after `Last-Event-ID`, or open the session's standalone stream."""
     event_id = request.text(b"last-event-id")
-    position = http_session.find_event(event_id) if event_id else (http_session.standalone, http_session.standalone.delivered)
+    position = (
+        http_session.find_event(event_id) if event_id else (http_session.standalone, http_session.standalone.delivered)
+    )
     if position is None:
         # not 404, which would mean that the session is gone
         await respond_fault(writer, 400, Fault(INVALID_REQUEST, "There is nothing stored after that event."))
@@ -183,7 +184,9 @@ async def read_stream(http_session: HttpSession, request: Request, writer: Respo
         return
     http_session.attach(stream)
     try:
-        await _pump(http_session, stream, after, writer=writer, primed=_can_resume(http_session.session) and not event_id)
+        await _pump(
+            http_session, stream, after, writer=writer, primed=_can_resume(http_session.session) and not event_id
+        )
     finally:
         http_session.detach(stream)
 
@@ -215,5 +218,5 @@ async def _write(events: AsyncGenerator[bytes], writer: ResponseWriter) -> None:
 
 
 def _can_resume(session: ServerSession) -> bool:
-    """Return whether streams begin with an event id to resume from, which clients know since the version that has `modes`."""
+    """Return whether streams begin with an event id to resume from, as in versions that have `modes`."""
     return session.version is not None and session.version.modes

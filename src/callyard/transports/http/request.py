@@ -22,8 +22,6 @@ __all__ = [
     "read_body",
     "request_of",
     "select_headers",
-    "text_of",
-    "trace_of",
 ]
 
 
@@ -69,20 +67,18 @@ class Request(msgspec.Struct, eq=False, kw_only=True):
     body: bytes | None = None
     """The whole body, unless it must be read with `receive`."""
     receive: Receive | None = None
-    """ASGI's function of that name."""
     caller: Caller = SHARED
     profiles: frozenset[str] | None = None
     """The profiles that the path may name; None is any."""
     release: Release | None = None
     """Called when the request is no longer in work."""
     accepts_stream: bool = False
-    """Whether the response may be an event stream."""
     visible_headers: Mapping[str, str] = _EMPTY
     """The headers that are passed on to the call: some for handlers, some for upstreams."""
 
     def text(self, name: bytes) -> str:
         """Return a header as text; empty if it is missing."""
-        return text_of(self.headers, name)
+        return _text_of(self.headers, name)
 
     def requires_stream(self) -> bool:
         """Return whether `Accept` names event streams, even where JSON is preferred."""
@@ -90,7 +86,7 @@ class Request(msgspec.Struct, eq=False, kw_only=True):
 
     def trace(self) -> dict[str, str]:
         """Return the trace context in the headers."""
-        return trace_of(self.headers)
+        return {} if _TRACE.isdisjoint(self.headers) else select_headers(self.headers, _TRACE)
 
     def traced(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return a `_meta` with the trace context of the headers, unless it has its own."""
@@ -143,14 +139,8 @@ def is_compressed(headers: Headers) -> bool:
     return headers.get(b"content-encoding", b"").strip().lower() not in {b"", b"identity"}
 
 
-def text_of(headers: Headers, name: bytes) -> str:
-    """Return a header as text; empty if it is missing."""
+def _text_of(headers: Headers, name: bytes) -> str:
     return headers.get(name, b"").strip().decode("latin-1")
-
-
-def trace_of(headers: Headers) -> dict[str, str]:
-    """Return the trace context in the headers."""
-    return {} if _TRACE.isdisjoint(headers) else select_headers(headers, _TRACE)
 
 
 def accepted_types(accept: bytes) -> frozenset[bytes]:
@@ -161,4 +151,4 @@ def accepted_types(accept: bytes) -> frozenset[bytes]:
 
 def select_headers(headers: Headers, names: Iterable[bytes]) -> dict[str, str]:
     """Return the headers of these names as text, without the missing ones."""
-    return {name.decode(): text_of(headers, name) for name in names if name in headers}
+    return {name.decode(): _text_of(headers, name) for name in names if name in headers}

@@ -1,7 +1,7 @@
-"""HTTP responses: what writes one, and a response that is JSON if it comes quickly and alone, and an event stream otherwise.
+"""HTTP responses: JSON if the answer is quick and alone, and an event stream otherwise.
 
-The head of such a response is delayed until the answer, the first message or a timeout. Under our own server a quick call starts no
-task and no timer.
+The head of such a response is delayed until the answer, the first message or a timeout. Under our own server a quick
+call starts no task and no timer.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from callyard._internal.timer import SharedTimers
 from callyard.config.settings import Serving
 from callyard.server.context import RequestContext, encode_log
 from callyard.server.methods import answer
@@ -19,12 +18,14 @@ from callyard.wire.sse import KEEP_ALIVE, encode_event
 
 __all__ = [
     "GAP",
+    "HOLD_BACK_S",
     "JSON",
     "JSON_HEADERS",
     "OK",
     "PREFLIGHT",
     "STREAM_HEADERS",
     "AsgiWriter",
+    "EventStream",
     "Header",
     "Response",
     "ResponseWriter",
@@ -37,7 +38,6 @@ Header = tuple[bytes, bytes]
 OK: Final = 200
 JSON: Final = (b"content-type", b"application/json")
 JSON_HEADERS: Final = (JSON,)
-"""The headers of nearly every response."""
 STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -49,11 +49,11 @@ PREFLIGHT: Final = (
     (b"access-control-max-age", b"600"),
 )
 GAP: Final = "Messages are missing here: more came than are kept for a client that does not read."
+HOLD_BACK_S: Final = 2.0
+"""Seconds that a response is held back for the result before it becomes a stream."""
 _EXPOSED: Final = (b"access-control-expose-headers", b"mcp-session-id, www-authenticate")
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _QUICK_S: Final = 0.05
-_NOT_DELAYED: Final[dict[Any, float]] = {}
-"""Shared by responses that are not held back: it stays empty."""
 
 
 class ResponseWriter(ABC):
@@ -64,11 +64,8 @@ class ResponseWriter(ABC):
     requires_stream = False
     """Whether the client takes event streams only, so that a JSON response becomes a stream of one event."""
     task: "asyncio.Task[Any] | None" = None
-    """The task that serves the request."""
     status = 0
-    """The status of the response; 0 until it begins."""
     size = 0
-    """The bytes of the body so far."""
 
     @abstractmethod
     async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
@@ -97,6 +94,11 @@ class ResponseWriter(ABC):
     @abstractmethod
     async def wait_for_disconnect(self) -> None:
         """Wait until the client disconnects, or has the whole response."""
+
+    def hang_up(self) -> None:
+        """End the response at once, because its client may no longer read it."""
+        if self.task is not None:
+            self.task.cancel()
 
     def adapt(self, status: int, body: bytes, headers: Iterable[Header]) -> tuple[bytes, tuple[Header, ...]]:
         """Return body and headers of a whole response as `requires_stream` and `extra_headers` say."""
@@ -129,7 +131,9 @@ class AsgiWriter(ResponseWriter):
     async def start_stream(self) -> None:
         """Write the head of an event stream."""
         self.status = OK
-        await self._send({"type": "http.response.start", "status": OK, "headers": [*STREAM_HEADERS, *self.extra_headers]})
+        await self._send(
+            {"type": "http.response.start", "status": OK, "headers": [*STREAM_HEADERS, *self.extra_headers]}
+        )
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Write a part of the stream."""
@@ -141,14 +145,14 @@ class AsgiWriter(ResponseWriter):
     def watch(self, on_disconnect: Callable[[], object]) -> None:
         """Call a function on disconnect; ASGI needs a task for that, which a quick call does not start."""
 
+        async def watch() -> None:
+            await self.wait_for_disconnect()
+            on_disconnect()
+
         def start() -> None:
-            self._watcher = asyncio.ensure_future(self._watch(on_disconnect))
+            self._watcher = asyncio.ensure_future(watch())
 
         self._timer = asyncio.get_running_loop().call_later(_QUICK_S, start)
-
-    async def _watch(self, on_disconnect: Callable[[], object]) -> None:
-        await self.wait_for_disconnect()
-        on_disconnect()
 
     def unwatch(self) -> None:
         """Call it no longer."""
@@ -178,6 +182,58 @@ async def respond_fault(writer: ResponseWriter, status: int, fault: Fault, reque
     await writer.respond(status, encode_fault(request_id, fault))
 
 
+class EventStream:
+    """Writes events as the client reads them, and keep-alive comments in between."""
+
+    def __init__(self, writer: ResponseWriter, *, keep_alive: float, report_gap: Callable[[], bytes] = bytes) -> None:
+        self.size = 0
+        """The bytes of the messages that are not written yet."""
+        self.is_writing = False
+        """Whether the client has not read yet what was written last."""
+        self.is_over = False
+        self._writer = writer
+        self._keep_alive = keep_alive
+        self._report_gap = report_gap
+        self._events: list[bytes] = []
+        self.wake = asyncio.Event()
+
+    def push(self, message: bytes, *, kind: str = "message") -> None:
+        """Add a message as an event."""
+        self._events.append(encode_event(message, kind=kind))
+        self.size += len(message)
+        self.wake.set()
+
+    def push_gap(self) -> None:
+        """Report the messages that were left out since the last report."""
+        self._events.append(self._report_gap())
+
+    def end(self) -> None:
+        """End the stream after the events that it has."""
+        self.is_over = True
+        self.wake.set()
+
+    async def run(self) -> None:
+        """Write until the stream ends."""
+        await self._writer.start_stream()
+        while True:
+            self.wake.clear()
+            self.push_gap()
+            body, last = b"".join(self._events), self.is_over
+            self._events.clear()
+            self.size = 0
+            if body or last:
+                self.is_writing = True
+                await self._writer.write(body, last=last)
+                self.is_writing = False
+            if last:
+                return
+            try:
+                async with asyncio.timeout(self._keep_alive or None):
+                    await self.wake.wait()
+            except TimeoutError:
+                self._events.append(KEEP_ALIVE)
+
+
 class Response:
     """One response to one MCP request."""
 
@@ -186,18 +242,15 @@ class Response:
     log_level: int | None = None
     """The lowest level of log messages that the client gets."""
     _ended = False
-    _size = 0
     _dropped = 0
-    _wake: asyncio.Event | None = None
+    _hold: asyncio.TimerHandle | None = None
     _pump: asyncio.Task[None] | None = None
 
-    def __init__(self, writer: ResponseWriter, serving: Serving, timers: "SharedTimers[Response]", *, streams: bool) -> None:
+    def __init__(self, writer: ResponseWriter, serving: Serving, *, streams: bool) -> None:
+        self.events: EventStream | None = None
         self._writer = writer
         self._serving = serving
-        self._timers = timers
-        self._delayed: dict[Response, float] = _NOT_DELAYED
         self._streams = streams
-        self._events: list[bytes] = []
 
     async def serve(self, context: RequestContext, method: str, params: Any) -> None:
         """Serve a request and write its answer; if the client disconnects, the request is cancelled."""
@@ -217,39 +270,43 @@ class Response:
         """Cancel the task that serves the request if the client disconnects."""
         self._writer.watch(self._disconnected)
         if self._streams:
-            self._delayed = self._timers.start(self, self._serving.hold_back)
+            self._hold = asyncio.get_running_loop().call_later(HOLD_BACK_S, self.start_stream)
 
     def notify(self, message: bytes) -> None:
         """Send a message ahead of the answer, which makes the response a stream."""
         if self._ended:
             return
-        if self._size + len(message) > self._serving.message_bytes:
-            self._dropped += 1  # the client reads too slowly; the server closes the connection of one that reads nothing
-        else:
-            self._size += len(message)
-            self._events.append(encode_event(message))
-        self.start_stream()
+        events = self.start_stream()
+        if events.size + len(message) <= self._serving.message_bytes:
+            events.push(message)
+        else:  # the client reads too slowly; the server closes the connection of one that reads nothing
+            self._dropped += 1
+            events.wake.set()
 
     def finish(self, message: bytes, status: int = OK) -> Awaitable[None]:
         """Write the answer, and end; the caller waits until it is written."""
-        self._ended = True
-        self._delayed.pop(self, None)
-        if self._pump is None:
+        self._end()
+        if self._pump is None or self.events is None:
             return self._writer.respond(status, message)
-        self._report_dropped()
-        self._events.append(encode_event(message))
-        self._wake_pump()
+        self.events.push_gap()
+        self.events.push(message)
+        self.events.end()
         return self._pump
 
     def drop(self) -> None:
         """End without an answer."""
-        self._ended = True
+        self._end()
         if self.is_gone and self._writer.task is not None:
-            self._writer.task.uncancel()  # the cancellation was ours, and the task of another server may have more to do
-        self._delayed.pop(self, None)
+            # the cancellation was ours, and the task of another server may have more to do
+            self._writer.task.uncancel()
         self._writer.unwatch()
         if self._pump is not None:
             self._pump.cancel()
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._hold is not None:
+            self._hold.cancel()
 
     def _disconnected(self) -> None:
         if not self._ended:
@@ -258,42 +315,17 @@ class Response:
             if self._writer.task is not None:
                 self._writer.task.cancel()
 
-    def start_stream(self) -> None:
-        """Make the response an event stream."""
-        if self._pump is None:
-            self._wake = asyncio.Event()
-            self._pump = asyncio.ensure_future(self._write(self._wake))
-        self._wake_pump()
+    def start_stream(self) -> EventStream:
+        """Make the response an event stream, if it is none yet."""
+        if self.events is None:
+            self.events = EventStream(self._writer, keep_alive=self._serving.keep_alive, report_gap=self._report_gap)
+            self._pump = asyncio.ensure_future(self.events.run())
+        return self.events
 
-    def _report_dropped(self) -> None:
-        """Add a log message about the dropped messages, if the client gets warnings."""
+    def _report_gap(self) -> bytes:
+        """Return a log message about the dropped messages as an event; empty if the client gets no warnings."""
         dropped, self._dropped = self._dropped, 0
-        if dropped and self.log_level is not None:
-            message = encode_log("warning", GAP, {"dropped": dropped}, self.log_level)
-            if message is not None:
-                self._events.append(encode_event(message))
-
-    def _wake_pump(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-
-    async def _write(self, wake: asyncio.Event) -> None:
-        """Write events as they come, and keep-alive comments in between."""
-        await self._writer.start_stream()
-        while True:
-            wake.clear()
-            last = self._ended
-            self._report_dropped()
-            if self._events:
-                body = b"".join(self._events)
-                self._events.clear()
-                self._size = 0
-                await self._writer.write(body, last=last)
-            if last:
-                return
-            if not self._events and not self._ended:
-                try:
-                    async with asyncio.timeout(self._serving.keep_alive or None):
-                        await wake.wait()
-                except TimeoutError:
-                    await self._writer.write(KEEP_ALIVE)
+        if not dropped or self.log_level is None:
+            return b""
+        message = encode_log("warning", GAP, {"dropped": dropped}, self.log_level)
+        return b"" if message is None else encode_event(message)

@@ -1,11 +1,11 @@
-"""HTTP sessions of the handshake era: each has an id that the client sends, and stores its streams for clients that reconnect.
+"""HTTP sessions of the handshake era, with stored streams for clients that reconnect.
 
 MCP calls them sessions; the yard's own sessions are something else.
 """
 
 import asyncio
 import secrets
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -21,6 +21,10 @@ __all__ = ["HttpSession", "HttpSessions", "McpClient", "ReplayBuffer", "ReportGa
 _RETRY_MS: Final = 500
 _STREAM_BYTES: Final = 1024
 """Approximate memory of a stream without its messages."""
+_MAX_EVENTS: Final = 256
+"""Messages of each request that are kept for a client that lost its connection."""
+_EVENT_SECONDS: Final = 300.0
+"""Seconds for which these messages are kept."""
 _EVENT_BYTES: Final = 128
 """Approximate memory of a message besides its own bytes."""
 _READ_SECONDS: Final = 10.0
@@ -53,7 +57,6 @@ class Stream:
         self._max_bytes = self._room = max_bytes
         self._last = 0
         self._reader: asyncio.Event | None = None
-        """Wakes the current reader."""
         self._released = False
 
     def push(self, message: bytes) -> None:
@@ -94,8 +97,10 @@ class Stream:
         """Return whether the answer is its only message."""
         return self._last <= 1 and self.answer is not None
 
-    async def read(self, after: int, *, keep_alive: float, primed: bool, report_gap: ReportGap) -> AsyncGenerator[bytes]:
-        """Yield events after a number as they come, until the stream ends, the reader is let go or another one comes."""
+    async def read(
+        self, after: int, *, keep_alive: float, primed: bool, report_gap: ReportGap
+    ) -> AsyncGenerator[bytes]:
+        """Yield events after a number until the stream ends, or the reader is dismissed or replaced."""
         wake = asyncio.Event()
         self._wake()
         self._reader = wake
@@ -172,7 +177,9 @@ class ReplayBuffer:
     def add(self, stream: Stream, forget: Callable[[Stream], None]) -> None:
         """Store a stream; `forget` is called when it is dropped."""
         self.remove(stream)
-        entries, seconds = (self._read, min(self._seconds, _READ_SECONDS)) if stream.was_read else (self._unread, self._seconds)
+        entries, seconds = (
+            (self._read, min(self._seconds, _READ_SECONDS)) if stream.was_read else (self._unread, self._seconds)
+        )
         entries[stream] = _Entry(self._loop.time() + seconds, stream.size, forget)
         self._room -= stream.size
         self.sweep()
@@ -201,11 +208,9 @@ class McpClient(NamedTuple):
     client: str
     """The name that the client states; nothing verifies it."""
     version: str
-    """The protocol version."""
     age_s: float
     idle_s: float
     in_flight: int
-    """Requests without a response."""
 
 
 class HttpSession:
@@ -221,14 +226,13 @@ class HttpSession:
         self._replay_buffer = replay_buffer
         self._numbers = count(1)
         self.standalone = self._new_stream(0)
-        """The stream for messages that belong to no request."""
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._used_at = self._started_at = self._loop.time()
         self.session = ServerSession(server, caller=own_scope(caller), send=self.standalone.push)
 
     def _new_stream(self, number: int) -> Stream:
-        return Stream(number, max_events=self.serving.event_count, max_bytes=self.serving.message_bytes)
+        return Stream(number, max_events=_MAX_EVENTS, max_bytes=self.serving.message_bytes)
 
     def open_stream(self) -> Stream:
         """Return a new stream for one request."""
@@ -326,9 +330,7 @@ class HttpSessions:
         self._serving = serving = server.serving
         self._sessions: OrderedDict[str, HttpSession] = OrderedDict()
         """The most recently used at the end."""
-        self._counts: dict[str, int] = {}
-        """The number of sessions by identity."""
-        self._replay_buffer = ReplayBuffer(serving.event_seconds, _BUFFERED_MESSAGES * serving.message_bytes)
+        self._replay_buffer = ReplayBuffer(_EVENT_SECONDS, _BUFFERED_MESSAGES * serving.message_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -348,14 +350,13 @@ class HttpSessions:
 
     def start(self, caller: Caller) -> HttpSession | None:
         """Return a new session, or None if there are too many and none is idle."""
-        count = self._counts.get(caller.identity, 0)
+        counts = Counter(session.identity for session in self._sessions.values())
         is_full = len(self._sessions) >= self._serving.sessions
-        has_most = caller.identity != ANYONE.identity and count >= self._serving.sessions_per_identity
-        if (is_full or has_most) and not self._make_room(caller, own=has_most):
+        has_most = caller.identity != ANYONE.identity and counts[caller.identity] >= self._serving.sessions_per_identity
+        if (is_full or has_most) and not self._make_room(caller.identity, counts, own=has_most):
             return None
         session = HttpSession(self._server, caller, self._replay_buffer)
         self._sessions[session.id] = session
-        self._counts[caller.identity] = self._counts.get(caller.identity, 0) + 1
         if self._timer is None:
             self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         return session
@@ -376,10 +377,7 @@ class HttpSessions:
 
     def end(self, session: HttpSession) -> None:
         """End a session."""
-        if self._sessions.pop(session.id, None) is not None:
-            self._counts[session.identity] -= 1
-            if not self._counts[session.identity]:
-                del self._counts[session.identity]
+        self._sessions.pop(session.id, None)
         session.close()
 
     def end_listeners(self) -> None:
@@ -394,19 +392,22 @@ class HttpSessions:
         for session in tuple(self._sessions.values()):
             self.end(session)
 
-    def _make_room(self, caller: Caller, *, own: bool) -> bool:
-        """End the session that was idle for longest: the caller's own, or one of an identity with more; return whether there was one."""
-        oldest = self._oldest_idle(caller.identity)
+    def _make_room(self, identity: str, counts: Counter[str], *, own: bool) -> bool:
+        """End the session that was idle for longest; return whether there was one.
+
+        It is one of the caller's own, or of an identity with more sessions.
+        """
+        oldest = self._oldest_idle(identity)
         if oldest is None and not own:
-            most = max(self._counts, key=self._counts.__getitem__)
-            if self._counts[most] > self._counts.get(caller.identity, 0) + 1:
+            [(most, count)] = counts.most_common(1)
+            if count > counts[identity] + 1:
                 oldest = self._oldest_idle(most)
         if oldest is not None:
             self.end(oldest)
         return oldest is not None
 
     def _oldest_idle(self, identity: str) -> HttpSession | None:
-        return next((session for session in self._sessions.values() if session.identity == identity and session.is_idle), None)
+        return next((old for old in self._sessions.values() if old.identity == identity and old.is_idle), None)
 
     def _sweep(self) -> None:
         self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep) if self._sessions else None

@@ -178,7 +178,9 @@ class RawServer:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0")
+                length = next(
+                    (line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0"
+                )
                 body = await reader.readexactly(int(length.partition(b":")[2]))
                 request = Request(self, writer, head, body)
                 self.requests.append(request)

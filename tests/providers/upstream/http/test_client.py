@@ -15,7 +15,9 @@ async def call(link: Any, listener: Any, *numbers: int) -> None:
         await listener.message(about=number)
 
 
-@pytest.mark.parametrize(("alive", "connections"), [("timeout=60", 1), ("timeout=5, max=100", 1), ("timeout=1", 2), ("max=5", 1)])
+@pytest.mark.parametrize(
+    ("alive", "connections"), [("timeout=60", 1), ("timeout=5, max=100", 1), ("timeout=1", 2), ("max=5", 1)]
+)
 async def test_a_connection_is_not_used_for_longer_than_the_server_keeps_it(
     serve: Serve, connect: Connect, alive: str, connections: int
 ) -> None:
@@ -31,9 +33,14 @@ async def test_a_connection_is_not_used_for_longer_than_the_server_keeps_it(
 async def test_a_connection_that_the_server_will_close_is_not_reused(serve: Serve, connect: Connect, how: str) -> None:
     async def last(request: Request) -> None:
         body = result_message(request.id)
-        version, length = ("1.0" if how == "version" else "1.1"), ("" if how == "eof" else f"content-length: {len(body)}\r\n")
+        version, length = (
+            ("1.0" if how == "version" else "1.1"),
+            ("" if how == "eof" else f"content-length: {len(body)}\r\n"),
+        )
         closes = "connection: close\r\n" if how == "header" else ""
-        await request.write(f"HTTP/{version} 200 OK\r\ncontent-type: application/json\r\n{length}{closes}\r\n".encode() + body)
+        await request.write(
+            f"HTTP/{version} 200 OK\r\ncontent-type: application/json\r\n{length}{closes}\r\n".encode() + body
+        )
         if how == "eof":
             request.hang_up()
 
@@ -45,7 +52,9 @@ async def test_a_connection_that_the_server_will_close_is_not_reused(serve: Serv
     assert server.connections == 2
 
 
-async def test_a_connection_closed_while_idle_is_not_used_before_the_loop_notices(serve: Serve, connect: Connect) -> None:
+async def test_a_connection_closed_while_idle_is_not_used_before_the_loop_notices(
+    serve: Serve, connect: Connect
+) -> None:
     async def leave(request: Request) -> None:
         await request.reply(200, result_message(request.id))
         request.hang_up()
@@ -58,7 +67,9 @@ async def test_a_connection_closed_while_idle_is_not_used_before_the_loop_notice
     assert len(server.requests) == server.connections == 20
 
 
-async def test_idle_connections_are_closed_after_a_while(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed_after_a_while(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "_SWEEP_SECONDS", 0.001)
     server = await serve(answers())
     link, listener = await connect(server.url)
@@ -121,9 +132,11 @@ async def test_a_notification_gets_a_connection_when_all_are_busy(serve: Serve, 
     assert len(taken) == 9 or server.connections == 10
 
 
-async def test_notifications_beyond_the_spare_connections_queue(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notifications_beyond_the_spare_connections_queue(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "_SPARE", 0)
-    monkeypatch.setattr(exchange, "_LONG_LIVED", 0)
+    monkeypatch.setattr(exchange, "_STREAMS", 0)
     server = await serve(answers(b"", 202))
     link, _ = await connect(server.url, in_flight=1)
     for _ in range(5):
@@ -160,7 +173,9 @@ async def test_a_server_that_hangs_up_at_once_is_lost_or_unavailable(connect: Co
         await link.close()
 
 
-async def test_a_connection_that_died_at_once_is_not_used(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_died_at_once_is_not_used(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = await serve(answers())
     link, listener = await connect(server.url)
     loop = asyncio.get_running_loop()

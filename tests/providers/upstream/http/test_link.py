@@ -109,7 +109,9 @@ async def test_the_messages_of_a_response_stream_belong_to_the_request(serve: Se
     assert server.connections == 1
 
 
-async def test_a_stream_that_goes_on_after_its_response_is_closed(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_goes_on_after_its_response_is_closed(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("callyard.providers.upstream.http.link._LINGER_SECONDS", 0.0)
 
     async def talk(request: Request) -> None:
@@ -128,7 +130,9 @@ async def test_a_stream_that_goes_on_after_its_response_is_closed(serve: Serve, 
 
 
 @pytest.mark.parametrize("as_stream", [False, True])
-async def test_the_messages_of_a_batch_are_delivered_one_by_one(serve: Serve, connect: Connect, *, as_stream: bool) -> None:
+async def test_the_messages_of_a_batch_are_delivered_one_by_one(
+    serve: Serve, connect: Connect, *, as_stream: bool
+) -> None:
     async def batch(request: Request) -> None:
         both = b"[%b,%b]" % (notification(), result_message(request.id))
         if as_stream:
@@ -163,7 +167,9 @@ async def test_chunked_bodies_and_bodies_without_a_length_are_read_whole(serve: 
         assert (await listener.message(about=number))["result"] == {"value": "x" * 100}
 
 
-async def test_the_session_of_the_first_response_is_sent_from_then_on_and_deleted_at_the_end(serve: Serve, connect: Connect) -> None:
+async def test_the_session_of_the_first_response_is_sent_from_then_on_and_deleted_at_the_end(
+    serve: Serve, connect: Connect
+) -> None:
     sessions = iter(["one", "two", "three", "four"])
 
     async def greet(request: Request) -> None:
@@ -181,7 +187,9 @@ async def test_the_session_of_the_first_response_is_sent_from_then_on_and_delete
     assert (server.requests[-1].method, server.requests[-1].headers["mcp-protocol-version"]) == ("DELETE", "2025-11-25")
 
 
-async def test_an_unanswered_delete_does_not_delay_closing(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unanswered_delete_does_not_delay_closing(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("callyard.providers.upstream.http.link._GOODBYE_SECONDS", 0.0)
 
     async def greet(request: Request) -> None:
@@ -297,7 +305,9 @@ async def test_a_request_dropped_while_queued_is_never_sent(serve: Serve, connec
 async def test_a_request_dropped_during_its_first_message_delivers_no_more(serve: Serve, connect: Connect) -> None:
     async def talk(request: Request) -> None:
         await request.stream()
-        await request.write(b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in [b"data: %b\n\n" % notification()] * 3))
+        await request.write(
+            b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in [b"data: %b\n\n" % notification()] * 3)
+        )
         await request.gone()
 
     server = await serve(talk)
@@ -379,7 +389,16 @@ async def test_a_link_that_was_never_opened_can_be_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://x/", "http://", "http://a b/", "http://x:port/", "http://me:secret@x/", "http://[::1/", "http://\u00fc..x/"]
+    "url",
+    [
+        "ftp://x/",
+        "http://",
+        "http://a b/",
+        "http://x:port/",
+        "http://me:secret@x/",
+        "http://[::1/",
+        "http://\u00fc..x/",
+    ],
 )
 async def test_an_invalid_url_is_refused_when_the_link_is_opened(connect: Connect, url: str) -> None:
     with pytest.raises(LinkError) as caught:
@@ -389,7 +408,9 @@ async def test_an_invalid_url_is_refused_when_the_link_is_opened(connect: Connec
     assert "secret" not in str(caught.value)
 
 
-async def test_headers_of_a_message_replace_those_of_the_settings_but_never_reserved_ones(serve: Serve, connect: Connect) -> None:
+async def test_headers_of_a_message_replace_those_of_the_settings_but_never_reserved_ones(
+    serve: Serve, connect: Connect
+) -> None:
     server = await serve(answers())
     own = {"X-One": "1", "X-Two": "2", "Content-Length": "9", "Host": "elsewhere.example", "User-Agent": "me"}
     link, listener = await connect(server.url, headers=own)
@@ -400,7 +421,12 @@ async def test_headers_of_a_message_replace_those_of_the_settings_but_never_rese
     await listener.message(about=2)
 
     first, second = server.requests
-    assert [first.headers[name] for name in ("x-one", "x-two", "x-three", "host")] == ["1", "two", "3", "elsewhere.example"]
+    assert [first.headers[name] for name in ("x-one", "x-two", "x-three", "host")] == [
+        "1",
+        "two",
+        "3",
+        "elsewhere.example",
+    ]
     assert (first.headers["accept"], first.headers["user-agent"]) == ("application/json, text/event-stream", "me")
     assert [second.headers.get(name) for name in ("x-one", "x-two", "x-three")] == ["1", "2", None]
     for request in server.requests:
@@ -432,4 +458,8 @@ async def test_a_json_rpc_error_is_a_response_with_any_status(serve: Serve, conn
 
         message = await listener.message(about=number)
 
-        assert message == {"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "No.", "data": {"a": 1}}}
+        assert message == {
+            "jsonrpc": "2.0",
+            "id": number,
+            "error": {"code": -32601, "message": "No.", "data": {"a": 1}},
+        }

@@ -25,7 +25,15 @@ WHOLE = [
     HEAD + b"Connection: close\r\n\r\n" + BODY,
 ]
 PIECES = st.sampled_from(
-    [b"HTTP/1.1 200 OK\r\n", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"\r\n", b"3\r\n", b"{}\n", b"0\r\n"]
+    [
+        b"HTTP/1.1 200 OK\r\n",
+        b"Content-Length: 3\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"\r\n",
+        b"3\r\n",
+        b"{}\n",
+        b"0\r\n",
+    ]
 )
 
 
@@ -115,7 +123,10 @@ def test_a_response_does_not_depend_on_how_it_is_cut(answer: bytes, cuts: list[i
     assert (pool.ends, pool.body, pool.headers[b"x-twice"]) == ([None], BODY, b"a, b")
 
 
-@given(st.lists(st.one_of(PIECES, st.binary(max_size=20)), max_size=30).map(b"".join), st.lists(st.integers(0, 400), max_size=20))
+@given(
+    st.lists(st.one_of(PIECES, st.binary(max_size=20)), max_size=30).map(b"".join),
+    st.lists(st.integers(0, 400), max_size=20),
+)
 def test_any_bytes_end_exactly_once(answer: bytes, cuts: list[int]) -> None:
     pool, _ = receive(answer, cuts)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from raw_servers import Connect, Request, Serve, answers, failed_call, request_message, result_message
+from table_tests import every_row
 
 from callyard.providers.upstream.http import HttpLink
 from callyard.providers.upstream.link import NO_CREDENTIALS, LinkError
@@ -139,7 +140,7 @@ async def test_half_an_answer_is_none_and_the_message_is_not_sent_again(
     assert when in error.message
 
 
-async def test_a_reset_is_told_as_it_is(serve: Serve, connect: Connect) -> None:
+async def test_a_reset_is_reported_as_a_reset(serve: Serve, connect: Connect) -> None:
     async def reset(request: Request) -> None:
         request.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         request.writer.transport.abort()
@@ -165,7 +166,9 @@ async def test_a_reset_is_told_as_it_is(serve: Serve, connect: Connect) -> None:
         ("application/json", b"[" * 100_000),
     ],
 )
-async def test_what_is_no_answer_is_refused_with_its_beginning(serve: Serve, connect: Connect, kind: str, body: bytes) -> None:
+async def test_a_body_that_is_no_answer_is_refused_with_its_beginning(
+    serve: Serve, connect: Connect, kind: str, body: bytes
+) -> None:
     server = await serve(answers(body, content_type=kind))
     link, listener = await connect(server.url)
     link.send(request_message(1), 1, {})
@@ -295,7 +298,9 @@ async def test_a_server_that_accepts_no_connection_times_out(connect: Connect, m
     assert "0.05 seconds" in error.message
 
 
-async def test_any_other_failure_to_connect_is_unavailable_too(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_other_failure_to_connect_is_unavailable_too(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fail(*_: Any, **__: Any) -> None:
         raise OSError(113, "No route to host")
 
@@ -317,7 +322,7 @@ FLOODS = {
 }
 LAG_S = 0.25
 NOISE = 4
-"""The factor for a machine that does other work at the same time; it was 5 seconds before streams were read in slices."""
+"""The factor for a busy machine; the lag was 5 seconds before streams were read in slices."""
 
 
 def flood(listener: socket.socket, piece: bytes) -> None:
@@ -341,11 +346,13 @@ async def longest_lag(work: "asyncio.Future[Any]") -> float:
     return longest
 
 
-@pytest.mark.parametrize("piece", FLOODS.values(), ids=FLOODS.keys())
+@every_row("piece", FLOODS.values(), ids=FLOODS.keys())
 def test_a_flood_on_an_event_stream_blocks_nobody(piece: bytes) -> None:
     async def receive() -> float:
         listener = socket.create_server(("127.0.0.1", 0))
-        link = HttpLink("there", UpstreamSettings(url=f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"), NO_CREDENTIALS)
+        link = HttpLink(
+            "there", UpstreamSettings(url=f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"), NO_CREDENTIALS
+        )
         sending = asyncio.ensure_future(asyncio.to_thread(flood, listener, piece))
         await link.open(DroppingListener())
         link.send(request_message(1), 1, {})
@@ -395,7 +402,9 @@ async def test_one_trailer_without_end_is_refused_before_it_grows(serve: Serve, 
 
 async def test_an_event_of_very_many_lines_is_refused(serve: Serve, connect: Connect) -> None:
     async def talk(request: Request) -> None:
-        await request.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: x\n" + b":\n" * 200_000 + b"\n")
+        await request.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: x\n" + b":\n" * 200_000 + b"\n"
+        )
         await request.gone()
 
     server = await serve(talk)

@@ -40,7 +40,9 @@ async def served() -> AsyncGenerator[Callable[..., Awaitable[str]]]:
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         chosen: dict[str, Any] = {"transport": "http", "port": 0, **settings}
         serving = Serving(**chosen)
-        served = serve_forever(Yard(tools=[add]), serving, ready=lambda transport: ready.set_result(transport.info().address))
+        served = serve_forever(
+            Yard(tools=[add]), serving, ready=lambda transport: ready.set_result(transport.info().address)
+        )
         tasks.append(asyncio.create_task(served))
         return await asyncio.wait_for(ready, 10)
 
@@ -74,7 +76,9 @@ async def greet(link: Any, listener: RecordingListener, version: str) -> Request
     return requests
 
 
-async def add_on(link: Any, listener: RecordingListener, requests: Requests, *, token: int | None = None) -> tuple[Any, list[str]]:
+async def add_on(
+    link: Any, listener: RecordingListener, requests: Requests, *, token: int | None = None
+) -> tuple[Any, list[str]]:
     """Add two numbers over there."""
     meta = {} if token is None else {"progressToken": token}
     sent = requests.encode(5, "tools/call", {"name": "add", "arguments": {"a": 2, "b": 3}}, meta=meta)
@@ -159,7 +163,19 @@ def certificate(tmp_path: Path) -> tuple[str, str]:
     """Return a certificate for this machine that signs itself, and its key."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", *names]
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        *names,
+    ]
     subprocess.run([*made, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)  # noqa: S603 - our own
     return str(cert), str(key)
 

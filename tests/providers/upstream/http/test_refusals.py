@@ -19,10 +19,10 @@ from raw_servers import (
     until,
 )
 
-from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.link import Credentials, LinkError
 
 
-class FakeCredentials:
+class FakeCredentials(Credentials):
     """Credentials with a list of tokens to renew."""
 
     def __init__(self, *tokens: str | None, fails: LinkError | None = None) -> None:
@@ -94,10 +94,14 @@ async def test_a_status_tells_the_trouble_and_whether_the_message_may_have_been_
 
 
 @pytest.mark.parametrize(("later", "goodbyes"), [(None, 0), ("stale", 1), ("good", 1)])
-async def test_credentials_are_not_renewed_to_delete_a_session(serve: Serve, connect: Connect, later: str | None, goodbyes: int) -> None:
+async def test_credentials_are_not_renewed_to_delete_a_session(
+    serve: Serve, connect: Connect, later: str | None, goodbyes: int
+) -> None:
     async def welcome(request: Request) -> None:
         if request.headers.get("authorization") == "Bearer good":
-            await request.reply(200, result_message(request.id) if request.method == "POST" else b"", mcp_session_id="s")
+            await request.reply(
+                200, result_message(request.id) if request.method == "POST" else b"", mcp_session_id="s"
+            )
         else:
             await request.reply(401, b"", www_authenticate="Bearer")
 
@@ -122,8 +126,12 @@ async def test_json_that_is_not_a_json_rpc_error_is_only_text(serve: Serve, conn
     assert (await failed_call(link, listener)).text == body.decode()
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("7", 7.0), ("0", 0.0), ("soon", None), ("", None), ("9" * 400, 86400.0), ("-3", None)])
-async def test_retry_after_in_seconds_is_reported(serve: Serve, connect: Connect, value: str, seconds: float | None) -> None:
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("7", 7.0), ("0", 0.0), ("soon", None), ("", None), ("9" * 400, 86400.0), ("-3", None)]
+)
+async def test_retry_after_in_seconds_is_reported(
+    serve: Serve, connect: Connect, value: str, seconds: float | None
+) -> None:
     server = await serve(answers(b"", 429, retry_after=value))
     link, listener = await connect(server.url)
 
@@ -131,8 +139,12 @@ async def test_retry_after_in_seconds_is_reported(serve: Serve, connect: Connect
 
 
 @pytest.mark.parametrize(("minutes", "low", "high"), [(10, 500, 600), (-10, 0, 0)])
-async def test_retry_after_as_a_date_is_reported(serve: Serve, connect: Connect, minutes: int, low: float, high: float) -> None:
-    server = await serve(answers(b"", 503, retry_after=format_datetime(datetime.now(UTC) + timedelta(minutes=minutes), usegmt=True)))
+async def test_retry_after_as_a_date_is_reported(
+    serve: Serve, connect: Connect, minutes: int, low: float, high: float
+) -> None:
+    server = await serve(
+        answers(b"", 503, retry_after=format_datetime(datetime.now(UTC) + timedelta(minutes=minutes), usegmt=True))
+    )
     link, listener = await connect(server.url)
 
     wait = (await failed_call(link, listener)).retry_after
@@ -163,7 +175,9 @@ async def test_a_lost_session_is_reported_and_not_sent_again(serve: Serve, conne
         elif named is None:
             await request.reply(200, result_message(request.id), mcp_session_id=f"s{request.id}")
         else:
-            await request.reply(404, b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32001,"message":"Gone."}}' % request.id)
+            await request.reply(
+                404, b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32001,"message":"Gone."}}' % request.id
+            )
 
     server = await serve(forget)
     link, listener = await connect(server.url)
@@ -376,7 +390,9 @@ async def test_a_403_without_a_challenge_is_not_about_credentials(serve: Serve, 
 
 
 @pytest.mark.parametrize(("status", "place"), [(307, "/mcp/"), (308, "/other?x=1"), (307, "/other")])
-async def test_a_redirect_within_the_origin_is_followed(serve: Serve, connect: Connect, status: int, place: str) -> None:
+async def test_a_redirect_within_the_origin_is_followed(
+    serve: Serve, connect: Connect, status: int, place: str
+) -> None:
     async def point(request: Request) -> None:
         if request.target == place:
             await request.reply(200, result_message(request.id))
@@ -390,13 +406,22 @@ async def test_a_redirect_within_the_origin_is_followed(serve: Serve, connect: C
         await listener.message(about=number)
 
     remembered = status == 308 or place == "/mcp/"
-    assert [request.target for request in server.requests] == ["/mcp", place, *([place] if remembered else ["/mcp", place])]
+    assert [request.target for request in server.requests] == [
+        "/mcp",
+        place,
+        *([place] if remembered else ["/mcp", place]),
+    ]
     last = server.requests[-1]
-    assert (last.body, last.headers["authorization"], last.headers["x-mine"]) == (request_message(2), "Bearer token", "1")
+    assert (last.body, last.headers["authorization"], last.headers["x-mine"]) == (
+        request_message(2),
+        "Bearer token",
+        "1",
+    )
 
 
 @pytest.mark.parametrize(
-    "place", ["http://127.0.0.1:9/mcp", "https://{here}/mcp", "http://localhost/", "//evil.example/", "ftp://x", "http://[", ""]
+    "place",
+    ["http://127.0.0.1:9/mcp", "https://{here}/mcp", "http://localhost/", "//evil.example/", "ftp://x", "http://[", ""],
 )
 async def test_a_redirect_to_another_origin_is_not_followed(serve: Serve, connect: Connect, place: str) -> None:
     server = await serve(answers(b"", 307, location=place))

@@ -35,11 +35,15 @@ class SseServer:
         else:
             await request.reply(self.status, b"Accepted")
             if self.stream is not None and self.status == 202 and request.id is not None:
-                await self.stream.write(event("message", result_message(request.id)) + event("other", b"{}") + event("message", b""))
+                await self.stream.write(
+                    event("message", result_message(request.id)) + event("other", b"{}") + event("message", b"")
+                )
 
 
 @pytest.mark.parametrize("place", ["/messages?session=1", "messages?session=1", "{here}/messages?session=1"])
-async def test_messages_are_posted_to_the_endpoint_and_answered_on_the_stream(serve: Serve, connect: Connect, place: str) -> None:
+async def test_messages_are_posted_to_the_endpoint_and_answered_on_the_stream(
+    serve: Serve, connect: Connect, place: str
+) -> None:
     old = SseServer(place)
     server = await serve(old)
     old.place = place.format(here=server.url.removesuffix("/mcp"))
@@ -66,7 +70,9 @@ async def test_messages_are_posted_to_the_endpoint_and_answered_on_the_stream(se
     assert listener.calls.empty()
 
 
-@pytest.mark.parametrize("place", ["http://evil.example/messages", "//evil.example/", "https://127.0.0.1/messages", "http://["])
+@pytest.mark.parametrize(
+    "place", ["http://evil.example/messages", "//evil.example/", "https://127.0.0.1/messages", "http://["]
+)
 async def test_messages_are_never_posted_to_another_server(serve: Serve, connect: Connect, place: str) -> None:
     server = await serve(SseServer(place))
 
@@ -78,9 +84,12 @@ async def test_messages_are_never_posted_to_another_server(serve: Serve, connect
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(401, "unauthenticated"), (404, "refused"), (405, "refused"), (503, "unavailable"), (200, "refused")]
+    ("status", "kind"),
+    [(401, "unauthenticated"), (404, "refused"), (405, "refused"), (503, "unavailable"), (200, "refused")],
 )
-async def test_a_stream_that_is_refused_cannot_be_opened(serve: Serve, connect: Connect, status: int, kind: str) -> None:
+async def test_a_stream_that_is_refused_cannot_be_opened(
+    serve: Serve, connect: Connect, status: int, kind: str
+) -> None:
     async def refuse(request: Request) -> None:
         await request.reply(status, b"No.")
 
@@ -123,7 +132,7 @@ async def test_notifications_in_flight_are_bounded_over_sse(serve: Serve, connec
         link.send(notification("notifications/progress"), None, {})
     link.send(request_message(1), 1, {})
 
-    assert len(link._posts) == MAX_ONE_WAY + 1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - what is held shows nowhere else
+    assert len(link._one_way) + len(link._requests) == MAX_ONE_WAY + 1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - what is held shows nowhere else
     await link.close()
 
 

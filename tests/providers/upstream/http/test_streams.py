@@ -91,7 +91,14 @@ async def test_a_stream_that_cannot_be_resumed_is_lost(serve: Serve, connect: Co
 
     error = await listener.loss(1)
 
-    troubles = {"404": "session_lost", "401": "unauthenticated", "405": "refused", "json": "refused", "close": "lost", "empty": "lost"}
+    troubles = {
+        "404": "session_lost",
+        "401": "unauthenticated",
+        "405": "refused",
+        "json": "refused",
+        "close": "lost",
+        "empty": "lost",
+    }
     assert (error.kind, error.sent) == (troubles[how], True)
     assert len(server.requests) == (6 if how in {"close", "empty"} else 2)
 
@@ -166,7 +173,9 @@ async def test_an_upstream_without_a_general_stream_is_asked_once(serve: Serve, 
     assert [request.method for request in server.requests].count("GET") == 1
 
 
-async def test_a_general_stream_that_is_not_found_any_more_ended_with_the_session(serve: Serve, connect: Connect) -> None:
+async def test_a_general_stream_that_is_not_found_any_more_ended_with_the_session(
+    serve: Serve, connect: Connect
+) -> None:
     statuses = iter([200, 404])
 
     async def forget(request: Request) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from authority import Authority, SignIn, browse, serving_authority
 
-from callyard.providers.upstream.oauth.metadata import StoredLogin
 from callyard.providers.upstream.oauth.signin import sign_in
+from callyard.providers.upstream.oauth.vault import StoredLogin
 from callyard.providers.upstream.settings import Login, UpstreamSettings
 
 
@@ -30,9 +30,13 @@ async def log_in(authority: Authority) -> AsyncGenerator[SignIn]:
     """Return a function that signs a person in, who follows every redirect."""
     threads: list[Any] = []
 
-    async def sign(stored: StoredLogin | None = None, *, url: str | None = None, seconds: float = 10, **login: Any) -> StoredLogin:
+    async def sign(
+        stored: StoredLogin | None = None, *, url: str | None = None, seconds: float = 10, **login: Any
+    ) -> StoredLogin:
         settings = UpstreamSettings(url=url or authority.url, login=Login(**login))
-        return await sign_in("shop", settings, stored, show=lambda address: threads.append(browse(address)), seconds=seconds)
+        return await sign_in(
+            "shop", settings, stored, show=lambda address: threads.append(browse(address)), seconds=seconds
+        )
 
     yield sign
     for thread in threads:

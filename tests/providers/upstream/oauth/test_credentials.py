@@ -18,8 +18,7 @@ from callyard.providers.upstream.catalogue import folder_of
 from callyard.providers.upstream.http.link import HttpLink
 from callyard.providers.upstream.link import LinkError
 from callyard.providers.upstream.oauth.credentials import OAuthCredentials, load_signin
-from callyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
-from callyard.providers.upstream.oauth.vault import Vault
+from callyard.providers.upstream.oauth.vault import LoginError, StoredLogin, Vault
 from callyard.providers.upstream.provider import Upstream, make_upstream
 from callyard.providers.upstream.settings import Login, UpstreamSettings
 
@@ -36,14 +35,18 @@ def aged(stored: StoredLogin, left: float, *, lifetime: float = 3600) -> StoredL
     """Return a login whose token expires in so many seconds."""
     assert stored.token is not None
     expires = time.time() + left
-    return msgspec.structs.replace(stored, token=msgspec.structs.replace(stored.token, expires=expires, issued=expires - lifetime))
+    return msgspec.structs.replace(
+        stored, token=msgspec.structs.replace(stored.token, expires=expires, issued=expires - lifetime)
+    )
 
 
 def token_in(headers: Any) -> str:
     return headers["Authorization"].removeprefix("Bearer ")
 
 
-async def test_without_a_login_no_header_is_sent_until_somebody_signs_in(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_without_a_login_no_header_is_sent_until_somebody_signs_in(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     credentials = made(authority, tmp_path)
     assert credentials.ready() == {}
 
@@ -83,7 +86,9 @@ async def test_a_refused_token_is_renewed_and_stored(authority: Authority, log_i
     assert again.ready() == credentials.ready()
 
 
-@pytest.mark.parametrize(("lifetime", "left", "is_due"), [(3600, 30, True), (3600, 90, False), (50, 30, False), (50, 4, True)])
+@pytest.mark.parametrize(
+    ("lifetime", "left", "is_due"), [(3600, 30, True), (3600, 90, False), (50, 30, False), (50, 4, True)]
+)
 async def test_a_token_is_renewed_before_it_expires(
     authority: Authority, log_in: SignIn, tmp_path: Path, lifetime: float, left: float, *, is_due: bool
 ) -> None:
@@ -112,7 +117,9 @@ async def test_a_valid_token_is_used_while_its_renewal_fails(
     assert "login_not_renewed upstream=shop" in caplog.text
 
 
-async def test_an_unreachable_server_does_not_require_a_new_login(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_an_unreachable_server_does_not_require_a_new_login(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     stored = await log_in()
     Vault(tmp_path, authority.url).write(msgspec.structs.replace(stored, token_endpoint="http://127.0.0.1:9/token"))  # noqa: S106 - an address
     credentials = made(authority, tmp_path)
@@ -137,7 +144,9 @@ async def test_a_revoked_login_requires_a_person(authority: Authority, log_in: S
     assert credentials.ready() == shown  # so that it is seen when it is another
 
 
-async def test_a_token_without_a_refresh_token_is_used_until_it_is_refused(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_a_token_without_a_refresh_token_is_used_until_it_is_refused(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     authority.given = {"refresh_token": None}
     Vault(tmp_path, authority.url).write(aged(await log_in(), -5))
     credentials = made(authority, tmp_path)
@@ -148,7 +157,9 @@ async def test_a_token_without_a_refresh_token_is_used_until_it_is_refused(autho
         await credentials.renew(CHALLENGE)
 
 
-async def test_several_processes_do_not_use_a_refresh_token_twice(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_several_processes_do_not_use_a_refresh_token_twice(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     Vault(tmp_path, authority.url).write(await log_in())
     several = [made(authority, tmp_path) for _ in range(4)]
     for credentials in several:
@@ -161,7 +172,9 @@ async def test_several_processes_do_not_use_a_refresh_token_twice(authority: Aut
     assert len({token_in(credentials.ready()) for credentials in several}) == 1
 
 
-async def test_a_renewal_survives_the_cancellation_of_its_caller(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_a_renewal_survives_the_cancellation_of_its_caller(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     vault = Vault(tmp_path, authority.url)
     vault.write(await log_in())
     credentials = made(authority, tmp_path)
@@ -203,7 +216,9 @@ async def test_closing_a_yard_waits_for_a_renewal(authority: Authority, log_in: 
     assert stored.token.access_token in authority.tokens
 
 
-async def test_a_request_refused_before_a_renewal_uses_the_renewed_token(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_a_request_refused_before_a_renewal_uses_the_renewed_token(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     Vault(tmp_path, authority.url).write(await log_in())
     credentials = made(authority, tmp_path)
     await credentials.renew("")
@@ -247,11 +262,19 @@ async def test_the_vault_is_polled_at_an_interval(authority: Authority, log_in: 
     assert credentials.ready() is not None
 
 
-async def test_a_yard_uses_the_last_login_and_none_after_a_logout(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_a_yard_uses_the_last_login_and_none_after_a_logout(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     vault = Vault(tmp_path, authority.url)
     vault.write(await log_in())
     credentials, settings = made(authority, tmp_path, poll_s=0), UpstreamSettings(url=authority.url)
-    upstream = Upstream("shop", settings, link=lambda: HttpLink("shop", settings, credentials), credentials=credentials)
+    upstream = Upstream(
+        "shop",
+        settings,
+        link=lambda: HttpLink("shop", settings, credentials),
+        folder=tmp_path / "shop",
+        credentials=credentials,
+    )
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.wait_ready()
         stored = await log_in()
@@ -324,15 +347,23 @@ PASSING: list[tuple[int, Any]] = [
     (503, {"error": "invalid_grant"}),
 ]
 FINAL = [
-    (400, {"error": code}) for code in ("invalid_grant", "invalid_client", "unauthorized_client", "bad_refresh_token", "login_required")
+    (400, {"error": code})
+    for code in ("invalid_grant", "invalid_client", "unauthorized_client", "bad_refresh_token", "login_required")
 ]
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind"), [(answer, "unavailable") for answer in PASSING] + [(answer, "unauthenticated") for answer in FINAL]
+    ("answer", "kind"),
+    [(answer, "unavailable") for answer in PASSING] + [(answer, "unauthenticated") for answer in FINAL],
 )
 async def test_only_final_errors_require_a_person(
-    authority: Authority, log_in: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answer: tuple[int, Any], kind: str
+    authority: Authority,
+    log_in: SignIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    answer: tuple[int, Any],
+    kind: str,
 ) -> None:
     Vault(tmp_path, authority.url).write(await log_in())
     credentials = made(authority, tmp_path)
@@ -351,7 +382,9 @@ async def test_only_final_errors_require_a_person(
     assert token_in(credentials.ready()) in authority.tokens
 
 
-async def test_the_missing_scope_is_stored_for_the_next_login(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_the_missing_scope_is_stored_for_the_next_login(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     vault = Vault(tmp_path, authority.url)
     vault.write(await log_in())
     credentials = made(authority, tmp_path)
@@ -382,9 +415,11 @@ async def test_a_client_gets_tokens_by_itself(authority: Authority, tmp_path: Pa
         await credentials.renew(MORE)  # it was asked for, and did not help
 
 
-async def test_missing_packages_are_reported(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_packages_are_reported(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.startswith(("callyard.providers.upstream.oauth.", "httpx2"))]:
-        if name.rpartition(".")[2] in {"signin", "http", "discovery", "httpx2"}:
+        if name.rpartition(".")[2] in {"signin", "servers", "httpx2"}:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "httpx2", None)
 
@@ -399,7 +434,9 @@ def test_a_defect_of_ours_is_not_taken_for_a_missing_package(monkeypatch: pytest
         load_signin()
 
 
-async def test_an_authorization_header_of_the_settings_replaces_the_login(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_an_authorization_header_of_the_settings_replaces_the_login(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     Vault(folder_of(tmp_path, "shop"), authority.url).write(await log_in())
     authority.tokens.clear()
     headers = {"authorization": f"Bearer {authority.grant()['access_token']}"}
@@ -410,7 +447,9 @@ async def test_an_authorization_header_of_the_settings_replaces_the_login(author
         assert (await yard.call("shop__greet")).success
 
 
-async def test_a_yard_names_the_command_and_notices_the_login(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_a_yard_names_the_command_and_notices_the_login(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     vault = Vault(folder_of(tmp_path, "shop"), authority.url)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
@@ -435,7 +474,9 @@ async def test_a_yard_names_the_command_and_notices_the_login(authority: Authori
         assert (await yard.call("shop__greet")).success
 
 
-async def test_a_missing_scope_for_one_tool_does_not_affect_the_others(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_a_missing_scope_for_one_tool_does_not_affect_the_others(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     Vault(folder_of(tmp_path, "shop"), authority.url).write(await log_in())
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     authority.wanted = {"read", "write"}
@@ -471,7 +512,9 @@ async def test_a_login_is_renewed_after_a_refusal_without_a_challenge(
     assert "upstream_changed upstream=shop state=auth_needed" in caplog.text
 
 
-async def test_the_handshake_and_lists_use_the_yards_credentials_and_calls_the_callers(authority: Authority, tmp_path: Path) -> None:
+async def test_the_handshake_and_lists_use_the_yards_credentials_and_calls_the_callers(
+    authority: Authority, tmp_path: Path
+) -> None:
     authority.tokens = {"yard": "read", "ada": "read"}
     ours = {"Authorization": "Bearer yard"}
     settings = UpstreamSettings(url=authority.url, headers=ours, forward_headers=("Authorization",), pin="off")
@@ -502,4 +545,6 @@ async def test_a_tool_with_invalid_header_names_is_withheld_over_http(
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.wait_ready()
 
-        assert [spec.name for spec in yard.list()] == (["shop__greet"] if era == "2026" else ["shop__greet", "shop__wrong"])
+        assert [spec.name for spec in yard.list()] == (
+            ["shop__greet"] if era == "2026" else ["shop__greet", "shop__wrong"]
+        )

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from callyard.providers.upstream.link import LinkError
 from callyard.providers.upstream.oauth.credentials import OAuthCredentials
-from callyard.providers.upstream.oauth.metadata import IdentityAssertion, LoginError, StoredLogin, Token
 from callyard.providers.upstream.oauth.signin import obtain, refresh, revoke, sign_in
-from callyard.providers.upstream.oauth.vault import Vault
+from callyard.providers.upstream.oauth.vault import IdentityAssertion, LoginError, StoredLogin, Token, Vault
 from callyard.providers.upstream.settings import Identity, Login, UpstreamSettings
 
 
@@ -37,8 +36,8 @@ async def test_a_person_signs_in_with_pkce_state_and_resource(authority: Authori
     assert asked["code_challenge_method"] == "S256"
     assert asked["resource"] == authority.asked("/token")[0]["resource"] == authority.url
     assert asked["redirect_uri"].startswith("http://127.0.0.1:")
-    wish: Any = authority.asked("/register")[0]
-    assert wish["redirect_uris"] == [asked["redirect_uri"]]
+    registered: Any = authority.asked("/register")[0]
+    assert registered["redirect_uris"] == [asked["redirect_uri"]]
     assert stored.user == "ada@example.com"
     assert stored.token is not None
     assert (stored.token.scope, stored.token.is_expired) == ("read", False)
@@ -59,7 +58,9 @@ async def test_a_registration_is_used_again_on_the_same_port(authority: Authorit
     assert again.client == stored.client
 
 
-async def test_a_registration_that_expired_or_belongs_to_another_server_is_not_used(authority: Authority, log_in: SignIn) -> None:
+async def test_a_registration_that_expired_or_belongs_to_another_server_is_not_used(
+    authority: Authority, log_in: SignIn
+) -> None:
     authority.publish(token_endpoint_auth_methods_supported=["client_secret_post"])
     authority.registered = {"client_secret": "s", "client_secret_expires_at": 5}
     await log_in(await log_in())
@@ -68,8 +69,8 @@ async def test_a_registration_that_expired_or_belongs_to_another_server_is_not_u
     authority.registered = {"client_secret": "s"}
     stored = await log_in()
     other = f"{authority.origin}/other"
-    authority.papers["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other]
-    authority.papers["/.well-known/oauth-authorization-server/other"] = authority.server_paper(issuer=other)
+    authority.metadata["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other]
+    authority.metadata["/.well-known/oauth-authorization-server/other"] = authority.server_metadata(issuer=other)
     authority.registered = {}
     moved = await log_in(stored)
 
@@ -112,7 +113,9 @@ async def test_a_client_metadata_document_is_used_where_supported(authority: Aut
     assert authority.asked("/authorize")[-1]["client_id"] == document
 
 
-async def test_configured_scopes_come_first_and_offline_access_is_requested_where_supported(authority: Authority, log_in: SignIn) -> None:
+async def test_configured_scopes_come_first_and_offline_access_is_requested_where_supported(
+    authority: Authority, log_in: SignIn
+) -> None:
     authority.publish(scopes_supported=["offline_access"])
 
     await log_in(scopes=("write",))
@@ -133,7 +136,7 @@ async def test_a_scope_that_was_missing_is_requested(authority: Authority, log_i
 
 
 @pytest.mark.parametrize(
-    ("paper", "why"),
+    ("metadata", "why"),
     [
         ({"code_challenge_methods_supported": None}, "does not support PKCE"),
         ({"code_challenge_methods_supported": ["plain"]}, "does not support PKCE"),
@@ -147,8 +150,13 @@ async def test_a_scope_that_was_missing_is_requested(authority: Authority, log_i
         ({"token_endpoint": "{origin}/nowhere"}, "without a token|issued no token"),
     ],
 )
-async def test_an_unsafe_authorization_server_is_refused(authority: Authority, log_in: SignIn, paper: dict[str, Any], why: str) -> None:
-    filled = {name: value.replace("{origin}", authority.origin) if isinstance(value, str) else value for name, value in paper.items()}
+async def test_an_unsafe_authorization_server_is_refused(
+    authority: Authority, log_in: SignIn, metadata: dict[str, Any], why: str
+) -> None:
+    filled = {
+        name: value.replace("{origin}", authority.origin) if isinstance(value, str) else value
+        for name, value in metadata.items()
+    }
     authority.publish(**filled)
 
     with pytest.raises(LoginError, match=why):
@@ -163,7 +171,9 @@ async def test_an_unsafe_authorization_server_is_refused(authority: Authority, l
         ({"token_endpoint_auth_method": "client_secret_post"}, "unsupported authentication method"),
     ],
 )
-async def test_an_unusable_registration_is_refused(authority: Authority, log_in: SignIn, answer: dict[str, Any], why: str) -> None:
+async def test_an_unusable_registration_is_refused(
+    authority: Authority, log_in: SignIn, answer: dict[str, Any], why: str
+) -> None:
     authority.registered = answer
 
     with pytest.raises(LoginError, match=why):
@@ -171,20 +181,20 @@ async def test_an_unusable_registration_is_refused(authority: Authority, log_in:
 
 
 async def test_a_refused_registration_reports_its_status(authority: Authority, log_in: SignIn) -> None:
-    authority.papers["/no"] = {"error": "x", "error_description": "Not you."}
+    authority.metadata["/no"] = {"error": "x", "error_description": "Not you."}
     authority.statuses["/none"] = 400
     authority.publish(registration_endpoint=f"{authority.origin}/none")
     with pytest.raises(LoginError, match="status 400"):
         await log_in()
 
-    authority.papers["/page"] = b"<html>"
+    authority.metadata["/page"] = b"<html>"
     authority.publish(registration_endpoint=f"{authority.origin}/page")
     with pytest.raises(LoginError, match="status 200"):
         await log_in()
 
 
 @pytest.mark.parametrize(
-    ("paper", "brought", "why"),
+    ("metadata", "brought", "why"),
     [
         ({}, {"iss": "https://evil.example"}, "did not come back"),
         ({}, {"iss": "{origin}/"}, "did not come back"),
@@ -196,9 +206,9 @@ async def test_a_refused_registration_reports_its_status(authority: Authority, l
     ],
 )
 async def test_a_redirect_from_another_issuer_or_without_a_code_ends_the_login(
-    authority: Authority, log_in: SignIn, paper: dict[str, Any], brought: dict[str, str], why: str
+    authority: Authority, log_in: SignIn, metadata: dict[str, Any], brought: dict[str, str], why: str
 ) -> None:
-    authority.publish(**paper)
+    authority.publish(**metadata)
     authority.redirected = {name: value.replace("{origin}", authority.origin) for name, value in brought.items()}
 
     with pytest.raises(LoginError, match=why):
@@ -224,7 +234,9 @@ async def test_a_redirect_may_name_the_issuer(authority: Authority, log_in: Sign
         ({"error": "invalid_client", "error_description": "Who?"}, "invalid_client: Who"),
     ],
 )
-async def test_a_response_without_a_usable_token_is_refused(authority: Authority, log_in: SignIn, given: dict[str, Any], why: str) -> None:
+async def test_a_response_without_a_usable_token_is_refused(
+    authority: Authority, log_in: SignIn, given: dict[str, Any], why: str
+) -> None:
     authority.given = given
 
     with pytest.raises(LoginError, match=why):
@@ -232,7 +244,12 @@ async def test_a_response_without_a_usable_token_is_refused(authority: Authority
 
 
 @pytest.mark.parametrize(("lifetime", "ends"), [("60", True), (60, True), (None, False)])
-async def test_a_token_expires_after_its_lifetime(authority: Authority, log_in: SignIn, lifetime: object, ends: bool) -> None:  # noqa: FBT001 - a row
+async def test_a_token_expires_after_its_lifetime(
+    authority: Authority,
+    log_in: SignIn,
+    lifetime: object,
+    ends: bool,  # noqa: FBT001 - a row
+) -> None:
     authority.given = {"expires_in": lifetime, "scope": None, "refresh_token": None}
 
     token = (await log_in()).token
@@ -309,7 +326,9 @@ async def test_a_client_authenticates_with_its_private_key(authority: Authority,
 
 
 async def test_an_rsa_key_signs_with_its_own_algorithm(authority: Authority, log_in: SignIn) -> None:
-    stored = await log_in(grant="client_credentials", client_id="me", private_key=pem(rsa.generate_private_key(65537, 2048)))
+    stored = await log_in(
+        grant="client_credentials", client_id="me", private_key=pem(rsa.generate_private_key(65537, 2048))
+    )
 
     head = authority.asked("/token")[0]["client_assertion"].split(".")[0]
     assert json.loads(base64.urlsafe_b64decode(head + "==="))["alg"] == "RS256"
@@ -454,7 +473,9 @@ async def test_an_expired_id_token_is_renewed(authority: Authority, log_in: Sign
     assert stored.identity_assertion is not None
     assert again.identity_assertion is not None
     assert again.identity_assertion.id_token == LATER
-    assert (again.identity_assertion.refresh_token == stored.identity_assertion.refresh_token) is ("refresh_token" in given)
+    assert (again.identity_assertion.refresh_token == stored.identity_assertion.refresh_token) is (
+        "refresh_token" in given
+    )
     assert [asked["grant_type"] for asked in authority.asked("/identity/token")][-3:-1] == [
         "urn:ietf:params:oauth:grant-type:token-exchange",
         "refresh_token",
@@ -492,13 +513,15 @@ async def test_a_failing_identity_provider_is_a_transient_error(authority: Autho
 def move(authority: Authority) -> str:
     """Have the upstream name another authorization server, and return that."""
     other = f"{authority.origin}/other"
-    authority.papers["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other]
-    authority.papers["/.well-known/oauth-authorization-server/other"] = authority.server_paper(issuer=other)
+    authority.metadata["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other]
+    authority.metadata["/.well-known/oauth-authorization-server/other"] = authority.server_metadata(issuer=other)
     return other
 
 
 @pytest.mark.parametrize("grant", ["authorization_code", "client_credentials"])
-async def test_only_the_first_authorization_server_gets_the_configured_secret(authority: Authority, log_in: SignIn, grant: str) -> None:
+async def test_only_the_first_authorization_server_gets_the_configured_secret(
+    authority: Authority, log_in: SignIn, grant: str
+) -> None:
     client = {"grant": grant, "client_id": "us", "client_secret": "s"}
     stored = await log_in(**client)
     asked = len(authority.asked("/token"))
@@ -530,7 +553,9 @@ async def test_the_first_authorization_server_is_pinned_before_it_gets_the_secre
 
 
 @pytest.mark.parametrize("grant", ["authorization_code", "client_credentials"])
-async def test_an_authorization_server_that_is_not_trusted_gets_nothing(authority: Authority, log_in: SignIn, grant: str) -> None:
+async def test_an_authorization_server_that_is_not_trusted_gets_nothing(
+    authority: Authority, log_in: SignIn, grant: str
+) -> None:
     client = {"grant": grant, "client_id": "us", "client_secret": "s"}
 
     with pytest.raises(LoginError, match=r"trusts 'https://ours\.example' alone"):
@@ -562,7 +587,9 @@ async def test_a_configured_id_token_needs_no_person(authority: Authority, tmp_p
         await credentials.renew(REFUSED)
 
 
-async def test_an_identity_assertion_renews_the_login_until_it_expires(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_an_identity_assertion_renews_the_login_until_it_expires(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))
     credentials = credentials_of(authority, tmp_path, login)
@@ -579,7 +606,9 @@ async def test_an_identity_assertion_renews_the_login_until_it_expires(authority
         await credentials.renew(REFUSED)
 
 
-async def test_a_renewed_identity_assertion_is_stored_even_if_the_rest_fails(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+async def test_a_renewed_identity_assertion_is_stored_even_if_the_rest_fails(
+    authority: Authority, log_in: SignIn, tmp_path: Path
+) -> None:
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))
     vault = Vault(tmp_path, authority.url)

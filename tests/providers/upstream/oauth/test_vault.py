@@ -12,8 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from callyard.providers.upstream.oauth import vault as vaults
-from callyard.providers.upstream.oauth.metadata import LoginError, StoredLogin, Token
-from callyard.providers.upstream.oauth.vault import Vault, stored_url
+from callyard.providers.upstream.oauth.vault import LoginError, StoredLogin, Token, Vault, stored_url
 
 KEPT = StoredLogin(url="https://shop.example/mcp", token=Token(access_token="precious"))  # noqa: S106 - the word
 
@@ -128,7 +127,9 @@ def test_a_keyring_that_does_not_open_is_an_error(vault: Vault, keyring: FakeKey
         vault.read()
 
 
-def test_a_keyring_that_refuses_writes_is_replaced_by_the_file(vault: Vault, keyring: FakeKeyring, tmp_path: Path) -> None:
+def test_a_keyring_that_refuses_writes_is_replaced_by_the_file(
+    vault: Vault, keyring: FakeKeyring, tmp_path: Path
+) -> None:
     keyring.is_locked = True
 
     vault.write(KEPT)
@@ -199,8 +200,7 @@ def run_with_keyring(step: str, folder: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from callyard.providers.upstream.oauth.metadata import StoredLogin, Token
-from callyard.providers.upstream.oauth.vault import Vault
+from callyard.providers.upstream.oauth.vault import StoredLogin, Token, Vault
 stored = StoredLogin(url={KEPT.url!r}, token=Token(access_token="precious"))
 vault = Vault(Path(sys.argv[1]) / "shop", stored.url)
 {_STEPS[step]}

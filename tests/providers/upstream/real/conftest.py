@@ -45,8 +45,11 @@ def reference(packages: Path) -> Settings:
 
 @pytest.fixture(scope="session")
 def everything(packages: Path, reference: Settings) -> Generator[Callable[[str], UpstreamSettings]]:
-    """Return the settings of the server that has everything, over each carrier; over HTTP it runs until the tests end."""
-    program = [str(packages / NODE), str(packages / "node_modules/@modelcontextprotocol/server-everything/dist/index.js")]
+    """Return the settings of the server that has everything, over each carrier; over HTTP it runs for the session."""
+    program = [
+        str(packages / NODE),
+        str(packages / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"),
+    ]
     urls: dict[str, str] = {}
     with ExitStack() as running:
 
@@ -125,7 +128,7 @@ def sdk(request: pytest.FixtureRequest) -> Settings:
 
 @pytest.fixture(scope="session")
 def fastmcp() -> Generator[Callable[[str], dict[str, Any]]]:
-    """Return how a server of FastMCP is reached over each carrier, as files of clients say it; over HTTP it runs until the tests end."""
+    """Return the client configuration of a FastMCP server for each carrier; over HTTP it runs for the session."""
     python = python_with(HERE / "fastmcp.txt", what="server of FastMCP")
     urls: list[str] = []
     with ExitStack() as running:
@@ -134,7 +137,9 @@ def fastmcp() -> Generator[Callable[[str], dict[str, Any]]]:
             if carrier == "stdio":
                 return {"command": python, "args": [str(FASTMCP_SERVER), "stdio"]}
             if not urls:
-                process = running.enter_context(subprocess.Popen([python, str(FASTMCP_SERVER), "http"], stdout=subprocess.PIPE))  # noqa: S603 - it is pinned
+                process = running.enter_context(
+                    subprocess.Popen([python, str(FASTMCP_SERVER), "http"], stdout=subprocess.PIPE)  # noqa: S603 - it is pinned
+                )
                 running.callback(process.kill)
                 assert process.stdout is not None
                 urls.append(process.stdout.readline().decode().strip())

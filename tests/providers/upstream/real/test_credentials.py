@@ -19,7 +19,12 @@ from callyard.providers.upstream.provider import make_upstream
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.state.sqlite import SqliteStore
 
-SENT: Final = {"Authorization": "Bearer of-the-caller", "X-API-Key": "key-of-the-caller", "Cookie": "id=of-the-caller", "X-Tenant": "tea"}
+SENT: Final = {
+    "Authorization": "Bearer of-the-caller",
+    "X-API-Key": "key-of-the-caller",
+    "Cookie": "id=of-the-caller",
+    "X-Tenant": "tea",
+}
 
 
 @asynccontextmanager
@@ -27,7 +32,9 @@ async def served(yard: Yard, *shown: str) -> AsyncGenerator[str]:
     """Serve a yard whose handlers may see these headers, and return its address."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = Serving(transport="http", port=0, request_headers=shown)
-    task = asyncio.create_task(serve_forever(yard, serving, ready=lambda transport: ready.set_result(transport.info().address)))
+    task = asyncio.create_task(
+        serve_forever(yard, serving, ready=lambda transport: ready.set_result(transport.info().address))
+    )
     try:
         async with asyncio.timeout(10):
             yield await ready
@@ -39,7 +46,9 @@ async def served(yard: Yard, *shown: str) -> AsyncGenerator[str]:
 
 @pytest.mark.parametrize("era", ["2025", "2026"])
 @pytest.mark.parametrize("mode", [OLD, NEW])
-@pytest.mark.parametrize(("named", "shown"), [((), SENT), (("X-Tenant",), SENT), (("authorization",), SENT), (("Authorization",), ())])
+@pytest.mark.parametrize(
+    ("named", "shown"), [((), SENT), (("X-Tenant",), SENT), (("authorization",), SENT), (("Authorization",), ())]
+)
 async def test_an_upstream_gets_only_the_forwarded_headers_of_its_settings(
     tmp_path: Path, sdk_url: str, era: Any, mode: str, named: tuple[str, ...], *, shown: Iterable[str]
 ) -> None:
@@ -52,12 +61,12 @@ async def test_an_upstream_gets_only_the_forwarded_headers_of_its_settings(
             Client(streamable_http_client(address, http_client=http), mode=mode) as client,
         ):
             await upstream.wait_ready()
-            told: Any = (await client.call_tool("shed__headers")).structured_content
+            headers: Any = (await client.call_tool("shed__headers")).structured_content
 
     wanted = {name.lower(): value for name, value in SENT.items() if name.lower() in {one.lower() for one in named}}
-    assert {name: told[name] for name in map(str.lower, SENT) if name in told} == wanted
-    assert told["x-ours"] == "yes"
-    assert "of-the-caller" not in str({name: value for name, value in told.items() if name not in wanted})
+    assert {name: headers[name] for name in map(str.lower, SENT) if name in headers} == wanted
+    assert headers["x-ours"] == "yes"
+    assert "of-the-caller" not in str({name: value for name, value in headers.items() if name not in wanted})
 
 
 @tool
@@ -83,13 +92,13 @@ async def test_a_forwarded_header_is_hidden_from_handlers_and_sent_once_the_upst
             await (inner if mounted else gate).providers.add(upstream)
             await upstream.wait_ready()
             own: Any = (await client.call_tool("seen")).structured_content
-            told: Any = (await client.call_tool("shed__headers")).structured_content
+            headers: Any = (await client.call_tool("shed__headers")).structured_content
             await gate.providers.remove("inner")
             await gate.providers.remove("shed")
             left = gate.providers.forward_headers
 
     assert own["data"] == {"x-tenant": "tea"}
-    assert (told.get("data") or told)["authorization"] == SENT["Authorization"]
+    assert (headers.get("data") or headers)["authorization"] == SENT["Authorization"]
     assert list(left) == []
 
 
@@ -114,8 +123,12 @@ async def test_a_job_that_needs_forwarded_credentials_is_refused_and_they_are_no
             Client(streamable_http_client(address, http_client=http), mode=NEW) as client,
         ):
             await upstream.wait_ready()
-            direct: Any = (await client.call_tool("run_tool", {"tool_id": "shed__headers", "background": True})).structured_content
-            started: Any = await client.call_tool("run_tool", {"tool_id": "run_chain", "args": chain, "background": True})
+            direct: Any = (
+                await client.call_tool("run_tool", {"tool_id": "shed__headers", "background": True})
+            ).structured_content
+            started: Any = await client.call_tool(
+                "run_tool", {"tool_id": "run_chain", "args": chain, "background": True}
+            )
             job_id = started.structured_content["data"]["job_id"]
             job: Any = (await client.call_tool("wait_job", {"job_id": job_id})).structured_content
 

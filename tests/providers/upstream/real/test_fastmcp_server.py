@@ -19,7 +19,9 @@ from mcp_types import ElicitResult
 from callyard import Yard
 from callyard.providers.upstream.settings import UpstreamSettings
 
-every_way = pytest.mark.parametrize(("carrier", "era"), [(carrier, era) for carrier in ("stdio", "http") for era in ("2025", "2026")])
+every_way = pytest.mark.parametrize(
+    ("carrier", "era"), [(carrier, era) for carrier in ("stdio", "http") for era in ("2025", "2026")]
+)
 
 
 def settings_of(reached: dict[str, Any], era: str) -> UpstreamSettings:
@@ -67,19 +69,23 @@ async def use_as_a_library(yard: Yard) -> None:
 
 async def use_as_a_client(client: Any, *, asks: bool) -> None:
     """Call what there is, and see that it comes as the server said it."""
-    told: list[str | None] = []
+    progressed: list[str | None] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
-        told.append(message)
+        progressed.append(message)
 
     measured = await client.call_tool("fast__measure", {"place": "here"})
     picture = await client.call_tool("fast__picture")
     stepped = await client.call_tool("fast__step", {"count": 3}, progress_callback=hear)
     failed = await client.call_tool("fast__fail", {"text": "No luck."})
 
-    assert json.loads(measured.content[0].text) == measured.structured_content == {"place": "here", "degrees": [7, 8.5], "rain": None}
+    assert (
+        json.loads(measured.content[0].text)
+        == measured.structured_content
+        == {"place": "here", "degrees": [7, 8.5], "rain": None}
+    )
     assert (picture.content[0].mime_type, base64.b64decode(picture.content[0].data)) == ("image/png", b"\x89PNG")
-    assert (stepped.content[0].text, told) == ("done", ["step 1", "step 2", "step 3"])
+    assert (stepped.content[0].text, progressed) == ("done", ["step 1", "step 2", "step 3"])
     assert (failed.is_error, failed.structured_content["error"]["code"]) == (True, "upstream_error")
     if asks:
         assert (await client.call_tool("fast__greet")).content[0].text == "Hello Ada"

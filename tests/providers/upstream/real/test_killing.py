@@ -24,7 +24,9 @@ def ours() -> tuple[set[str], int, int]:
     return children, len(list((itself / "fd").iterdir())), len(asyncio.all_tasks())
 
 
-async def test_a_server_killed_during_calls_fails_them_and_the_next_call_works(tmp_path: Path, sdk_servers: Any) -> None:
+async def test_a_server_killed_during_calls_fails_them_and_the_next_call_works(
+    tmp_path: Path, sdk_servers: Any
+) -> None:
     process, url = sdk_servers.start()
     keys = [uuid4().hex for _ in range(50)]
     async with opened(tmp_path, shed=UpstreamSettings(url=url)) as (yard, _):
@@ -38,7 +40,9 @@ async def test_a_server_killed_during_calls_fails_them_and_the_next_call_works(t
         sdk_servers.start(int(url.split(":")[2].split("/")[0]))
         again = await yard.call("shed__add", {"a": 2, "b": 3})
 
-    assert {(error.code, error.may_have_run, error.retryable) for error in errors} == {("upstream_unavailable", True, False)}
+    assert {(error.code, error.may_have_run, error.retryable) for error in errors} == {
+        ("upstream_unavailable", True, False)
+    }
     assert (again.success, again.data) == (True, {"result": 5})
 
 

@@ -21,7 +21,10 @@ async def test_files_are_written_read_and_refused(tmp_path: Path, reference: Any
             plain: Any = await client.call_tool("files__read_text_file", {"path": path})
             refused: Any = await client.call_tool("files__read_text_file", {"path": "/etc/hostname"})
 
-    assert (operations["files__read_text_file"], operations["files__write_file"]) == (Operation.QUERY, Operation.DESTROY)
+    assert (operations["files__read_text_file"], operations["files__write_file"]) == (
+        Operation.QUERY,
+        Operation.DESTROY,
+    )
     assert (written.success, (folder / "note.txt").read_text()) == (True, "Water the plants.")
     assert (read.data, read.meta.warnings) == ({"content": "Water the plants."}, ())
     assert (error.code, error.blame, error.details["upstream"]) == ("upstream_error", "upstream", "files")

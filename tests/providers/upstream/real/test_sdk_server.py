@@ -1,4 +1,4 @@
-"""A server of the official Python SDK as an upstream, in both eras, with callers of both eras in front of it at once."""
+"""A server of the official Python SDK as an upstream, in both eras, with callers of both eras at once."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,9 @@ import pytest
 from fronts import NEW, OLD, in_front, opened, refusal
 from mcp_types import ElicitResult, Implementation
 
-every_way = pytest.mark.parametrize(("carrier", "era"), [(carrier, era) for carrier in ("stdio", "http") for era in ("2025", "2026")])
+every_way = pytest.mark.parametrize(
+    ("carrier", "era"), [(carrier, era) for carrier in ("stdio", "http") for era in ("2025", "2026")]
+)
 
 
 class Person:
@@ -30,7 +32,9 @@ class Person:
 
 
 @every_way
-async def test_everything_it_offers_is_used_through_the_library(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
+async def test_everything_it_offers_is_used_through_the_library(
+    tmp_path: Path, sdk: Any, carrier: str, era: str
+) -> None:
     async with opened(tmp_path, shed=sdk(carrier, era=era)) as (yard, upstreams):
         added = await yard.call("shed__add", {"a": 2, "b": 3})
         failed = refusal(await yard.call("shed__fail", {"text": "No luck."}))
@@ -43,12 +47,16 @@ async def test_everything_it_offers_is_used_through_the_library(tmp_path: Path, 
         assert (added.success, added.data) == (True, {"result": 5})
         assert (failed.code, "No luck." in failed.details["text"]) == ("upstream_error", True)
         assert [part["text"] for part in read.data["contents"]] == ["Water the plants."]
-        assert [(part["uri"], part["text"]) for part in noted.data["contents"]] == [("shed+notes://monday", "Note of monday.")]
+        assert [(part["uri"], part["text"]) for part in noted.data["contents"]] == [
+            ("shed+notes://monday", "Note of monday.")
+        ]
         assert made.data["messages"][0]["content"]["text"] == "Review tea."
 
 
 @pytest.mark.parametrize(("carrier", "era"), [("stdio", "2026"), ("http", "2025"), ("http", "2026")])
-async def test_two_callers_are_asked_at_once_and_each_gets_its_own_question(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
+async def test_two_callers_are_asked_at_once_and_each_gets_its_own_question(
+    tmp_path: Path, sdk: Any, carrier: str, era: str
+) -> None:
     ada, bob = Person("Ada"), Person("Bob")
     ada.before, bob.before = bob.was_asked, ada.was_asked
     said: dict[str, str] = {}
@@ -81,7 +89,9 @@ async def test_an_elicitation_without_a_request_is_refused_while_it_is_ambiguous
     async def greet(client: Any) -> None:
         said.append((await client.call_tool("shed__greet", {"greeting": "Hello"})).content[0].text)
 
-    other: dict[str, Any] = {"client_info": Implementation(name="another", version="1")} if identity == "ada" and first == OLD else {}
+    other: dict[str, Any] = (
+        {"client_info": Implementation(name="another", version="1")} if identity == "ada" and first == OLD else {}
+    )
     async with (
         opened(tmp_path, shed=sdk("stdio", era="2025")) as (yard, _),
         in_front(yard, first, identity="ada", elicitation_callback=ada) as one,
@@ -100,11 +110,11 @@ async def test_an_elicitation_without_a_request_is_refused_while_it_is_ambiguous
 
 @every_way
 async def test_progress_reaches_only_its_caller(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
-    told: dict[str, list[str | None]] = {"ada": [], "bob": []}
+    progressed: dict[str, list[str | None]] = {"ada": [], "bob": []}
 
     async def step(client: Any, name: str) -> None:
         async def hear(progress: float, total: float | None, message: str | None) -> None:
-            told[name].append(message)
+            progressed[name].append(message)
 
         answer = await client.call_tool("shed__step", {"word": name, "count": 3}, progress_callback=hear)
         assert answer.content[0].text == name
@@ -118,11 +128,13 @@ async def test_progress_reaches_only_its_caller(tmp_path: Path, sdk: Any, carrie
         group.start_soon(step, older, "ada")
         group.start_soon(step, newer, "bob")
 
-    assert told == {name: [f"{name} {number}" for number in (1, 2, 3)] for name in ("ada", "bob")}
+    assert progressed == {name: [f"{name} {number}" for number in (1, 2, 3)] for name in ("ada", "bob")}
 
 
 @every_way
-async def test_a_cancelled_call_is_cancelled_upstream_and_no_other(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
+async def test_a_cancelled_call_is_cancelled_upstream_and_no_other(
+    tmp_path: Path, sdk: Any, carrier: str, era: str
+) -> None:
     keys = {OLD: uuid4().hex, NEW: uuid4().hex}
     scopes = {OLD: anyio.CancelScope(), NEW: anyio.CancelScope()}
 

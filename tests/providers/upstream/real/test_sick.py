@@ -1,4 +1,4 @@
-"""Sick upstreams hurt nobody: of twenty three hang and two are dead, and a served yard lists all and calls the others."""
+"""Sick upstreams hurt no others: three of twenty hang and two are dead; a served yard lists all and calls the rest."""
 
 import json
 import os
@@ -27,18 +27,29 @@ def bad(mode: str) -> UpstreamSettings:
 
 HEALTHY: Final = {f"well{number}": bad("well") for number in range(15)}
 HUNG: Final = {f"hung{number}": bad("never_answers") for number in range(3)}
-DEAD: Final = {"gone": UpstreamSettings(command="no-such-program-anywhere"), "shut": UpstreamSettings(url="http://127.0.0.1:1/mcp")}
+DEAD: Final = {
+    "gone": UpstreamSettings(command="no-such-program-anywhere"),
+    "shut": UpstreamSettings(url="http://127.0.0.1:1/mcp"),
+}
 
 
 def write(folder: Path) -> None:
-    """Write a file with all of them, and what was seen of each long ago, so that all are looked at anew from the start."""
+    """Write a file with all of them and an old listing of each, so that all are listed anew at the start."""
     lines = ["metatools = false"]
     for name, settings in {**HEALTHY, **HUNG, **DEAD}.items():
         reached = {"url": settings.url} if settings.url else {"command": settings.command, "args": list(settings.args)}
         lines += [f"[upstreams.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in reached.items())]
-        lines += [f"connect_seconds = {FOR_EVER}", f"list_seconds = {FOR_EVER}", 'pin = "off"']  # what was seen is less than what is there
-        there = settings if settings.url else replace(settings, cwd=str(folder))  # a command of a file runs in the file's folder
-        kept = Catalogue(endpoint_hash=endpoint_hash(there), seen=time.time() - 10**6, version="2026-07-28", tools=(ECHO,))
+        lines += [
+            f"connect_seconds = {FOR_EVER}",
+            f"list_seconds = {FOR_EVER}",
+            'pin = "off"',
+        ]  # what was seen is less than what is there
+        there = (
+            settings if settings.url else replace(settings, cwd=str(folder))
+        )  # a command of a file runs in the file's folder
+        kept = Catalogue(
+            endpoint_hash=endpoint_hash(there), seen=time.time() - 10**6, version="2026-07-28", tools=(ECHO,)
+        )
         save(folder_of(project_dir(folder / "state", find_project(folder / "callyard.toml")), name), kept)
     (folder / "callyard.toml").write_text("\n".join(lines))
 
@@ -47,7 +58,10 @@ def served(folder: Path) -> StdioServerParameters:
     """Return the command that serves that file."""
     environment = {**os.environ, "CALLYARD_STATE_DIR": str(folder / "state")}
     return StdioServerParameters(
-        command=sys.executable, args=["-m", "callyard", "serve", str(folder / "callyard.toml")], env=environment, cwd=str(folder)
+        command=sys.executable,
+        args=["-m", "callyard", "serve", str(folder / "callyard.toml")],
+        env=environment,
+        cwd=str(folder),
     )
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions of clients reach the upstream, and what it tells reaches those who subscribed: in both eras, on both sides."""
+"""Subscriptions reach the upstream, and its notifications reach the subscribers: in both eras, on both sides."""
 
 import os
 import signal
@@ -26,17 +26,17 @@ class Subscriber:
 
     def __init__(self) -> None:
         self.client: Any = None
-        self.told: list[str] = []
+        self.updates: list[str] = []
 
     async def __call__(self, message: Any) -> None:
         if getattr(message, "method", "") == "notifications/resources/updated":
-            self.told.append(str(message.params.uri))
+            self.updates.append(str(message.params.uri))
 
     async def listen(self, changes: Any) -> None:
         """Take what is told on a request that stays open."""
         async for change in changes:
             assert isinstance(change, ResourceUpdated)
-            self.told.append(str(change.uri))
+            self.updates.append(str(change.uri))
 
 
 @asynccontextmanager
@@ -57,49 +57,61 @@ async def subscribed(yard: Yard, mode: str, *uris: str) -> AsyncGenerator[Subscr
 
 @pytest.mark.parametrize("carrier", ["stdio", "http", "sse"])
 @every_mode
-async def test_an_upstream_of_the_older_era_notifies_subscribers(tmp_path: Path, everything: Any, carrier: str, mode: str) -> None:
+async def test_an_upstream_of_the_older_era_notifies_subscribers(
+    tmp_path: Path, everything: Any, carrier: str, mode: str
+) -> None:
     async with opened(tmp_path, every=everything(carrier)) as (yard, _), in_front(yard, OLD) as other:
         async with subscribed(yard, mode, DYNAMIC) as subscriber, subscribed(yard, mode, f"{DYNAMIC}0") as elsewhere:
             await other.call_tool("every__toggle-subscriber-updates")
-            await until(lambda: subscriber.told and elsewhere.told)
+            await until(lambda: subscriber.updates and elsewhere.updates)
 
-        assert (set(subscriber.told), set(elsewhere.told)) == ({DYNAMIC}, {f"{DYNAMIC}0"})
+        assert (set(subscriber.updates), set(elsewhere.updates)) == ({DYNAMIC}, {f"{DYNAMIC}0"})
 
 
 @pytest.mark.parametrize("carrier", ["stdio", "http"])
 @every_mode
-async def test_an_upstream_of_the_newer_era_notifies_current_subscribers_only(tmp_path: Path, sdk: Any, carrier: str, mode: str) -> None:
+async def test_an_upstream_of_the_newer_era_notifies_current_subscribers_only(
+    tmp_path: Path, sdk: Any, carrier: str, mode: str
+) -> None:
     async def touch() -> None:
         assert (await yard.call("shed__touch", {"uri": "notes://all"})).success
 
-    async with opened(tmp_path, shed=sdk(carrier, era="2026")) as (yard, _), subscribed(yard, mode, "shed+notes://tuesday") as stays:
+    async with (
+        opened(tmp_path, shed=sdk(carrier, era="2026")) as (yard, _),
+        subscribed(yard, mode, "shed+notes://tuesday") as stays,
+    ):
         async with subscribed(yard, mode, NOTES) as leaves:
-            await until_told(touch, leaves)
-        told = len(leaves.told)
+            await until_notified(touch, leaves)
+        updates = len(leaves.updates)
         await touch()
-        await until_told(lambda: yard.call("shed__touch", {"uri": "notes://tuesday"}), stays)
+        await until_notified(lambda: yard.call("shed__touch", {"uri": "notes://tuesday"}), stays)
 
-        assert (len(leaves.told), set(stays.told)) == (told, {"shed+notes://tuesday"})
+        assert (len(leaves.updates), set(stays.updates)) == (updates, {"shed+notes://tuesday"})
 
 
-async def until_told(touch: Any, subscriber: Subscriber) -> None:
+async def until_notified(touch: Any, subscriber: Subscriber) -> None:
     """Change a resource until that is told: the upstream may still be on its way to know who wants to hear of it."""
     with anyio.fail_after(20):
-        while not subscriber.told:
+        while not subscriber.updates:
             await touch()
 
 
 @every_mode
-async def test_a_killed_upstream_restarts_for_its_subscribers_and_notifies_them(tmp_path: Path, sdk: Any, mode: str) -> None:
-    async with opened(tmp_path, shed=sdk("stdio", era="2026")) as (yard, upstreams), subscribed(yard, mode, NOTES) as subscriber:
-        await until_told(lambda: yard.call("shed__touch", {"uri": "notes://all"}), subscriber)
+async def test_a_killed_upstream_restarts_for_its_subscribers_and_notifies_them(
+    tmp_path: Path, sdk: Any, mode: str
+) -> None:
+    async with (
+        opened(tmp_path, shed=sdk("stdio", era="2026")) as (yard, upstreams),
+        subscribed(yard, mode, NOTES) as subscriber,
+    ):
+        await until_notified(lambda: yard.call("shed__touch", {"uri": "notes://all"}), subscriber)
         pid: Any = (await yard.call("shed__pid")).data
-        subscriber.told.clear()
+        subscriber.updates.clear()
         os.kill(pid["result"], signal.SIGKILL)
         await until(lambda: upstreams["shed"].status().state != "ready")
-        await until(lambda: subscriber.told)
+        await until(lambda: subscriber.updates)
         assert upstreams["shed"].status().state == "ready"
-        subscriber.told.clear()
-        await until_told(lambda: yard.call("shed__touch", {"uri": "notes://all"}), subscriber)
+        subscriber.updates.clear()
+        await until_notified(lambda: yard.call("shed__touch", {"uri": "notes://all"}), subscriber)
 
-        assert set(subscriber.told) == {NOTES}
+        assert set(subscriber.updates) == {NOTES}

@@ -1,8 +1,8 @@
 """A small MCP server on stdin and stdout that misbehaves as it is told: `bad_server.py MODE [ERA [AMOUNT]]`.
 
-MODE is one of `MODES`, ERA is '2025', '2026' or 'both', and AMOUNT is seconds for 'slow_start' and bytes for 'huge_line'. Whatever the
-mode, the tool 'die' ends the process with exit code 3, 'hang' is never answered, and 'pid' tells the process. It imports nothing but
-the standard library, and little of that, so that it starts quickly.
+MODE is one of `MODES`, ERA is '2025', '2026' or 'both', and AMOUNT is seconds for 'slow_start' and bytes for
+'huge_line'. Whatever the mode, the tool 'die' ends the process with exit code 3, 'hang' is never answered, and 'pid'
+tells the process. It imports nothing but the standard library, and little of that, so that it starts quickly.
 """
 
 import json
@@ -44,15 +44,28 @@ TEXT: Final[dict[str, Any]] = {
 }
 NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 BAD_PATTERN: Final = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
-TOLD_BY: Final = "io.modelcontextprotocol/serverInfo"
+SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
-GARBAGE: Final = ("not json at all", '{"jsonrpc": "2.0", "id":', "[1, 2", '"text"', "7", "{'jsonrpc': '2.0'}", "\x00\x01")
+GARBAGE: Final = (
+    "not json at all",
+    '{"jsonrpc": "2.0", "id":',
+    "[1, 2",
+    '"text"',
+    "7",
+    "{'jsonrpc': '2.0'}",
+    "\x00\x01",
+)
 
 Message = dict[str, Any]
 
 
 def tool(name: str, description: str, schema: Message, **hints: bool) -> Message:
-    return {"name": name, "description": description, "inputSchema": schema, **({"annotations": hints} if hints else {})}
+    return {
+        "name": name,
+        "description": description,
+        "inputSchema": schema,
+        **({"annotations": hints} if hints else {}),
+    }
 
 
 class Server:
@@ -78,7 +91,9 @@ class Server:
             tool("die", "End the process.", NOTHING),
         ]
         if mode == "schema_bombs":
-            levels = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)} | {"d40": {"type": "object"}}
+            levels = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)} | {
+                "d40": {"type": "object"}
+            }
             bomb = {"type": "object", "$defs": levels, "$ref": "#/$defs/d0"}
             self.tools.append(tool("compiles_for_ever", "Has a bomb.", {**bomb, "unevaluatedProperties": False}))
             self.tools.append(tool("validates_for_ever", "Has a bomb.", bomb))
@@ -111,9 +126,11 @@ class Server:
     def spawn(self) -> None:
         """Start a process that outlives this one and does not listen to it."""
         code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('', flush=True); signal.pause()"
-        ready, told = os.pipe()
-        actions = [(os.POSIX_SPAWN_DUP2, told, 1), (os.POSIX_SPAWN_CLOSE, told)]
-        self.grandchild = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-c", code], os.environ, file_actions=actions)
+        ready, written = os.pipe()
+        actions = [(os.POSIX_SPAWN_DUP2, written, 1), (os.POSIX_SPAWN_CLOSE, written)]
+        self.grandchild = os.posix_spawn(
+            sys.executable, [sys.executable, "-I", "-S", "-c", code], os.environ, file_actions=actions
+        )
         os.read(ready, 1)
 
     def take(self, message: Message) -> None:
@@ -133,7 +150,11 @@ class Server:
         """Return what a request that is no call is answered with, or nothing for a method that there is not."""
         capabilities = {"tools": {"listChanged": True}}
         if method == "initialize" and self.era != "2026":
-            return {"protocolVersion": params.get("protocolVersion", "2025-11-25"), "capabilities": capabilities, "serverInfo": SERVER}
+            return {
+                "protocolVersion": params.get("protocolVersion", "2025-11-25"),
+                "capabilities": capabilities,
+                "serverInfo": SERVER,
+            }
         if method == "server/discover" and self.era != "2025":
             self.modern = True
             return {"supportedVersions": ["2026-07-28"], "capabilities": capabilities, "instructions": "Call 'echo'."}
@@ -181,7 +202,13 @@ class Server:
         if result is None:
             said["error"] = {"code": -32601, "message": "There is no such method."}
         elif self.modern:
-            said["result"] = {"ttlMs": 0, "cacheScope": "private", **result, "resultType": "complete", "_meta": {TOLD_BY: SERVER}}
+            said["result"] = {
+                "ttlMs": 0,
+                "cacheScope": "private",
+                **result,
+                "resultType": "complete",
+                "_meta": {SERVER_INFO: SERVER},
+            }
         else:
             said["result"] = result
         line = json.dumps(said) + "\n"

@@ -1,6 +1,12 @@
-"""Links to upstreams over HTTP: streamable HTTP of both eras, and the older HTTP with SSE."""
+"""Links to upstreams over HTTP: streamable HTTP of both eras, and the older HTTP with SSE.
 
-from callyard.providers.upstream.http.link import HttpLink
-from callyard.providers.upstream.http.sse import SseLink
+Its files:
+
+- `client`: an HTTP/1.1 client for one upstream: its address, connections, request heads and connection pool
+- `exchange`: one HTTP request to an upstream and its response, and the sender that carries all of them
+- `link`: streamable HTTP of both eras, and the older HTTP with SSE
+"""
+
+from callyard.providers.upstream.http.link import HttpLink, SseLink
 
 __all__ = ["HttpLink", "SseLink"]

@@ -11,6 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from functools import cache
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -20,7 +21,17 @@ import msgspec
 from callyard._version import VERSION
 from callyard.providers.upstream.link import LinkError
 
-__all__ = ["TEXT_CHARS", "Address", "Connection", "HeaderError", "Pool", "RequestHead", "parse_address", "resolve", "tls_context"]
+__all__ = [
+    "TEXT_CHARS",
+    "Address",
+    "Connection",
+    "HeaderError",
+    "Pool",
+    "RequestHead",
+    "parse_address",
+    "resolve",
+    "tls_context",
+]
 
 TEXT_CHARS: Final = 500
 """Characters of an upstream's own text that an error repeats."""
@@ -43,10 +54,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
-    def has_same_origin(self, other: "Address") -> bool:
-        """Return whether both are on the same server."""
-        return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
-
 
 def parse_address(name: str, url: str) -> Address:
     """Return the URL of the upstream of that name, parsed.
@@ -64,7 +71,7 @@ def parse_address(name: str, url: str) -> Address:
         raise _invalid_url(name)
     if "@" in parts.netloc:
         raise LinkError("unavailable", f"The URL of '{name}' contains a user name. Put credentials into its 'headers'.")
-    target = quote(parts.path or "/", safe=_UNESCAPED) + (f"?{quote(parts.query, safe=_UNESCAPED)}" if parts.query else "")
+    target = quote(f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}", safe=_UNESCAPED)
     return Address(scheme=parts.scheme, host=host, port=_PORTS[parts.scheme] if port is None else port, target=target)
 
 
@@ -74,7 +81,7 @@ def resolve(name: str, base: Address, reference: str) -> Address | None:
         address = parse_address(name, urljoin(f"{base.scheme}://{base.authority}{base.target}", reference))
     except (LinkError, ValueError):
         return None
-    return address if address.has_same_origin(base) else None
+    return address if (address.scheme, address.host, address.port) == (base.scheme, base.host, base.port) else None
 
 
 def _invalid_url(name: str) -> LinkError:
@@ -87,7 +94,6 @@ _IDLE_SECONDS: Final = 30.0
 _TCP_KEEPALIVE_SECONDS: Final = 60
 _MARGIN_SECONDS: Final = 1.0
 _KEEP_ALIVE: Final = re.compile(rb"timeout=(\d{1,6})")
-_OK: Final = 200
 
 
 class ResponseHandler(Protocol):
@@ -102,25 +108,22 @@ class ResponseHandler(Protocol):
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """Handle the status and the headers."""
-        ...
 
     def on_body(self, piece: bytes) -> None:
         """Handle a piece of the body."""
-        ...
 
     def on_complete(self) -> None:
         """Handle the end of a complete response."""
-        ...
 
     def on_error(self, error: LinkError) -> None:
         """Handle a response that failed or broke off."""
-        ...
 
 
 class Connection(asyncio.Protocol):
     """One HTTP/1.1 connection, with one request at a time.
 
-    The parser's callbacks only collect. Handlers run afterwards, so that they may close the connection, which the parser does not allow.
+    The parser's callbacks only collect. Handlers run afterwards, so that they may close the connection, which the
+    parser does not allow.
     """
 
     def __init__(self, pool: "Pool") -> None:
@@ -175,13 +178,15 @@ class Connection(asyncio.Protocol):
         """Return whether it is open, as far as this side knows."""
         return not self._is_closed and not self._transport.is_closing()
 
-    def is_reusable(self, now: float) -> bool:
+    @property
+    def is_reusable(self) -> bool:
         """Return whether another request can be sent on it.
 
-        No request is ever sent twice, so a doubtful connection is not used. One that is readable while idle was mostly closed
-        by the server, which the loop would report only after the request is sent.
+        No request is ever sent twice, so a doubtful connection is not used. One that is readable while idle was mostly
+        closed by the server, which the loop would report only after the request is sent.
         """
-        return self.is_alive and now - self.last_used <= self._idle_limit and not self._poll.poll(0)
+        idle = self._pool.loop.time() - self.last_used
+        return self.is_alive and idle <= self._idle_limit and not self._poll.poll(0)
 
     def send(self, handler: ResponseHandler, data: bytes) -> None:
         """Send a request whose response goes to the handler."""
@@ -202,7 +207,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes and pass the result on; those of an event stream in slices, with other work of the loop in between."""
+        """Parse the bytes and pass the result on; those of an event stream in slices, so that others run."""
         handler = self._handler
         if handler is not None and len(data) > _SLICE_BYTES and handler.is_event_stream:
             data, self._rest = data[:_SLICE_BYTES], data[_SLICE_BYTES:]
@@ -226,7 +231,8 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._is_malformed = True
-        # Counts what is neither body nor complete: a head, sizes of chunks, and trailers, which the parser collects in quadratic time.
+        # Counts what is neither body nor complete: a head, sizes of chunks, and trailers, which the parser collects in
+        # quadratic time.
         self._size = 0 if self._pieces else self._size + len(data)
         self._deliver(self._handler, data)
 
@@ -234,24 +240,25 @@ class Connection(asyncio.Protocol):
         if self._status and not self._is_head_delivered:
             self._is_head_delivered = True
             handler.on_head(self._status, self._headers)
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
-            for piece in pieces:
-                if self._handler is handler:
-                    handler.on_body(piece)
+        pieces, self._pieces = self._pieces, []
+        for piece in pieces:
+            if self._handler is handler:
+                handler.on_body(piece)
         if self._handler is not handler:
             return  # the handler closed the connection
         if self._is_complete:
             self._complete(handler)
         elif self._is_malformed:
-            self._reject(handler, "is not HTTP", "" if self._is_head_delivered else data[:TEXT_CHARS].decode("utf-8", "replace"))
+            text = "" if self._is_head_delivered else data[:TEXT_CHARS].decode("utf-8", "replace")
+            self._reject(handler, "is not HTTP", text)
         elif self._size > _HEAD_BYTES:
             self._reject(handler, "has too long a head or trailers", "")
 
     def _complete(self, handler: ResponseHandler) -> None:
         keep_alive = self._headers.get(b"keep-alive")
         if keep_alive is not None and (match := _KEEP_ALIVE.search(keep_alive)):
-            self._idle_limit = min(_IDLE_SECONDS, int(match[1]) - _MARGIN_SECONDS)  # stop using it before the server closes it
+            # stop using it before the server closes it
+            self._idle_limit = min(_IDLE_SECONDS, int(match[1]) - _MARGIN_SECONDS)
         self._detach()
         if self._is_persistent and not self._is_malformed and not self._rest:
             self._reset()
@@ -279,7 +286,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Collect the status; skip interim responses (1xx)."""
         status = self._parser.get_status_code()
-        if status < _OK:
+        if status < HTTPStatus.OK:
             self._headers = {}
         elif not self._is_complete:
             self._status = status
@@ -317,7 +324,11 @@ _RESERVED: Final = frozenset(
     }
 )
 """Headers that the client sets; settings, credentials and callers cannot."""
-_CACHED_NAMES: Final = 256
+_TYPES: Final = {
+    "POST": {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"},
+    "GET": {"Accept": "text/event-stream"},
+    "DELETE": {"Accept": "text/event-stream"},
+}
 
 
 class HeaderError(ValueError):
@@ -330,88 +341,48 @@ class RequestHead:
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
         self.target = address.target
         self.session: str | None = None
-        configured = {name.lower(): (name, value) for name, value in headers.items()}
-        host = configured.pop("host", ("", address.authority))[1]
-        self._defaults = {"Host": host, "User-Agent": f"callyard/{VERSION}"}
-        self._configured = {name: pair for name, pair in configured.items() if name not in _RESERVED}
-        if "user-agent" in self._configured:
-            del self._defaults["User-Agent"]
-        # The lines that all posts share are built once and reused while credentials, target and session stay the same.
-        self._lines = b""
-        self._lines_for: tuple[str, str | None] | None = None
-        self._credentials: Mapping[str, str] = {}
-        self._replaceable: frozenset[str] = frozenset()
-        """Names in the shared lines that a message's own header replaces."""
-        self._compatible: set[tuple[str, ...]] = set()
-        """Sets of message headers, by their names, that can follow the shared lines unchanged."""
+        self._host = next((value for name, value in headers.items() if name.lower() == "host"), address.authority)
+        self._configured = _allowed({"User-Agent": f"callyard/{VERSION}"}) | _allowed(headers)
 
     def has_header(self, name: str, headers: Mapping[str, str]) -> bool:
-        """Return whether a request with these headers of its own has one of that name, from there or from the settings."""
+        """Return whether a request with these headers has one of that name, of its own or from the settings."""
         return name in self._configured or any(own.lower() == name for own in headers)
 
-    def post(self, message: bytes, headers: Mapping[str, str], *, credentials: Mapping[str, str], target: str | None = None) -> bytes:
-        """Return a POST request with a message as its body.
+    def request(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        *,
+        credentials: Mapping[str, str],
+        target: str | None = None,
+        last_event_id: str = "",
+        message: bytes = b"",
+    ) -> bytes:
+        """Return a request; a message's headers replace credentials, and these replace headers of the settings.
 
         Raises:
             HeaderError: A header cannot be sent.
         """
-        if credentials != self._credentials or self._lines_for != (self.target, self.session):
-            self._rebuild(credentials)
-        names = tuple(headers)
-        if target is None and names in self._compatible:
-            lines = self._lines
-        else:
-            lines, headers = self._merge(names, headers, credentials=credentials, target=target)
-        return b"".join((lines, _encode(headers), b"Content-Length: %d\r\n\r\n" % len(message), message))
-
-    def _merge(
-        self, names: tuple[str, ...], headers: Mapping[str, str], *, credentials: Mapping[str, str], target: str | None
-    ) -> tuple[bytes, Mapping[str, str]]:
-        """Return the first lines for a new set of header names, and those of the headers that may be sent."""
-        lowered = frozenset(name.lower() for name in names)
-        allowed = {name: value for name, value in headers.items() if name.lower() not in _RESERVED}
-        if target is None and len(allowed) == len(names) and self._replaceable.isdisjoint(lowered):
-            if len(self._compatible) < _CACHED_NAMES:
-                self._compatible.add(names)
-            return self._lines, headers
-        return self._build("POST", target, credentials=credentials, without=lowered), allowed
-
-    def without_body(self, method: str, headers: Mapping[str, str], *, credentials: Mapping[str, str], target: str | None = None) -> bytes:
-        """Return a GET or DELETE request.
-
-        Raises:
-            HeaderError: A header cannot be sent.
-        """
-        names = frozenset(name.lower() for name in headers)
-        return b"".join((self._build(method, target, credentials=credentials, without=names), _encode(headers), b"\r\n"))
-
-    def _rebuild(self, credentials: Mapping[str, str]) -> None:
-        self._lines = self._build("POST", None, credentials=credentials, without=frozenset())
-        self._lines_for = (self.target, self.session)
-        self._credentials = dict(credentials)
-        self._replaceable = frozenset(self._configured) | {name.lower() for name in credentials}
-        self._compatible = set()
-
-    def _build(self, method: str, target: str | None, *, credentials: Mapping[str, str], without: frozenset[str]) -> bytes:
-        """Return the first lines; credentials replace headers of the settings, and neither has a name in `without`."""
-        shown = {name.lower(): (name, value) for name, value in credentials.items() if name.lower() not in _RESERVED}
-        own = [pair for name, pair in {**self._configured, **shown}.items() if name not in without]
-        session = {} if self.session is None else {"Mcp-Session-Id": self.session}
-        types = {"Accept": "text/event-stream"}
+        shown = self._configured | _allowed(credentials) | _allowed(headers)
+        lines = {"Host": self._host, **_TYPES[method], "Accept-Encoding": "identity", **dict(shown.values())}
+        if self.session is not None:
+            lines["Mcp-Session-Id"] = self.session
+        if last_event_id:
+            lines["Last-Event-ID"] = last_event_id
         if method == "POST":
-            types = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-        lines = _encode({**self._defaults, **types, "Accept-Encoding": "identity", **dict(own), **session})
-        return f"{method} {target or self.target} HTTP/1.1\r\n".encode() + lines
+            lines["Content-Length"] = str(len(message))
+        text = "".join([f"{name}: {value}\r\n" for name, value in lines.items()])
+        if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text:
+            raise HeaderError("A header contains a line break.")
+        try:
+            return f"{method} {target or self.target} HTTP/1.1\r\n{text}\r\n".encode() + message
+        except UnicodeEncodeError:
+            raise HeaderError("A header is not valid text.") from None
 
 
-def _encode(headers: Mapping[str, str]) -> bytes:
-    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
-        raise HeaderError("A header contains a line break.")
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise HeaderError("A header is not valid text.") from None
+def _allowed(headers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the headers that others than the client may set, by their names in lower case."""
+    return {name.lower(): (name, value) for name, value in headers.items() if name.lower() not in _RESERVED}
 
 
 @cache
@@ -435,7 +406,7 @@ class Pool:
         self._address = address
         self._limit = limit
         self._connect_seconds = connect_seconds
-        self.loop = self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []
         self._queue: deque[tuple[ResponseHandler, bytes]] = deque()
@@ -445,10 +416,9 @@ class Pool:
 
     def send(self, handler: ResponseHandler, data: bytes, *, urgent: bool = False) -> None:
         """Send a request on the next free connection; an urgent one may open a spare connection beyond the limit."""
-        now = self._loop.time()
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_reusable(now):
+            if connection.is_reusable:
                 connection.send(handler, data)
                 return
             connection.abort()
@@ -473,11 +443,10 @@ class Pool:
 
     def release(self, connection: Connection) -> None:
         """Reuse a connection for the next request, or keep it idle."""
-        now = self._loop.time()
-        connection.last_used = now
+        connection.last_used = self.loop.time()
         if not self._queue:
             self._keep_idle(connection)
-        elif connection.is_reusable(now):
+        elif connection.is_reusable:
             connection.send(*self._queue.popleft())
         else:
             connection.abort()  # `remove` then opens another one for the queue
@@ -485,7 +454,7 @@ class Pool:
     def _keep_idle(self, connection: Connection) -> None:
         self._idle.append(connection)
         if self._sweep is None:
-            self._sweep = self._loop.call_later(_SWEEP_SECONDS, self._sweep_idle)
+            self._sweep = self.loop.call_later(_SWEEP_SECONDS, self._sweep_idle)
 
     def remove(self, connection: Connection) -> None:
         """Forget a closed connection."""
@@ -516,7 +485,7 @@ class Pool:
             self._start_connecting()
 
     def _start_connecting(self) -> None:
-        task = self._loop.create_task(self._connect())
+        task = self.loop.create_task(self._connect())
         self._connecting.add(task)
         task.add_done_callback(self._end_connecting)
 
@@ -531,7 +500,7 @@ class Pool:
             if self._queue:
                 self._queue.popleft()[0].on_error(error)
             return
-        connection.last_used = self._loop.time()
+        connection.last_used = self.loop.time()
         if self._queue:
             connection.send(*self._queue.popleft())
         else:
@@ -542,7 +511,9 @@ class Pool:
         tls: Any = {"ssl": tls_context(), "server_hostname": address.host} if address.scheme == "https" else {}
         try:
             async with asyncio.timeout(self._connect_seconds):
-                _, connection = await self._loop.create_connection(lambda: Connection(self), address.host, address.port, **tls)
+                _, connection = await self.loop.create_connection(
+                    lambda: Connection(self), address.host, address.port, **tls
+                )
         except TimeoutError:
             sentence = f"'{self.name}' did not accept a connection within {self._connect_seconds:g} seconds."
             raise LinkError("unavailable", sentence) from None
@@ -554,19 +525,16 @@ class Pool:
         return connection
 
     def _sweep_idle(self) -> None:
-        """Close connections that were idle for too long."""
         self._sweep = None
-        now = self._loop.time()
-        reusable = [connection for connection in self._idle if connection.is_reusable(now)]
+        reusable = [connection for connection in self._idle if connection.is_reusable]
         for connection in set(self._idle).difference(reusable):
             connection.abort()
         self._idle = reusable
         if reusable:
-            self._sweep = self._loop.call_later(_SWEEP_SECONDS, self._sweep_idle)
+            self._sweep = self.loop.call_later(_SWEEP_SECONDS, self._sweep_idle)
 
 
 def _reason(error: Exception) -> str:
-    """Return in words why a connection failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):

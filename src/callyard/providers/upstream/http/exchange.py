@@ -6,32 +6,32 @@ The sender follows redirects, renews credentials and sends again. It knows messa
 import asyncio
 import time
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Final, Literal, Protocol
 
-from callyard.providers.upstream.http.client import TEXT_CHARS, Address, Connection, HeaderError, Pool, RequestHead, resolve
+from callyard.providers.upstream.http.client import (
+    TEXT_CHARS,
+    Address,
+    Connection,
+    HeaderError,
+    Pool,
+    RequestHead,
+    resolve,
+)
 from callyard.providers.upstream.link import Credentials, LinkError
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.wire.messages import Fault, Id, decode_batch
 from callyard.wire.sse import Event, Events
 
-__all__ = ["MAX_ONE_WAY", "NOT_FOUND", "OK", "Exchange", "Sender", "error_from_response", "split_messages"]
+__all__ = ["MAX_ONE_WAY", "Exchange", "ExchangeListener", "Sender", "error_from_response", "split_messages"]
 
 MAX_ONE_WAY: Final = 256
 """How many messages without an answer may be in flight to one upstream."""
-OK: Final = 200
-_CLIENT_ERROR: Final = 400
-NOT_FOUND: Final = 404
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
-_TOO_MANY_REQUESTS: Final = 429
-_SERVER_ERROR: Final = 500
-_UNAVAILABLE: Final = 503
-_PERMANENT_REDIRECT: Final = 308
-_FOLLOWED: Final = frozenset({307, _PERMANENT_REDIRECT})
+_FOLLOWED: Final = frozenset({307, 308})
 _REDIRECTS: Final = frozenset({301, 302, 303, *_FOLLOWED})
 _ERROR_BYTES: Final = 64 * 1024
 _DAY_SECONDS: Final = 86400.0
-_NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 
 
 class ExchangeListener(Protocol):
@@ -39,30 +39,22 @@ class ExchangeListener(Protocol):
 
     def on_start(self, exchange: "Exchange") -> None:
         """Handle the head of the response."""
-        ...
 
     def on_event(self, exchange: "Exchange", event: Event) -> None:
         """Handle one server-sent event."""
-        ...
 
     def on_end(self, exchange: "Exchange") -> None:
         """Handle the end of a complete response of any status."""
-        ...
 
     def on_error(self, exchange: "Exchange", error: LinkError) -> None:
         """Handle a response that failed or broke off."""
-        ...
 
 
 class Exchange:
     """One request and its response; redirects and new credentials send it again."""
 
-    # Defaults of the class instead of assignments in `__init__`: every message makes an exchange, and most touch few of these.
-    connection: Connection | None = None
     session: str | None = None
-    """The MCP session of the last request."""
     credentials: Mapping[str, str] | None = None
-    """The credentials of the last request."""
     target: str | None = None
     """The request target, where it differs from the upstream's."""
     redirects = 0
@@ -74,11 +66,6 @@ class Exchange:
     retries = 0
     timer: asyncio.TimerHandle | None = None
     is_closed = False
-    status = 0
-    response_headers: Mapping[bytes, bytes] = _NO_HEADERS
-    events: Events | None = None
-    _body: bytes | bytearray = b""
-    _size = 0
 
     def __init__(
         self,
@@ -95,21 +82,17 @@ class Exchange:
         self.message = message
         self.request_id = request_id
         self.headers = headers
+        self.name = sender.name
         self._sender = sender
+        self.reset()
 
     def reset(self) -> None:
         """Forget the response, before the request is sent again."""
-        self.connection = None
+        self.connection: Connection | None = None
         self.status = 0
-        self.response_headers = _NO_HEADERS
-        self.events = None
-        self._body = b""
-        self._size = 0
-
-    @property
-    def name(self) -> str:
-        """Return the name of the upstream."""
-        return self._sender.name
+        self.response_headers: Mapping[bytes, bytes] = {}
+        self.events: Events | None = None
+        self._body = bytearray()
 
     @property
     def body(self) -> bytes:
@@ -128,13 +111,11 @@ class Exchange:
     @property
     def is_refused(self) -> bool:
         """Return whether the status is an error."""
-        return self.status >= _CLIENT_ERROR
+        return self.status >= HTTPStatus.BAD_REQUEST
 
     @property
     def retry_after(self) -> float | None:
         """Return the seconds that the header 'Retry-After' asks to wait, at most a day; it holds seconds or a date."""
-        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - few upstreams ask to wait
-
         value = self.header(b"retry-after")
         try:
             seconds = float(value) if value.isdecimal() else parsedate_to_datetime(value).timestamp() - time.time()
@@ -157,14 +138,16 @@ class Exchange:
         """Handle the status and the headers."""
         self.status = status
         self.response_headers = headers
-        if status == OK and headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+        if status == HTTPStatus.OK and headers.get(b"content-type", b"").startswith(b"text/event-stream"):
             self.events = Events(max_bytes=self._sender.message_bytes)
         self.listener.on_start(self)
 
     def on_body(self, piece: bytes) -> None:
         """Handle a piece of the body."""
         if self.events is None:
-            self._collect(piece)
+            self._body += piece
+            if len(self._body) > (self._sender.message_bytes if self.status == HTTPStatus.OK else _ERROR_BYTES):
+                self._overflow(f"The answer is longer than {self._sender.message_bytes} bytes.")
             return
         try:
             for event in self.events.feed(piece):
@@ -177,19 +160,9 @@ class Exchange:
         except ValueError as error:
             self._overflow(str(error))
 
-    def _collect(self, piece: bytes) -> None:
-        if not self._size:
-            self._body = piece
-        else:
-            self._body = self._body if isinstance(self._body, bytearray) else bytearray(self._body)
-            self._body += piece
-        self._size += len(piece)
-        if self._size > (self._sender.message_bytes if self.status == OK else _ERROR_BYTES):
-            self._overflow(f"The answer is longer than {self._sender.message_bytes} bytes.")
-
     def on_complete(self) -> None:
         """Handle the end of a complete response."""
-        if self.status == OK:
+        if self.status == HTTPStatus.OK:
             self.listener.on_end(self)
         else:
             self._sender.handle_status(self)
@@ -202,9 +175,9 @@ class Exchange:
         """Stop reading; the beginning of an error's body is enough."""
         if self.connection is not None:
             self.connection.abort()
-        if self.status == OK:
+        if self.status == HTTPStatus.OK:
             sentence = f"'{self.name}' answered with too much. {reason}"
-            self.listener.on_error(self, LinkError("refused", sentence, sent=True, status=OK))
+            self.listener.on_error(self, LinkError("refused", sentence, sent=True, status=HTTPStatus.OK))
         else:
             self._sender.handle_status(self)
 
@@ -222,28 +195,32 @@ def split_messages(data: bytes) -> list[bytes]:
 def error_from_response(exchange: Exchange) -> LinkError:
     """Return the error that a response without an answer stands for, by its status and headers."""
     status, name, text = exchange.status, exchange.name, exchange.text
-    if status == NOT_FOUND and exchange.session is not None:
+    if status == HTTPStatus.NOT_FOUND and exchange.session is not None:
         return LinkError("session_lost", f"'{name}' does not know the session any more.", status=status, text=text)
-    if status == _TOO_MANY_REQUESTS:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
         sentence = f"'{name}' is called too often."
         return LinkError("rate_limited", sentence, status=status, text=text, retry_after=exchange.retry_after)
-    if status == _UNAVAILABLE:
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
         wait = exchange.retry_after
-        # Some proxies answer so when a server crashed at work. Only with a time to wait is it a refusal before any work.
-        return LinkError("unavailable", f"'{name}' is not available now.", sent=wait is None, status=status, text=text, retry_after=wait)
+        sentence = f"'{name}' is not available now."
+        is_sent = wait is None  # some proxies answer so when a server crashed at work, but then without a time to wait
+        return LinkError("unavailable", sentence, sent=is_sent, status=status, text=text, retry_after=wait)
     if status in _REDIRECTS:
-        location = exchange.header(b"location")
-        sentence = f"'{name}' has moved to '{location[:200]}', which is not followed. Change its URL in the settings."
-        return LinkError("refused", sentence if location else f"'{name}' redirects without a location.", status=status, text=text)
+        location = exchange.header(b"location")[:200]
+        sentence = f"'{name}' redirects without a location."
+        if location:
+            sentence = f"'{name}' has moved to '{location}', which is not followed. Change its URL in the settings."
+        return LinkError("refused", sentence, status=status, text=text)
     sentence = f"'{name}' answered with status {status}" + ("." if exchange.is_refused else " and no message.")
-    return LinkError("refused", sentence, status=status, text=text, sent=status >= _SERVER_ERROR or not exchange.is_refused)
+    is_sent = status >= HTTPStatus.INTERNAL_SERVER_ERROR or not exchange.is_refused
+    return LinkError("refused", sentence, status=status, text=text, sent=is_sent)
 
 
 _AUTHORIZATION: Final = "authorization"
 _DEFAULT_CHALLENGE: Final = "Bearer"
 _MAX_REDIRECTS: Final = 3
 _MAX_RENEWALS: Final = 3
-_LONG_LIVED: Final = 8
+_STREAMS: Final = 8
 """Connections for streams, on top of those for calls."""
 _INITIALIZED: Final = b'"notifications/initialized"'
 
@@ -258,16 +235,11 @@ class Sender:
         self.message_bytes = settings.message_bytes
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
-        self._pool = Pool(name, address, limit=settings.in_flight + _LONG_LIVED, connect_seconds=settings.connect_seconds)
+        self._pool = Pool(name, address, limit=settings.in_flight + _STREAMS, connect_seconds=settings.connect_seconds)
         self._awaiting_credentials: list[Exchange] = []
         self._renewal: asyncio.Task[None] | None = None
         self._initialized: Exchange | None = None
         self._queued: list[Exchange] = []
-
-    @property
-    def has_credentials(self) -> bool:
-        """Return whether a request can be sent without a renewal of credentials."""
-        return self._credentials.ready() is not None
 
     def send(self, exchange: Exchange) -> None:
         """Send a request; its listener gets the outcome later, never during this call."""
@@ -277,21 +249,24 @@ class Sender:
         if credentials is None:
             self._wait_for_credentials(exchange, (0, ""))
             return
-        head = self.head
         exchange.credentials = credentials
-        exchange.session = head.session
+        exchange.session = self.head.session
         try:
-            if exchange.method == "POST":
-                data = head.post(exchange.message, exchange.headers, credentials=credentials, target=exchange.target)
-            else:
-                data = head.without_body(exchange.method, exchange.headers, credentials=credentials, target=exchange.target)
+            data = self.head.request(
+                exchange.method,
+                exchange.headers,
+                credentials=credentials,
+                target=exchange.target,
+                last_event_id=exchange.last_event_id,
+                message=exchange.message,
+            )
         except HeaderError as error:
             self._loop.call_soon(exchange.on_error, LinkError("refused", f"Nothing was sent to '{self.name}'. {error}"))
             return
         self._pool.send(exchange, data, urgent=exchange.request_id is None)
 
     def send_after_handshake(self, exchange: Exchange) -> None:
-        """Send a message; queue it until `notifications/initialized` is delivered, because servers refuse what overtakes that."""
+        """Send a message; queue it until `notifications/initialized` is delivered."""
         if self._initialized is not None:
             self._queued.append(exchange)
             return
@@ -315,16 +290,21 @@ class Sender:
             self._awaiting_credentials.remove(exchange)
 
     def handle_status(self, exchange: Exchange) -> None:
-        """Send a request again after a redirect or a refusal of its credentials; pass other responses to the listener."""
+        """Send a request again after a redirect or refused credentials; pass other responses to the listener."""
         status = exchange.status
         challenge = exchange.header(b"www-authenticate")
         if exchange.method == "DELETE":
             exchange.listener.on_end(exchange)  # the end of a session is not worth new credentials
-        elif status == _UNAUTHORIZED or (status == _FORBIDDEN and (challenge or exchange.credentials)):
+        elif status == HTTPStatus.UNAUTHORIZED or (
+            status == HTTPStatus.FORBIDDEN and (challenge or exchange.credentials)
+        ):
             if any(name.lower() == _AUTHORIZATION for name in exchange.headers):
-                self._fail_authentication(exchange, None)  # the caller sent credentials of its own, which ours must not replace
+                # the caller sent credentials of its own, which ours must not replace
+                self._fail_authentication(exchange, None)
             else:
-                self._wait_for_credentials(exchange, (status, challenge or (_DEFAULT_CHALLENGE if status == _UNAUTHORIZED else "")))
+                self._wait_for_credentials(
+                    exchange, (status, challenge or (_DEFAULT_CHALLENGE if status == HTTPStatus.UNAUTHORIZED else ""))
+                )
         elif status not in _FOLLOWED or not self._follow(exchange):
             exchange.listener.on_end(exchange)
 
@@ -341,7 +321,7 @@ class Sender:
         if address is None or exchange.redirects > _MAX_REDIRECTS:
             return False
         exchange.target = address.target
-        if exchange.status == _PERMANENT_REDIRECT or address.target == f"{self.head.target}/":
+        if exchange.status == HTTPStatus.PERMANENT_REDIRECT or address.target == f"{self.head.target}/":
             self.head.target = address.target  # saves later requests the redirect
         self._send_again(exchange)
         return True
@@ -385,7 +365,7 @@ class Sender:
         if exchange.is_closed:
             return
         challenge = exchange.header(b"www-authenticate")
-        if failure is None and exchange.status == _FORBIDDEN and not challenge:
+        if failure is None and exchange.status == HTTPStatus.FORBIDDEN and not challenge:
             exchange.listener.on_end(exchange)
             return
         if failure is None:

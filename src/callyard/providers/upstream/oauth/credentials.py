@@ -8,21 +8,21 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from callyard._internal.lazy import load
 from callyard._internal.logfmt import log_value
-from callyard.providers.upstream.link import LinkError
-from callyard.providers.upstream.oauth.metadata import (
+from callyard.providers.upstream.link import Credentials, LinkError
+from callyard.providers.upstream.oauth.vault import (
     LoginError,
     StoredLogin,
     Token,
+    Vault,
     challenge_parameter,
     needs_more_scope,
 )
-from callyard.providers.upstream.oauth.vault import Vault
 from callyard.providers.upstream.settings import Login, UpstreamSettings
 
 __all__ = ["OAuthCredentials", "load_signin", "sign_in_and_store"]
@@ -46,13 +46,14 @@ def load_signin() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("callyard"):
             raise
-        raise LoginError("Signing in needs packages that are not installed: run pip install 'callyard[login]'.") from None
+        sentence = "Signing in needs packages that are not installed: run pip install 'callyard[login]'."
+        raise LoginError(sentence) from None
 
 
 async def sign_in_and_store(
     name: str, settings: UpstreamSettings, folder: Path, *, show: Callable[[str], None], seconds: float
 ) -> StoredLogin:
-    """Have a person sign in at an upstream and store the login in its folder; `show` gets the address for the person's browser.
+    """Have a person sign in at an upstream and store the login in its folder; `show` gets the URL to open.
 
     Raises:
         LoginError: It failed, or nobody signed in within so many seconds.
@@ -69,7 +70,7 @@ async def sign_in_and_store(
     return signed_in
 
 
-class OAuthCredentials:
+class OAuthCredentials(Credentials):
     """The `Authorization` header for one upstream, if somebody signed in there."""
 
     def __init__(self, name: str, settings: UpstreamSettings, folder: Path, *, poll_s: float = 1.0) -> None:
@@ -105,7 +106,9 @@ class OAuthCredentials:
         """
         task = asyncio.get_running_loop().create_task(self._renew_locked(challenge, self._token))
         self._renewals.add(task)
-        task.add_done_callback(self._end_renewal)
+        task.add_done_callback(self._renewals.discard)
+        # marks the exception as retrieved: if the caller was cancelled, the next call fails the same way
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait([task])
         return task.result()
 
@@ -113,11 +116,6 @@ class OAuthCredentials:
         """Wait a few seconds for running renewals, so that their tokens are stored."""
         if self._renewals:
             await asyncio.wait(self._renewals, timeout=_CLOSE_TIMEOUT_S)
-
-    def _end_renewal(self, task: "asyncio.Task[bool]") -> None:
-        self._renewals.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: if the caller was cancelled, the next call fails the same way
 
     async def _renew_locked(self, challenge: str, refused: Token | None) -> bool:
         async with self._lock:
@@ -134,10 +132,8 @@ class OAuthCredentials:
 
     async def _renew(self, challenge: str, refused: Token | None) -> bool:
         await self._read()
-        if self._is_newer_than(refused):
-            return True
-        if not challenge and not self._is_due:
-            return True  # the upstream may need no login, or will send a challenge
+        if self._is_newer_than(refused) or (not challenge and not self._is_due):
+            return True  # without a challenge the upstream may need no login, or will send one
         async with self._vault.locked():
             stored = await self._read()  # another process may have renewed it
             if self._is_newer_than(refused):
@@ -160,8 +156,9 @@ class OAuthCredentials:
                 if error.is_transient or not self._needs_person:
                     raise
                 self._log_failure(error)
-                stored = await asyncio.to_thread(self._vault.read)  # the attempt may have pinned the authorization server
-        refused = StoredLogin(url=self._settings.url or "") if stored is None else stored
+                # the attempt may have pinned the authorization server
+                stored = await asyncio.to_thread(self._vault.read)
+        refused = stored or StoredLogin(url=self._settings.url or "")
         if challenge and refused.challenge != challenge:
             await self._write(msgspec.structs.replace(refused, challenge=challenge))
         raise self._sign_in_error(challenge)
@@ -170,23 +167,21 @@ class OAuthCredentials:
         """Return whether a renewal without a person is worth an attempt."""
         needs_more = needs_more_scope(challenge)
         if self._login.grant == "authorization_code":
-            return stored is not None and stored.token is not None and stored.token.refresh_token is not None and not needs_more
+            token = stored and stored.token
+            return token is not None and token.refresh_token is not None and not needs_more
         if needs_more and stored is not None and stored.challenge == challenge:
             return False  # the scope was requested before, and not granted
         return not self._needs_person or (stored is not None and stored.identity_assertion is not None)
 
     async def _renewed_login(self, stored: StoredLogin | None, challenge: str) -> StoredLogin:
-        login: StoredLogin
+        signin = load_signin()
         if self._login.grant == "authorization_code":
-            login = await load_signin().refresh(self._name, stored, self._login)
-            return login
-
-        login = await load_signin().obtain(self._name, self._settings, challenge, stored=stored, save=self._write)
+            return cast("StoredLogin", await signin.refresh(self._name, stored, self._login))
+        login: StoredLogin = await signin.obtain(self._name, self._settings, challenge, stored=stored, save=self._write)
         return msgspec.structs.replace(login, challenge=challenge if needs_more_scope(challenge) else "")
 
     @property
     def _needs_person(self) -> bool:
-        """Return whether a person has to sign in at least once."""
         identity = self._login.identity
         return self._login.grant == "authorization_code" or (identity is not None and identity.id_token is None)
 
@@ -211,7 +206,8 @@ class OAuthCredentials:
         if needs_more_scope(challenge):
             scope = challenge_parameter(challenge, "scope")
             needed = f" It needs '{scope[:200]}'." if scope else ""
-            return LoginError(f"'{self._name}' does not allow this with the granted scope.{needed} Run 'callyard login {self._name}'.")
+            refusal = f"'{self._name}' does not allow this with the granted scope.{needed}"
+            return LoginError(f"{refusal} Run 'callyard login {self._name}'.")
         problem = "requires a login" if self._token is None else "does not accept the login any more"
         return LoginError(f"'{self._name}' {problem}. Run 'callyard login {self._name}'.")
 
@@ -229,7 +225,7 @@ class OAuthCredentials:
 
     def _use(self, login: StoredLogin | None) -> None:
         self._is_read = True
-        token = self._token = login.token if login is not None else None
+        token = self._token = login and login.token
         self._renew_at = None
         self._headers = {} if token is None else {"Authorization": f"Bearer {token.access_token}"}
         can_renew = token is not None and (token.refresh_token is not None or self._login.grant != "authorization_code")

@@ -1,23 +1,32 @@
 """Sign-in at an upstream with OAuth: in a browser, as a client, or with cross-app access; renewal and revocation."""
 
 import asyncio
+import re
 import secrets
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from callyard.providers.upstream.oauth.discovery import Discovered, choose_client, configured_client, discover, fetch_server
-from callyard.providers.upstream.oauth.http import OAuthHttp, open_http
-from callyard.providers.upstream.oauth.metadata import (
+from callyard.providers.upstream.oauth.servers import (
+    Discovered,
+    OAuthHttp,
+    ServerMetadata,
+    choose_client,
+    configured_client,
+    discover,
+    fetch_server,
+    open_http,
+)
+from callyard.providers.upstream.oauth.vault import (
     Client,
     IdentityAssertion,
     LoginError,
-    ServerMetadata,
     StoredLogin,
     Token,
     challenge_parameter,
@@ -43,19 +52,7 @@ class _RedirectListener:
     def __init__(self) -> None:
         self.state = secrets.token_urlsafe(32)
         self.uri = ""
-        self._parameters: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
-
-    async def wait(self, seconds: float) -> Mapping[str, str]:
-        """Return the parameters of the redirect.
-
-        Raises:
-            LoginError: It did not come in time.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._parameters
-        except TimeoutError:
-            raise LoginError(f"Nobody signed in within {seconds:g} seconds.") from None
+        self.parameters: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request; one without the right state is refused, and the wait goes on."""
@@ -65,8 +62,8 @@ class _RedirectListener:
                 status, text = ("200 OK", _DONE) if parameters is not None else ("400 Bad Request", _INVALID)
                 writer.write(_response(status, _PAGE.format(text)))
                 await writer.drain()
-                if parameters is not None and not self._parameters.done():
-                    self._parameters.set_result(parameters)
+                if parameters is not None and not self.parameters.done():
+                    self.parameters.set_result(parameters)
         writer.close()
 
     def _parse(self, head: bytes) -> Mapping[str, str] | None:
@@ -115,10 +112,9 @@ def _response(status: str, page: str) -> bytes:
 
 
 ShowUrl = Callable[[str], None]
-"""Shows a person the URL to open in a browser."""
 
 
-async def _authorize_in_browser(
+async def _authorize(
     http: OAuthHttp,
     login: Login,
     server: ServerMetadata,
@@ -137,8 +133,10 @@ async def _authorize_in_browser(
         raise LoginError(f"'{server.issuer}' does not support PKCE with 'S256', without which a login can be stolen.")
     if server.authorization_endpoint is None:
         raise LoginError(f"'{server.issuer}' has no page to sign in on.")
-    async with _listen_for_redirect(login.redirect_port, registered=stored.redirect_uri if stored is not None else None) as redirect:
-        client = await choose_client(http, login, server, stored=stored, redirect_uri=redirect.uri, scope=fields.get("scope"))
+    async with _listen_for_redirect(login.redirect_port, registered=stored and stored.redirect_uri) as redirect:
+        client = await choose_client(
+            http, login, server, stored=stored, redirect_uri=redirect.uri, scope=fields.get("scope")
+        )
         verifier = secrets.token_urlsafe(48)
         sent = {"redirect_uri": redirect.uri, "state": redirect.state, **fields}
         show(http.authorization_url(server.authorization_endpoint, client, verifier=verifier, **sent))
@@ -149,8 +147,11 @@ async def _authorize_in_browser(
 
 
 async def _authorization_code(redirect: _RedirectListener, server: ServerMetadata, seconds: float) -> str:
-    """Return the code of the redirect, if it comes from the right issuer."""
-    parameters = await redirect.wait(seconds)
+    """Return the code of the redirect, if it comes in time and from the right issuer."""
+    try:
+        parameters = await asyncio.wait_for(redirect.parameters, seconds)
+    except TimeoutError:
+        raise LoginError(f"Nobody signed in within {seconds:g} seconds.") from None
     issuer = parameters.get("iss")
     if issuer != server.issuer and (issuer is not None or server.authorization_response_iss_parameter_supported):
         raise LoginError(f"The browser did not come back from '{server.issuer}', so its code was not used.")
@@ -163,8 +164,6 @@ async def _authorization_code(redirect: _RedirectListener, server: ServerMetadat
     return parameters["code"]
 
 
-SaveAssertion = Callable[[IdentityAssertion], Awaitable[None]]
-"""Stores a renewed identity assertion at once, because the old refresh token may be invalid, whatever fails later."""
 SaveLogin = Callable[[StoredLogin], Awaitable[None]]
 """Stores what must not be lost, whatever fails later."""
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -175,23 +174,25 @@ _OPENID: Final = "openid"
 _OFFLINE: Final = "offline_access"
 
 
-async def _sign_in_at_provider(http: OAuthHttp, identity: Identity, *, port: int, show: ShowUrl, seconds: float) -> IdentityAssertion:
-    """Have a person sign in at an identity provider."""
+async def _sign_in_at_provider(
+    http: OAuthHttp, identity: Identity, *, port: int, show: ShowUrl, seconds: float
+) -> IdentityAssertion:
     server = await fetch_server(http, identity.issuer)
     fields = {"scope": join_scopes(_OPENID, _OFFLINE if _OFFLINE in (server.scopes_supported or ()) else None)}
     login = Login(client_id=identity.client_id, client_secret=identity.client_secret, redirect_port=port)
-    _, response = await _authorize_in_browser(http, login, server, stored=None, fields=fields, show=show, seconds=seconds)
+    _, response = await _authorize(http, login, server, stored=None, fields=fields, show=show, seconds=seconds)
     return _identity_assertion(response, identity, previous=None)
 
 
 async def _obtain_grant(
-    http: OAuthHttp, identity: Identity, assertion: IdentityAssertion | None, *, fields: Mapping[str, str], save: SaveAssertion
+    http: OAuthHttp, identity: Identity, stored: StoredLogin, *, fields: Mapping[str, str], save: SaveLogin
 ) -> tuple[str, IdentityAssertion]:
     """Exchange an identity assertion for a grant (ID-JAG) at one authorization server; return both.
 
     Raises:
         LoginError: The identity provider refuses.
     """
+    assertion = stored.identity_assertion
     if identity.id_token is not None:
         assertion = IdentityAssertion(id_token=identity.id_token)
     if assertion is None:
@@ -204,12 +205,16 @@ async def _obtain_grant(
             raise
     # An id token is valid for minutes and the login for days, so a refused one is renewed first.
     renewal = {"grant_type": "refresh_token", "refresh_token": assertion.refresh_token}
-    assertion = _identity_assertion(await _request_token(http, identity, server, **renewal), identity, previous=assertion)
-    await save(assertion)
+    renewed = await _request_token(http, identity, server, **renewal)
+    assertion = _identity_assertion(renewed, identity, previous=assertion)
+    # at once, because the old refresh token may be invalid now, whatever fails later
+    await save(msgspec.structs.replace(stored, identity_assertion=assertion))
     return await _exchange(http, identity, server, id_token=assertion.id_token, **fields), assertion
 
 
-async def _exchange(http: OAuthHttp, identity: Identity, server: ServerMetadata, *, id_token: str, **fields: str) -> str:
+async def _exchange(
+    http: OAuthHttp, identity: Identity, server: ServerMetadata, *, id_token: str, **fields: str
+) -> str:
     types = {"grant_type": _TOKEN_EXCHANGE, "requested_token_type": _ID_JAG, "subject_token_type": _ID_TOKEN}
     response = await _request_token(http, identity, server, subject_token=id_token, **types, **fields)
     grant = response.get("access_token")
@@ -218,22 +223,25 @@ async def _exchange(http: OAuthHttp, identity: Identity, server: ServerMetadata,
     return grant
 
 
-async def _request_token(http: OAuthHttp, identity: Identity, server: ServerMetadata, **fields: str) -> Mapping[str, Any]:
+async def _request_token(
+    http: OAuthHttp, identity: Identity, server: ServerMetadata, **fields: str
+) -> Mapping[str, Any]:
     client = configured_client(Login(client_id=identity.client_id, client_secret=identity.client_secret), server)
     assert client is not None  # noqa: S101 - an identity has a client id
     return await http.token(server.token_endpoint, client, **fields)
 
 
-def _identity_assertion(response: Mapping[str, Any], identity: Identity, *, previous: IdentityAssertion | None) -> IdentityAssertion:
+def _identity_assertion(
+    response: Mapping[str, Any], identity: Identity, *, previous: IdentityAssertion | None
+) -> IdentityAssertion:
     id_token, refresh_token = response.get("id_token"), response.get("refresh_token")
     if not isinstance(id_token, str):
         raise LoginError(f"'{identity.issuer}' does not say who signed in: it issued no id token.")
     if not isinstance(refresh_token, str):
-        refresh_token = previous.refresh_token if previous is not None else None
+        refresh_token = previous and previous.refresh_token
     return IdentityAssertion(id_token=id_token, refresh_token=refresh_token)
 
 
-_UNAUTHORIZED: Final = 401
 _NAME_CLAIMS: Final = ("email", "preferred_username", "name", "sub")
 
 
@@ -257,23 +265,30 @@ async def sign_in(
     """
     login = settings.login or Login()
     url = settings.url or ""
+    stored = stored or StoredLogin(url=url)
     async with open_http(name, url) as http:
         if login.identity is not None and login.identity.id_token is None:
-            assertion = await _sign_in_at_provider(http, login.identity, port=login.redirect_port, show=show, seconds=seconds)
-            stored = msgspec.structs.replace(stored or StoredLogin(url=url), identity_assertion=assertion)
+            assertion = await _sign_in_at_provider(
+                http, login.identity, port=login.redirect_port, show=show, seconds=seconds
+            )
+            stored = msgspec.structs.replace(stored, identity_assertion=assertion)
         if login.grant == "authorization_code":
             discovered, fields = await _discover(http, settings, stored)
-            await _pin_server(http.name, login, discovered, stored=stored or StoredLogin(url=url), save=save)
-            client = stored.client if stored is not None else None
-            client, response = await _authorize_in_browser(
-                http, login, discovered.server, stored=client, fields=fields, show=show, seconds=seconds
+            await _pin_server(http.name, login, discovered, stored=stored, save=save)
+            client, response = await _authorize(
+                http, login, discovered.server, stored=stored.client, fields=fields, show=show, seconds=seconds
             )
             return _new_login(url, discovered, client, response, requested=fields.get("scope"))
-    return await obtain(name, settings, stored.challenge if stored is not None else "", stored=stored, save=save)
+    return await obtain(name, settings, stored.challenge, stored=stored, save=save)
 
 
 async def obtain(
-    name: str, settings: UpstreamSettings, challenge: str, *, stored: StoredLogin | None, save: SaveLogin = _save_nothing
+    name: str,
+    settings: UpstreamSettings,
+    challenge: str,
+    *,
+    stored: StoredLogin | None,
+    save: SaveLogin = _save_nothing,
 ) -> StoredLogin:
     """Get a token without a person: with client credentials, or with an identity assertion.
 
@@ -286,21 +301,20 @@ async def obtain(
     async with open_http(name, url) as http:
         discovered, fields = await _discover(http, settings, msgspec.structs.replace(stored, challenge=challenge))
         pinned = await _pin_server(http.name, login, discovered, stored=stored, save=save)
-
-        async def save_assertion(assertion: IdentityAssertion) -> None:
-            await save(msgspec.structs.replace(pinned, identity_assertion=assertion))
-
         client = configured_client(login, discovered.server)
         if client is None:
-            raise LoginError(f"'{name}' signs in as a client: its 'login' needs a 'client_id' and a 'client_secret' or 'private_key'.")
+            needs = "a 'client_id' and a 'client_secret' or 'private_key'"
+            raise LoginError(f"'{name}' signs in as a client: its 'login' needs {needs}.")
         grant, assertion = {"grant_type": "client_credentials"}, stored.identity_assertion
         if login.identity is not None:
             exchanged = {"audience": discovered.server.issuer, **fields}
-            jag, assertion = await _obtain_grant(http, login.identity, assertion, fields=exchanged, save=save_assertion)
+            jag, assertion = await _obtain_grant(http, login.identity, pinned, fields=exchanged, save=save)
             grant = {"grant_type": _JWT_BEARER, "assertion": jag}
         response = await http.token(discovered.server.token_endpoint, client, key=login.private_key, **grant, **fields)
     made = _new_login(url, discovered, client, response, requested=fields.get("scope"))
-    return made if assertion is None else msgspec.structs.replace(made, identity_assertion=assertion, user=_user_name(assertion.id_token))
+    if assertion is None:
+        return made
+    return msgspec.structs.replace(made, identity_assertion=assertion, user=_user_name(assertion.id_token))
 
 
 async def refresh(name: str, stored: StoredLogin, login: Login) -> StoredLogin:
@@ -336,25 +350,29 @@ async def revoke(name: str, stored: StoredLogin, login: Login) -> bool:
     return True
 
 
-async def _discover(http: OAuthHttp, settings: UpstreamSettings, stored: StoredLogin | None) -> tuple[Discovered, dict[str, str]]:
+async def _discover(
+    http: OAuthHttp, settings: UpstreamSettings, stored: StoredLogin
+) -> tuple[Discovered, dict[str, str]]:
     """Return the upstream's authorization server and the fields of a request to it.
 
     The challenge of an earlier refusal counts if the upstream sends none now.
     """
     method = "GET" if settings.carrier == "sse" else "POST"
     status, challenge = await http.fetch_challenge(settings.url or "", settings.headers, method=method)
-    earlier = stored.challenge if stored is not None else ""
-    was_refused = status == _UNAUTHORIZED or bool(earlier)
-    discovered = await discover(http, settings.url or "", challenge or earlier, was_refused=was_refused)
+    was_refused = status == HTTPStatus.UNAUTHORIZED or bool(stored.challenge)
+    discovered = await discover(http, settings.url or "", challenge or stored.challenge, was_refused=was_refused)
     login = settings.login or Login()
     issuer = discovered.server.issuer
     if login.issuer not in {None, issuer}:
-        raise LoginError(f"'{http.name}' asks for a login at '{issuer[:200]}', but its 'login' trusts '{login.issuer}' alone.")
+        asks = f"'{http.name}' asks for a login at '{issuer[:200]}'"
+        raise LoginError(f"{asks}, but its 'login' trusts '{login.issuer}' alone.")
     scope = _scope_to_request(login, discovered, stored)
     return discovered, {"resource": discovered.resource, **({"scope": scope} if scope else {})}
 
 
-async def _pin_server(name: str, login: Login, discovered: Discovered, *, stored: StoredLogin, save: SaveLogin) -> StoredLogin:
+async def _pin_server(
+    name: str, login: Login, discovered: Discovered, *, stored: StoredLogin, save: SaveLogin
+) -> StoredLogin:
     """Store the first authorization server before it is shown the configured secret, and refuse every other.
 
     The upstream names the server, so that it could otherwise have the secret sent wherever it likes.
@@ -362,29 +380,29 @@ async def _pin_server(name: str, login: Login, discovered: Discovered, *, stored
     issuer = discovered.server.issuer
     if login.client_secret is None or login.issuer is not None:
         return stored
-    first = stored.issuer or (stored.client.issuer if stored.client is not None else issuer)
+    first = stored.issuer or (stored.client.issuer if stored.client else issuer)
     if first != issuer:
-        raise LoginError(
-            f"'{name}' asks for a login at '{issuer[:200]}' now, and first asked for one at '{first[:200]}', which alone gets its "
-            f"'client_secret'. If that is right, run 'callyard logout {name}' and sign in again, or set 'issuer' in its 'login'."
-        )
+        asked = f"'{name}' asks for a login at '{issuer[:200]}' now, and first asked for one at '{first[:200]}'"
+        remedy = f"run 'callyard logout {name}' and sign in again, or set 'issuer' in its 'login'."
+        raise LoginError(f"{asked}, which alone gets its 'client_secret'. If that is right, {remedy}")
     if not stored.issuer:
         stored = msgspec.structs.replace(stored, issuer=issuer)
         await save(stored)
     return stored
 
 
-def _scope_to_request(login: Login, discovered: Discovered, stored: StoredLogin | None) -> str | None:
+def _scope_to_request(login: Login, discovered: Discovered, stored: StoredLogin) -> str | None:
     """Return the scope of the settings or of the upstream, on top of the granted one if the upstream asked for more."""
     scope = " ".join(login.scopes) or discovered.scope
-    if stored is not None and needs_more_scope(stored.challenge):
-        granted = stored.token.scope if stored.token is not None else None
-        scope = join_scopes(granted, scope, challenge_parameter(stored.challenge, "scope"))
+    if needs_more_scope(stored.challenge):
+        scope = join_scopes(stored.token and stored.token.scope, scope, challenge_parameter(stored.challenge, "scope"))
     wants_refresh = login.grant == "authorization_code" and _OFFLINE in (discovered.server.scopes_supported or ())
     return join_scopes(scope, _OFFLINE) if scope and wants_refresh else scope
 
 
-def _new_login(url: str, discovered: Discovered, client: Client, response: Mapping[str, Any], *, requested: str | None) -> StoredLogin:
+def _new_login(
+    url: str, discovered: Discovered, client: Client, response: Mapping[str, Any], *, requested: str | None
+) -> StoredLogin:
     return StoredLogin(
         url=url,
         resource=discovered.resource,
@@ -407,7 +425,7 @@ def _with_secret(client: Client | None, login: Login) -> Client | None:
 def _parse_token(response: Mapping[str, Any], requested: str | None) -> Token:
     names = ("access_token", "token_type", "refresh_token", "scope", "expires_in")
     access_token, token_type, refresh_token, scope, lifetime = map(response.get, names)
-    if not isinstance(access_token, str) or not access_token.isascii() or not access_token.isprintable() or not access_token:
+    if not isinstance(access_token, str) or not re.fullmatch("[ -~]+", access_token):
         raise LoginError("The authorization server answered without a token.", is_transient=True)
     if isinstance(token_type, str) and token_type.lower() != "bearer":
         raise LoginError(f"The authorization server issued a token of the unsupported type '{token_type[:40]}'.")

@@ -1,4 +1,4 @@
-"""Storage of a login: the system's keyring, or else a file that only its owner can read.
+"""The stored login of an upstream: in the system's keyring, or else in a file that only its owner can read.
 
 There is a file in both cases, so that other processes notice a change.
 """
@@ -6,6 +6,8 @@ There is a file in both cases, so that other processes notice a change.
 import asyncio
 import fcntl
 import os
+import re
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
@@ -15,15 +17,130 @@ from typing import Any, Final
 import msgspec
 
 from callyard._internal.files import make_private, read_private, write_atomically
-from callyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 
-__all__ = ["Vault", "is_known", "stored_url"]
+__all__ = [
+    "Client",
+    "IdentityAssertion",
+    "LoginError",
+    "StoredLogin",
+    "Token",
+    "Vault",
+    "challenge_parameter",
+    "is_known",
+    "join_scopes",
+    "needs_more_scope",
+    "stored_url",
+]
 
 _FILE: Final = "tokens.json"
 _LOCK: Final = "tokens.lock"
 _SERVICE: Final = "callyard"
 _POLL_S: Final = 0.05
 _LOCK_TIMEOUT_S: Final = 60.0
+
+
+class LoginError(Exception):
+    """Signing in failed: a sentence for people, and whether a later attempt may succeed without one."""
+
+    def __init__(self, message: str, *, is_transient: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.is_transient = is_transient
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """Our registration as a client of one authorization server."""
+
+    client_id: str
+    issuer: str
+    """The authorization server of the registration; no other server gets the id."""
+    client_secret: str | None = None
+    method: str = "none"
+    """The authentication method at the token endpoint."""
+    redirect_uri: str | None = None
+    """The registered redirect URI, if we registered ourselves."""
+    expires: float = 0
+    """When the secret expires, as a Unix time; 0 is never."""
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.issuer}>"
+
+    @property
+    def is_expired(self) -> bool:
+        """Return whether its secret has expired."""
+        return 0 < self.expires < time.time()
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """An access token, and the refresh token that came with it."""
+
+    access_token: str
+    refresh_token: str | None = None
+    scope: str | None = None
+    """The granted scope, or the requested one if the server names none."""
+    expires: float | None = None
+    """When it expires, as a Unix time."""
+    issued: float = msgspec.field(default=0, name="began")
+    """When it was issued, as a Unix time."""
+
+    def __repr__(self) -> str:
+        return "<Token>"
+
+    @property
+    def is_expired(self) -> bool:
+        """Return whether it has expired."""
+        return self.expires is not None and time.time() >= self.expires
+
+
+class IdentityAssertion(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of an identity provider that say who signed in there, for cross-app access."""
+
+    id_token: str
+    refresh_token: str | None = None
+
+    def __repr__(self) -> str:
+        return "<IdentityAssertion>"
+
+
+class StoredLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is stored of a login at one upstream."""
+
+    url: str
+    """The URL of the upstream; the login is used for no other."""
+    resource: str = ""
+    token_endpoint: str = ""
+    revocation_endpoint: str | None = None
+    client: Client | None = None
+    token: Token | None = None
+    challenge: str = ""
+    """The challenge of the upstream's last refusal, for the next login."""
+    user: str = msgspec.field(default="", name="who")
+    """The name of the person who signed in, if the server gave one."""
+    issuer: str = ""
+    """The first authorization server that was shown the configured client; no other is."""
+    identity_assertion: IdentityAssertion | None = msgspec.field(default=None, name="vouched")
+
+
+def join_scopes(*scopes: str | None) -> str:
+    """Return the union of several scopes."""
+    return " ".join(dict.fromkeys(word for scope in scopes if scope for word in scope.split()))
+
+
+_PARAMETER: Final = r'(?:^|[\s,]){}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+def challenge_parameter(challenge: str, name: str) -> str | None:
+    """Return a parameter of a `WWW-Authenticate` challenge."""
+    match = re.search(_PARAMETER.format(re.escape(name)), challenge, re.IGNORECASE)
+    if match is None:
+        return None
+    return match[2] if match[1] is None else _ESCAPED.sub(r"\1", match[1])
+
+
+def needs_more_scope(challenge: str) -> bool:
+    """Return whether a challenge accepts the token, but asks for more scope."""
+    return challenge_parameter(challenge, "error") == "insufficient_scope"
 
 
 class _InKeyring(msgspec.Struct, frozen=True, tag_field="kept_in", tag="keyring"):
@@ -85,7 +202,7 @@ class Vault:
             LoginError: It cannot be written.
         """
         user = str(self._path.parent)
-        content: _InKeyring | _InFile = _InKeyring(user) if _write_to_keyring(user, login) else _InFile(login)
+        content = _InKeyring(user) if _write_to_keyring(user, login) else _InFile(login)
         try:
             write_atomically(self._path, msgspec.json.encode(content))
         except OSError as error:
@@ -145,7 +262,6 @@ async def _lock(descriptor: int) -> None:
 
 
 def _keyring() -> Any:
-    """Return the keyring module if it has a usable backend."""
     try:
         keyring: Any = import_module("keyring")  # optional, and slow to import
         return keyring if keyring.get_keyring().priority > 0 else None
