@@ -1,4 +1,4 @@
-"""Tasks of the event loop: those of requests and of open contexts."""
+"""Tasks of the event loop: those of requests and of open contexts, and those in which servers accept connections."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
-__all__ = ["CreateTask", "background_task", "task_creator"]
+__all__ = ["CreateTask", "background_task", "close_server", "task_creator"]
 
 CreateTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -26,3 +26,19 @@ async def background_task(work: Any) -> AsyncGenerator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def close_server(server: asyncio.Server) -> None:
+    """Close a server, also while it accepts a connection.
+
+    asyncio accepts in one turn of the loop and makes the transport in the next one. If the server is closed in between,
+    the transport fails silently and its socket stays open. So this stops accepting first; uvloop accepts in one step.
+    """
+    loop = server.get_loop()
+    try:
+        for listener in server.sockets:
+            loop.remove_reader(listener.fileno())
+        for _ in range(2):
+            await asyncio.sleep(0)
+    finally:
+        server.close()

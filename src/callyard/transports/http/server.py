@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from callyard._internal.logfmt import log_value
-from callyard._internal.tasks import task_creator
+from callyard._internal.tasks import close_server, task_creator
 from callyard.config import Stamp, stamp_of
 from callyard.config.settings import Serving
 from callyard.monitor.log_files import AccessLine
@@ -194,7 +194,7 @@ class Http:
             # connections that the kernel has accepted already would be reset when the socket is closed
             await asyncio.shield(_let_loop_turn())
             for server in servers:
-                server.close()
+                await asyncio.shield(close_server(server))
             await asyncio.shield(state.finish(self.serving.shutdown_seconds))
             self._is_serving = False
             await self.close()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from raw_servers import Behaviour, Connect, RawServer, RecordingListener, Serve
 
+from callyard._internal.tasks import close_server
 from callyard.providers.upstream.http import HttpLink
 from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link
 from callyard.providers.upstream.settings import UpstreamSettings
@@ -26,7 +27,7 @@ async def serve() -> AsyncGenerator[Serve]:
     yield start
     for server in servers:
         assert server.server is not None
-        server.server.close()
+        await close_server(server.server)
         for writer in server.ends:
             writer.close()
         await server.server.wait_closed()

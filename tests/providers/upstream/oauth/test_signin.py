@@ -297,6 +297,25 @@ async def test_a_redirect_with_another_state_is_refused_and_the_wait_goes_on(aut
     assert authority.asked("/token")[0]["code"] != "stolen"
 
 
+async def test_a_connection_that_a_browser_opened_ahead_ends_with_the_login(authority: Authority) -> None:
+    shown: asyncio.Queue[str] = asyncio.Queue()
+    others = asyncio.all_tasks()
+    login = asyncio.create_task(
+        sign_in("shop", UpstreamSettings(url=authority.url), None, show=shown.put_nowait, seconds=60)
+    )
+    address = await shown.get()
+    port = int(query_of(address)["redirect_uri"].rpartition(":")[2].partition("/")[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    thread = browse(address)
+    await login
+    left = asyncio.all_tasks() - others
+    thread.join()
+
+    assert await reader.read() == b""
+    assert not left
+    writer.close()
+
+
 async def test_the_wait_for_a_person_times_out(authority: Authority) -> None:
     with pytest.raises(LoginError, match=r"within 0\.01 seconds"):
         await sign_in("shop", UpstreamSettings(url=authority.url), None, show=lambda _: None, seconds=0.01)

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from callyard._internal.tasks import close_server
 from callyard.providers.upstream.oauth.servers import (
     Discovered,
     OAuthHttp,
@@ -53,8 +54,21 @@ class _RedirectListener:
         self.state = secrets.token_urlsafe(32)
         self.uri = ""
         self.parameters: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+        self._connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection in a task."""
+        task = self._connections[writer] = asyncio.create_task(self._serve(reader, writer))
+        task.add_done_callback(lambda _: self._connections.pop(writer))
+
+    async def close(self) -> None:
+        """Close the connections; browsers open some ahead and send nothing on them."""
+        connections = dict(self._connections)
+        for writer in connections:
+            writer.close()
+        await asyncio.gather(*connections.values())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request; one without the right state is refused, and the wait goes on."""
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
@@ -89,16 +103,16 @@ async def _listen_for_redirect(port: int, *, registered: str | None) -> AsyncGen
         redirect.uri = f"http://{_HOST}:{server.sockets[0].getsockname()[1]}{_PATH}"
         yield redirect
     finally:
-        server.close()
-        await server.wait_closed()
+        await close_server(server)
+        await redirect.close()
 
 
 async def _start_server(redirect: _RedirectListener, port: int, registered: str | None) -> asyncio.Server:
     if not port and registered is not None:
         with suppress(OSError, ValueError):
-            return await asyncio.start_server(redirect.serve, _HOST, urlsplit(registered).port, limit=_HEAD_BYTES)
+            return await asyncio.start_server(redirect.accept, _HOST, urlsplit(registered).port, limit=_HEAD_BYTES)
     try:
-        return await asyncio.start_server(redirect.serve, _HOST, port, limit=_HEAD_BYTES)
+        return await asyncio.start_server(redirect.accept, _HOST, port, limit=_HEAD_BYTES)
     except OSError as error:
         raise LoginError(f"The port {port} for the browser's redirect cannot be used: {error.strerror}.") from error
 
