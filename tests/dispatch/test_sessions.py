@@ -507,3 +507,44 @@ async def test_a_clean_up_that_fails_does_not_stop_the_sweeping(clock: FakeClock
         await sessions.sweep()
 
     assert second.id not in sessions.ids(ME)
+
+
+async def test_sessions_of_an_owner_that_went_end_once_no_call_uses_them(clock: FakeClock, until: Any) -> None:
+    sessions, ended = Sessions(Limits(), clock=clock), list[str]()
+    idle, used, kept = sessions.start(ME), sessions.start(ME), sessions.start(ME, outlives_client=True)
+    other = sessions.start(YOU)
+    for session in (idle, used, kept, other):
+        note_end(session, ended)
+    sessions.enter(used)
+
+    sessions.release(ME)
+    sessions.release(ME)
+    await until(lambda: ended)
+    assert ended == [idle.id]
+    late = note_end(sessions.start(ME), ended)
+    await asyncio.to_thread(sessions.leave, used, None)
+    for session in (late, kept, other):
+        sessions.enter(session)
+        sessions.leave(session, None)
+    await until(lambda: len(ended) == 3)
+    assert ended == [idle.id, used.id, late.id]
+    assert sessions.all() == [kept, other]
+
+
+async def test_the_end_of_all_sessions_waits_for_those_that_end_already(clock: FakeClock) -> None:
+    sessions, went, may_end = Sessions(Limits(), clock=clock), asyncio.Event(), asyncio.Event()
+
+    async def clean_up() -> None:
+        went.set()
+        await may_end.wait()
+        ended.append("cleaned up")
+
+    ended: list[str] = []
+    sessions.start(ME).on_end(clean_up)
+    sessions.release(ME)
+    await went.wait()
+    end_all = asyncio.create_task(sessions.end_all())
+    sessions.start(YOU).on_end(may_end.set)
+    await end_all
+
+    assert ended == ["cleaned up"]

@@ -1,5 +1,6 @@
 """Callers without credentials are separate: by MCP session or connection, or by names that cannot be guessed."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,8 @@ from callyard import Call, Limits, Yard, tool
 from callyard.dispatch.call import ANYONE, SHARED, Caller
 from callyard.dispatch.sessions import SHARED_OWNER
 from callyard.server.context import own_scope
+from callyard.transports.auth import ApiKey, ApiKeys, digest_of
+from callyard.transports.http import sessions as http_sessions
 
 
 @tool
@@ -151,3 +154,105 @@ def test_each_connection_without_either_has_a_scope_of_its_own() -> None:
     assert len(scopes) == 4
     assert scopes.isdisjoint({ANYONE.scope, SHARED.scope})
     assert SHARED.owner == SHARED_OWNER
+
+
+class Browsers:
+    """Tools that hold something open in a session, and note its end."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.go = asyncio.Event()
+
+    @tool
+    async def launch(self, call: Call, name: str, outlives: bool = False) -> str:  # noqa: FBT001, FBT002 - an argument on the wire
+        """Start a session."""
+        session = call.start_session(outlives_client=outlives)
+        session.on_end(lambda: self.ended.append(name))
+        return session.id
+
+    @tool(job="always")
+    async def crawl(self, call: Call) -> None:
+        """Launch two sessions, the second one after the client has gone, and use the first one until then."""
+        call.start_session().on_end(lambda: self.ended.append("first of the job"))
+        await self.go.wait()
+        assert self.ended == ["of the client"]
+        call.start_session().on_end(lambda: self.ended.append("second of the job"))
+
+    def yard(self) -> Yard:
+        """Return a yard with these tools."""
+        return Yard(tools=[self.launch, self.crawl, use])
+
+
+async def test_tool_sessions_end_with_the_mcp_session_that_owns_them(
+    serve: Any, until: Any, monkeypatch: pytest.MonkeyPatch, spy: Any
+) -> None:
+    monkeypatch.setattr(http_sessions, "_SWEEP_SECONDS", 0.01)
+    touched = spy(http_sessions.HttpSession, "touch")
+    browsers = Browsers()
+    server = await serve(yard=browsers.yard(), session_timeout=1000)
+    deletes, stays, expires = [await server.greet() for _ in range(3)]
+    for name, session in (("deleted", deletes), ("stays", stays), ("expired", expires)):
+        await in_session(session, "launch", {"name": name})
+        await in_session(session, "launch", {"name": f"{name}, outlives", "outlives": True})
+    await server.ask("launch", {"name": "stateless"})
+
+    assert (await server.request("DELETE", "/mcp", Mcp_Session_Id=deletes.id)).status == 200
+    await until(lambda: browsers.ended == ["deleted"])
+    for session in touched:
+        if session.id == expires.id:
+            session._used_at -= 2000
+    await until(lambda: len(browsers.ended) == 2)
+
+    assert browsers.ended == ["deleted", "expired"]
+    assert len(server.yard.sessions) == 5
+
+
+async def test_a_dropped_stream_is_no_departure(serve: Any, until: Any, spy: Any) -> None:
+    detached = spy(http_sessions.HttpSession, "detach")
+    browsers = Browsers()
+    server = await serve(yard=browsers.yard())
+    session = await server.greet()
+    stream = await session.stream()
+    await stream.head()
+    started = (await in_session(session, "launch", {"name": "of the client"}))["data"]
+
+    await stream.close()
+    await until(lambda: any(stream.number == 0 for stream in detached))
+    implied = await in_session(session, "use")
+
+    assert (implied["data"], browsers.ended) == (started, [])
+
+
+async def test_tool_sessions_of_an_identity_do_not_end_with_its_mcp_session(serve: Any) -> None:
+    server = await serve(yard=Browsers().yard(), authenticator=ApiKeys([ApiKey("ci", digest_of("cy_k"))]))
+    first, second = [await server.greet(Authorization="Bearer cy_k") for _ in range(2)]
+    started = (await in_session(first, "launch", {"name": "of ci"}))["data"]
+
+    gone = await server.request("DELETE", "/mcp", Mcp_Session_Id=first.id, Authorization="Bearer cy_k")
+    implied = await in_session(second, "use")
+
+    assert (gone.status, implied["data"]) == (200, started)
+
+
+async def test_tool_sessions_end_with_the_sse_connection_also_those_that_a_job_uses(serve: Any, until: Any) -> None:
+    browsers = Browsers()
+    server = await serve(yard=browsers.yard(), transport="sse")
+    stream = await server.send("GET", "/sse", {"Accept": "text/event-stream", "Content-Type": None})
+    await stream.head()
+    place = (await stream.event())["data"]
+    hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    await server.request("POST", place, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})
+    for name, arguments in (("launch", {"name": "of the client"}), ("crawl", {})):
+        params = {"name": name, "arguments": arguments}
+        await server.request("POST", place, {"jsonrpc": "2.0", "id": name, "method": "tools/call", "params": params})
+    answers = [await stream.message() for _ in range(3)]
+    await until(lambda: len(server.yard.sessions) == 2)
+
+    await stream.close()
+    await until(lambda: browsers.ended)
+    browsers.go.set()
+    await until(lambda: len(browsers.ended) == 3)
+
+    assert [answer["id"] for answer in answers] == [0, "launch", "crawl"]
+    assert sorted(browsers.ended[1:]) == ["first of the job", "second of the job"]
+    assert len(server.yard.sessions) == 0

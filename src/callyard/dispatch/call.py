@@ -292,12 +292,15 @@ class Call(msgspec.Struct, eq=False):
         with funnel.threads.extra_thread():
             return asyncio.run_coroutine_threadsafe(work, funnel.loop).result()
 
-    def start_session(self, *, kind: str = "", session_id: str | None = None) -> Session:
-        """Start a session of this caller and make it the session of this call."""
+    def start_session(self, *, kind: str = "", session_id: str | None = None, outlives_client: bool = False) -> Session:
+        """Start a session of this caller and make it the session of this call.
+
+        It ends with an MCP session or connection that is its owner, unless `outlives_client`.
+        """
         if self._run.finished:
             raise ToolError("state_error", "The call is over, so it can start no session.")
         sessions = self._run.funnel.sessions
-        session = sessions.start(self.caller.owner, kind=kind, session_id=session_id)
+        session = sessions.start(self.caller.owner, kind=kind, session_id=session_id, outlives_client=outlives_client)
         if self.session is not None:
             sessions.leave(self.session, None)
         self.session = session

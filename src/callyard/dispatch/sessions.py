@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
@@ -28,6 +29,7 @@ EndReason = Literal["ended", "idle", "closed"]
 SHARED_OWNER: Final = "5:local:*"
 """The owner of everything of callers that nothing tells apart; only an id that cannot be guessed separates them."""
 _ID_BYTES: Final = 8
+_MAX_RELEASED: Final = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -52,6 +54,8 @@ class Session(msgspec.Struct, eq=False):
     """Any objects; they end with the process."""
     data: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """JSON, which is stored after each call that changes it; with a lasting store it survives a restart."""
+    outlives_client: bool = False
+    """Whether it stays until it is idle although the client that is its owner has gone."""
     last_code: str | None = None
     calls: int = 0
     """The number of calls that used it in this process."""
@@ -59,6 +63,8 @@ class Session(msgspec.Struct, eq=False):
     stored: bytes | None = None
     """What the store has of it, as this process last saw it."""
     stored_at: float = 0.0
+    ends_unused: bool = False
+    """Whether it ends as soon as no call uses it, because its owner has gone."""
     saving: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     _cleanups: list[Cleanup] = msgspec.field(default_factory=list[Cleanup])
 
@@ -105,6 +111,10 @@ class Sessions:
         self._clock = clock
         self._live: dict[str, Session] = {}
         self._by_owner: dict[str, dict[str, Session]] = {}
+        self._released: deque[str] = deque(maxlen=_MAX_RELEASED)
+        """The last owners that went; jobs of them may still start sessions."""
+        self._ending: set[asyncio.Task[bool]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
         return len(self._live)
@@ -113,7 +123,9 @@ class Sessions:
         """Return the time of the clock that sessions use."""
         return self._clock()
 
-    def start(self, owner: str, *, kind: str = "", session_id: str | None = None) -> Session:
+    def start(
+        self, owner: str, *, kind: str = "", session_id: str | None = None, outlives_client: bool = False
+    ) -> Session:
         """Start a session, with a random id if `session_id` is missing.
 
         Raises:
@@ -125,7 +137,10 @@ class Sessions:
             raise ToolError("state_error", "There is a session of that id already.", session_id=session_id)
         self._check_room(owner)
         session_id, now = session_id or f"s_{os.urandom(_ID_BYTES).hex()}", self._clock()
-        session = Session(session_id, owner=owner, kind=kind, started=now, last_used=now)
+        session = Session(
+            session_id, owner=owner, kind=kind, started=now, last_used=now, outlives_client=outlives_client
+        )
+        session.ends_unused = owner in self._released and not outlives_client
         self._live[session.id] = session
         if owner != SHARED_OWNER:  # whose sessions are never listed, and never found without their id
             self._by_owner.setdefault(owner, {})[session.id] = session
@@ -305,6 +320,23 @@ class Sessions:
         session.last_used = self._clock()
         if code is not None:
             session.last_code = code
+        if session.ends_unused and not session.busy and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end_soon, session.id)
+
+    def release(self, owner: str) -> None:
+        """End the sessions of an owner that cannot return: now, or when the last call leaves them."""
+        self._loop = asyncio.get_running_loop()
+        if owner not in self._released:
+            self._released.append(owner)
+        for session in self.of(owner):
+            session.ends_unused = not session.outlives_client
+            if session.ends_unused and not session.busy:
+                self._end_soon(session.id)
+
+    def _end_soon(self, session_id: str) -> None:
+        task = asyncio.ensure_future(self.end(session_id))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def end(self, session_id: str, *, reason: EndReason = "ended") -> bool:
         """Remove a session and run its clean-ups; return whether it was live.
@@ -325,9 +357,12 @@ class Sessions:
     async def end_all(self) -> None:
         """End every session, newest first, even if this task is cancelled meanwhile."""
         cancelled: asyncio.CancelledError | None = None
-        while self._live:
+        while self._live or self._ending:
             try:
-                await self.end(next(reversed(self._live)), reason="closed")
+                if self._live:
+                    await self.end(next(reversed(self._live)), reason="closed")
+                else:
+                    await asyncio.wait(self._ending)
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:

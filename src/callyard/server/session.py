@@ -21,7 +21,14 @@ from callyard.dispatch.questions import Question
 from callyard.model.elicitation import ClientRequest
 from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
-from callyard.server.context import Notify, RequestContext, ServerContext, encode_log, relevant_capabilities
+from callyard.server.context import (
+    Notify,
+    RequestContext,
+    ServerContext,
+    encode_log,
+    own_scope,
+    relevant_capabilities,
+)
 from callyard.server.input_required import check_asks
 from callyard.server.lists import Kind
 from callyard.server.methods import answer, encode_error, is_modern, level_index, open_request, params_of_message
@@ -169,11 +176,19 @@ class ServerSession:
     """One client, from its first message to its last."""
 
     def __init__(
-        self, server: ServerContext, *, caller: Caller, send: Notify | None, version: Version | None = None
+        self,
+        server: ServerContext,
+        *,
+        caller: Caller,
+        send: Notify | None,
+        version: Version | None = None,
+        is_scope: bool = False,
     ) -> None:
+        """Open the session; with `is_scope`, a caller without an identity gets a scope that ends with it."""
         self.server = server
-        self.caller = caller
+        self.caller = own_scope(caller) if is_scope else caller
         self._base: Caller = caller
+        self._has_own_scope = self.caller is not caller
         self.version = version
         self.capabilities: Mapping[str, Any] = {}
         self.in_flight: dict[Any, InFlight] = {}
@@ -348,13 +363,15 @@ class ServerSession:
         )
 
     def close(self) -> None:
-        """Stop notifications, and cancel what is in flight."""
+        """Stop notifications, cancel what is in flight, and end the tool sessions that nobody else can reach."""
         self._is_closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()
         for request_id in tuple(self.in_flight):
             self.cancel(request_id)
         self.client_requests.cancel_all()
+        if self._has_own_scope:
+            self.server.yard.sessions.release(self.caller.owner)
 
     def encode_log(self, level: str, text: str, facts: Mapping[str, object]) -> bytes | None:
         """Return a log message, or None if the client gets none of its level."""

@@ -59,8 +59,8 @@ _NO_HEADERS: Final = MessageHeaders()
 class MessageStream:
     """One client on one connection."""
 
-    def __init__(self, server: ServerContext, write: Notify, *, caller: Caller) -> None:
-        self.session = ServerSession(server, caller=caller, send=write)
+    def __init__(self, server: ServerContext, write: Notify, *, caller: Caller, is_scope: bool = False) -> None:
+        self.session = ServerSession(server, caller=caller, send=write, is_scope=is_scope)
         self._write = write
         self.on_room: Callable[[], None] = lambda: None
         self.session.client_requests.on_request = lambda: self.on_room()  # noqa: PLW0108 - it is set later

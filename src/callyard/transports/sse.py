@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from callyard.config.settings import Serving
 from callyard.dispatch.call import Caller
 from callyard.server import ServerContext
-from callyard.server.context import own_scope
 from callyard.server.stream import MessageHeaders, MessageStream
 from callyard.transports.auth import Authenticator
 from callyard.transports.http.app import App, Mount
@@ -35,7 +34,7 @@ class _Client:
         self.identity = caller.identity
         self.events = events
         self._max_bytes = server.serving.message_bytes
-        self.stream = MessageStream(server, self.push, caller=own_scope(caller))
+        self.stream = MessageStream(server, self.push, caller=caller, is_scope=True)
 
     def push(self, message: bytes) -> None:
         """Add a message; a client that reads nothing of very many is disconnected."""

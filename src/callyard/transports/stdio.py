@@ -16,7 +16,6 @@ from callyard._internal.pipes import LineSplitter, Reader, Writer
 from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE
 from callyard.server import ServerContext
-from callyard.server.context import own_scope
 from callyard.server.stream import MessageStream
 from callyard.transports import Address
 from callyard.yard import Yard
@@ -46,7 +45,7 @@ class Stdio:
         with _reserved_streams() as (stdin, stdout):
             server = ServerContext(yard, self._serving, channel=self.name)
             writer = Writer(stdout, limit=self._serving.message_bytes, terminator=b"\n")
-            stream = MessageStream(server, writer.write, caller=own_scope(ANYONE))
+            stream = MessageStream(server, writer.write, caller=ANYONE, is_scope=True)
             lines = LineSplitter(stream.receive, limit=self._serving.message_bytes, on_too_long=stream.refuse_length)
             reader = Reader(stdin, lines.feed, is_full=lambda: stream.is_full or writer.is_full, on_end=self._ended.set)
             stream.on_room = writer.on_room = reader.resume

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from callyard.dispatch.call import ANYONE, Caller
 from callyard.server import ServerContext, ServerSession
-from callyard.server.context import own_scope
 from callyard.wire.sse import KEEP_ALIVE, encode_event, encode_retry
 
 __all__ = ["HttpSession", "HttpSessions", "McpClient", "ReplayBuffer", "ReportGap", "Stream"]
@@ -229,7 +228,7 @@ class HttpSession:
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._used_at = self._started_at = self._loop.time()
-        self.session = ServerSession(server, caller=own_scope(caller), send=self.standalone.push)
+        self.session = ServerSession(server, caller=caller, send=self.standalone.push, is_scope=True)
 
     def _new_stream(self, number: int) -> Stream:
         return Stream(number, max_events=_MAX_EVENTS, max_bytes=self.serving.message_bytes)
