@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from callyard._internal.pipes import LineSplitter, Reader, Writer
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class ReadPieces:

@@ -24,7 +24,7 @@ from callyard.transports import Transport
 from callyard.transports.auth import ApiKey, ApiKeys, digest_of
 from callyard.transports.http.app import Mount
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 KEYS = {name: f"cy_{name}" for name in ("ada", "bob", "olga")}
 JSON = {"content-type": "application/json"}
 

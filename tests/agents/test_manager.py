@@ -21,7 +21,7 @@ from callyard.policy.approvals import AuditLine
 from callyard.state.memory import MemoryStore
 from callyard.state.store import Lease, StoreUnavailableError
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 Decide = Callable[[Any], None]
 FAST = Limits(approval_hold_s=0.01)
 

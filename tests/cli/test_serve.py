@@ -97,7 +97,7 @@ def post(address: str, **headers: str) -> int:
     sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
     request = urllib.request.Request(address, json.dumps(HELLO).encode(), sent)  # noqa: S310 - the loopback address
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310 - the same
+        with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 - the same
             assert '"serverInfo"' in response.read().decode()
             return response.status
     except urllib.error.HTTPError as error:

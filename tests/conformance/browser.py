@@ -4,4 +4,4 @@ import sys
 from urllib.request import urlopen
 
 if __name__ == "__main__":
-    urlopen(sys.argv[1], timeout=20).close()  # noqa: S310 - it goes where the tests send it
+    urlopen(sys.argv[1], timeout=60).close()  # noqa: S310 - it goes where the tests send it

@@ -30,7 +30,7 @@ GRANTS: Final = {
 }
 """Scenarios in which no person signs in."""
 LOGINS: Final = 2
-TIMEOUT: Final = 40.0
+TIMEOUT: Final = 60.0
 CALLYARD: Final = (sys.executable, "-m", "callyard")
 LINE: Final = 4 * 1024 * 1024
 STUBS: Final[Mapping[str, Any]] = {"boolean": True, "integer": 0, "number": 0, "object": {}, "array": []}

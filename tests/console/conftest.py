@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import httpx2
 import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 
 from callyard import Yard
 from callyard.config import read_config
@@ -38,6 +38,7 @@ FLAGS = (
 )
 META = "io.modelcontextprotocol/"
 VERSION = "2026-07-28"
+expect.set_options(timeout=60_000)
 
 
 class Served(NamedTuple):
@@ -65,7 +66,7 @@ class Served(NamedTuple):
             "Accept": "application/json",
         }
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        response = await self.client.post("/mcp", json=message, headers={**usual, **headers}, timeout=30)
+        response = await self.client.post("/mcp", json=message, headers={**usual, **headers}, timeout=60)
         return response.json()["result"]["structuredContent"]
 
     def login_to(self, page: str) -> str:

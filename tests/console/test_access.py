@@ -466,7 +466,7 @@ async def log_of_a_served_yard(folder: Path, settings: str) -> str:
     )
     try:
         assert process.stderr is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await anext(
                 line.decode() async for line in process.stderr if re.search(rb" console[ _]address", line)
             )

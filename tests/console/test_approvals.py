@@ -275,7 +275,7 @@ async def test_a_live_page_is_not_sent_again_because_time_goes_by(serve: Any, mo
         await served.call("close_account", {"account": "savings"})
         monkeypatch.setattr("callyard.console.page.time", SimpleNamespace(time=lambda: next(seconds)))
         person, _ = await served.person()
-        async with served.client.stream("GET", "/console/live/approvals", timeout=20, headers=person) as response:
+        async with served.client.stream("GET", "/console/live/approvals", timeout=60, headers=person) as response:
             events = (line async for line in response.aiter_lines() if line.startswith("data:"))
             first = await anext(events)
             for _ in range(20):
@@ -386,7 +386,7 @@ async def test_a_reader_sees_that_a_call_waits_and_not_its_arguments(serve: Any)
 
 
 async def _first_event(served: Any, path: str) -> str:
-    async with served.client.stream("GET", path, timeout=20) as response:
+    async with served.client.stream("GET", path, timeout=60) as response:
         async for line in response.aiter_lines():
             if line.startswith("data:"):
                 return line

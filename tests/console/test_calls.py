@@ -54,7 +54,7 @@ def rows_in(page: str, part: str = "finished") -> list[str]:
 
 async def start_waiting(served: Any, count: int = 1) -> list[asyncio.Task[Any]]:
     tasks = [asyncio.create_task(served.call("wait")) for _ in range(count)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while served.yard.calls_in_flight < count:  # noqa: ASYNC110 - the tool cannot tell
             await asyncio.sleep(0.005)
     return tasks

@@ -83,7 +83,7 @@ async def start(served: Any, name: str, identity: str = "key:bot") -> str:
 
 
 async def wait_until(served: Any, job_id: str, status: str) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (job := await served.yard.jobs.wait(job_id, None, seconds=1)).status != status:
             pass
     return job
@@ -119,7 +119,7 @@ async def test_a_reader_sees_that_a_job_runs_and_neither_its_id_nor_its_texts(se
         ask_id = await start(served, "book")
         await wait_until(served, ask_id, "input_required")
         person = await served.person()
-        async with asyncio.timeout(20):  # the texts are stored a moment later
+        async with asyncio.timeout(60):  # the texts are stored a moment later
             while "planted" not in (await served.client.get(f"/console/jobs?open={job_id}", headers=person[0])).text:
                 pass
         read = (await served.client.get(f"/console/jobs?open={job_id}")).text

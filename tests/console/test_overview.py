@@ -33,7 +33,7 @@ async def wipe() -> str:
 async def read_events(client: httpx2.AsyncClient, url: str, count: int) -> list[str]:
     """Return the first events of a stream."""
     events: list[str] = []
-    async with client.stream("GET", url, timeout=20) as response:
+    async with client.stream("GET", url, timeout=60) as response:
         async for line in response.aiter_lines():
             if line.startswith("data:"):
                 events.append(line)
@@ -90,7 +90,7 @@ async def test_live_blocks_are_sent_when_they_change(serve: Any) -> None:
 async def test_a_stream_ends_with_its_login(serve: Any) -> None:
     async with serve(Yard("shop", tools=[echo])) as served:
         cookie, csrf = await served.person()
-        async with served.client.stream("GET", "/console/live", headers=cookie, timeout=20) as response:
+        async with served.client.stream("GET", "/console/live", headers=cookie, timeout=60) as response:
             lines = response.aiter_lines()
             await anext(lines)
             await served.client.post("/console/logout", data={"csrf": csrf}, headers=cookie)
@@ -106,7 +106,7 @@ async def test_the_server_ends_while_pages_are_open(serve: Any) -> None:
         await served.call("echo", {"text": "x"})
 
     with pytest.raises(httpx2.HTTPError):
-        await asyncio.wait_for(reading, 10)
+        await asyncio.wait_for(reading, 60)
 
 
 async def test_a_page_in_a_browser_updates_by_itself_and_shows_markup_as_text(serve: Any, look: Any) -> None:
@@ -157,7 +157,7 @@ async def test_hidden_tabs_leave_the_connections_to_others(serve: Any, look: Any
         page: Page = await look(served.login)
         tabs = [page, *[await page.context.new_page() for _ in range(7)]]
         for tab in tabs[1:]:
-            await tab.goto(f"{served.base}/console/calls", timeout=10_000)
+            await tab.goto(f"{served.base}/console/calls", timeout=60_000)
             await hide(tab, is_hidden=True)
         await hide(tabs[1], is_hidden=False)
         await served.call("echo", {"text": "x"})
@@ -182,12 +182,12 @@ async def test_a_page_says_that_its_server_is_gone_and_recovers(serve: Any, look
         page: Page = await look(served.login, width=width)
         await expect(page.locator("#numbers")).to_be_visible()
         port = served.base.rpartition(":")[2]
-    await expect(page.locator("#state")).to_have_text("Disconnected", timeout=10_000)
+    await expect(page.locator("#state")).to_have_text("Disconnected", timeout=60_000)
     await expect(page.locator("#state")).to_be_visible()
     await page.locator("#nav").get_by_text("Tools").click()
     await expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
     async with serve(Yard("shop", tools=[echo]), **{"serve.port": port}):
-        await expect(page.locator("#state")).to_have_text("Running", timeout=20_000)
+        await expect(page.locator("#state")).to_have_text("Running", timeout=60_000)
 
 
 async def test_a_form_that_reaches_nobody_can_be_sent_again(serve: Any, look: Any) -> None:

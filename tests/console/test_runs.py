@@ -55,7 +55,7 @@ async def talk(call: Call) -> None:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the run tells nobody but the page
             await asyncio.sleep(0.005)
 
@@ -279,7 +279,7 @@ async def test_a_cancelled_run_withdraws_the_approval_that_it_waits_for(by: Any)
         shared = len(await approvals.pending())
         same.cancel()
         await until(lambda: same.is_over)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(left := await approvals.pending()) > 1:
                 pass
         [withdrawn] = await approvals.decided()

@@ -92,7 +92,7 @@ approval_hold_s = 0
 """
     headers = {"Authorization": f"Bearer {SECRET}", "X-Api-Key": SECRET}
     async with serve(Yard("shop", tools=[echo, break_down, wipe, work]), settings) as served:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while served.yard.registry.get("leaky__leak") is None:  # noqa: ASYNC110 - the upstream connects in the background
                 await asyncio.sleep(0.02)
         for text in (SECRET, PLAIN):

@@ -71,7 +71,7 @@ async def test_runtimes_are_probed_and_attacked_in_the_background(serve: Any, lo
         page: Page = await look(login_to(served, "runtimes"))
         await expect(page.get_by_text("Agents cannot run programs here.")).to_be_visible()
         tile = page.get_by_role("article").filter(has=page.get_by_role("heading", name="subprocess"))
-        await expect(tile).to_contain_text("Does not enforce", timeout=30_000)
+        await expect(tile).to_contain_text("Does not enforce", timeout=60_000)
         await page.get_by_role("button", name="Attack each sandbox").click()
         await page.mouse.move(1, 1)
         await expect(page.get_by_text("Probed")).to_be_visible(timeout=60_000)

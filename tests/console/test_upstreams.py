@@ -208,7 +208,7 @@ async def test_a_reader_sees_the_state_and_neither_the_log_nor_buttons(serve: An
     async with serve(Yard("shop"), notes) as served:
         await upstream_of(served, "notes").supervisor.refresh()
         person = await served.person()
-        async with asyncio.timeout(20):  # what the program writes to stderr is read a moment later
+        async with asyncio.timeout(60):  # what the program writes to stderr is read a moment later
             while "started" not in (await served.client.get("/console/upstreams?open=notes", headers=person[0])).text:
                 pass
         page = (await served.client.get("/console/upstreams?open=notes")).text
@@ -287,13 +287,13 @@ async def test_a_person_logs_in_at_an_upstream_in_the_browser(
     with serving_authority() as authority:
         async with serve(Yard("shop"), f'[upstreams.tickets]\nurl = "{authority.url}"\n') as served:
             page: Page = await look(served.login_to("upstreams?open=tickets"))
-            await expect(page.get_by_text("Needs a login").first).to_be_visible(timeout=20_000)
+            await expect(page.get_by_text("Needs a login").first).to_be_visible(timeout=60_000)
             await page.get_by_role("button", name="Log in", exact=True).click()
             async with page.expect_popup() as popup:
                 await page.get_by_role("link", name=f"Continue at {urlsplit(authority.origin).netloc}").click()
-            await expect((await popup.value).get_by_text("You are signed in.")).to_be_visible(timeout=20_000)
-            await expect(page.locator("#upstream").get_by_text("Ready")).to_be_visible(timeout=20_000)
-            await expect(page.get_by_text("tickets__greet")).to_be_visible(timeout=20_000)
+            await expect((await popup.value).get_by_text("You are signed in.")).to_be_visible(timeout=60_000)
+            await expect(page.locator("#upstream").get_by_text("Ready")).to_be_visible(timeout=60_000)
+            await expect(page.get_by_text("tickets__greet")).to_be_visible(timeout=60_000)
 
     assert authority.tokens
 

@@ -220,13 +220,13 @@ async def pass_time(seconds: float) -> None:
 
 
 async def test_the_time_stands_still_while_somebody_is_asked() -> None:
-    @tool(timeout=0.03)
+    @tool(timeout=0.5)
     async def inner(call: Call) -> str:
         """Ask."""
         await call.ask({"type": "object", "properties": {}}, "Sure?", key="a")
         return "done"
 
-    @tool(timeout=0.03)
+    @tool(timeout=0.5)
     async def outer(call: Call) -> str:
         """Call what asks."""
         return (await call.invoke("inner")).data
@@ -235,7 +235,7 @@ async def test_the_time_stands_still_while_somebody_is_asked() -> None:
     async with Yard(tools=[inner, outer]) as yard:
         running = asyncio.create_task(yard.call("outer", channel=people.channel))
         await people.asked["a"].wait()
-        await pass_time(0.08)
+        await pass_time(0.8)
         people.answers["a"].set()
         assert (await running).data == "done"
 
@@ -279,11 +279,11 @@ async def test_the_time_of_a_yard_around_stands_still_while_somebody_is_asked() 
 
     taken: list[str] = []
     people = People("a")
-    inner = Yard("inner", tools=[ask], limiters=[turn_inside], limits=Limits(timeout=0.03))
-    async with Yard(providers=[inner], limiters=[turn], limits=Limits(timeout=0.03)) as yard:
+    inner = Yard("inner", tools=[ask], limiters=[turn_inside], limits=Limits(timeout=0.5))
+    async with Yard(providers=[inner], limiters=[turn], limits=Limits(timeout=0.5)) as yard:
         running = asyncio.create_task(yard.call("ask", channel=people.channel))
         await people.asked["a"].wait()
-        await pass_time(0.08)
+        await pass_time(0.8)
         people.answers["a"].set()
         assert (await running).data == "done"
 
@@ -305,7 +305,7 @@ async def test_a_time_that_nobody_has_any_more_is_forgotten() -> None:
 
 
 async def test_the_time_goes_on_where_it_stood_still() -> None:
-    @tool(timeout=0.05)
+    @tool(timeout=0.5)
     async def ask_and_hang(call: Call) -> None:
         """Ask, and then take for ever."""
         await call.ask({"type": "object", "properties": {}}, "Sure?", key="a")
@@ -315,7 +315,7 @@ async def test_the_time_goes_on_where_it_stood_still() -> None:
     async with Yard(tools=[ask_and_hang]) as yard:
         running = asyncio.create_task(yard.call("ask_and_hang", channel=people.channel))
         await people.asked["a"].wait()
-        await pass_time(0.08)
+        await pass_time(0.8)
         people.answers["a"].set()
         answer = await running
 
@@ -324,7 +324,7 @@ async def test_the_time_goes_on_where_it_stood_still() -> None:
 
 
 async def test_the_time_stands_still_until_the_last_question_is_answered() -> None:
-    @tool(timeout=0.03)
+    @tool(timeout=0.5)
     async def ask_two(call: Call) -> str:
         """Ask two at the same time."""
         await asyncio.gather(
@@ -339,7 +339,7 @@ async def test_the_time_stands_still_until_the_last_question_is_answered() -> No
         await people.asked["a"].wait()
         await people.asked["b"].wait()
         people.answers["a"].set()
-        await pass_time(0.08)
+        await pass_time(0.8)
         people.answers["b"].set()
         assert (await running).data == "done"
 

@@ -8,7 +8,7 @@ from callyard.testing import FakeSink
 
 
 async def until(true: asyncio.Event) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await true.wait()
 
 
@@ -243,7 +243,7 @@ async def test_a_thread_that_ends_as_its_call_is_cancelled_is_counted_once_and_g
             await asyncio.sleep(0)  # a turn of the loop, not a wait
 
         assert yard.abandoned_threads == 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await yard.call("finish")).data == 1
 
 

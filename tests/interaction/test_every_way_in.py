@@ -134,7 +134,7 @@ async def served(yard: Yard | None = None, **settings: Any) -> AsyncGenerator[in
 
 def post(port: int, message: Any, headers: dict[str, str]) -> tuple[Any, str | None]:
     """Post a message, and return the last message of the response and the id of the session, if there is one."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     sent = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
     connection.request("POST", "/mcp", json.dumps(message), sent)
     response = connection.getresponse()

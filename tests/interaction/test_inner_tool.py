@@ -101,7 +101,7 @@ async def by_http(wrapped: Wrapped, era: str) -> Any:
 
 
 def post(port: int, wrapped: Wrapped, era: str) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",

@@ -169,7 +169,7 @@ def free_port() -> int:
 
 async def listening(port: int) -> None:
     """Wait until a server accepts connections."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -278,7 +278,7 @@ async def test_sigkill_of_a_server_leaves_no_waiting_guest_and_its_job_is_interr
         guests = descendants(client.process_id)
         assert guests
         os.kill(client.process_id, signal.SIGKILL)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while any(map(is_alive, guests)):  # noqa: ASYNC110 - they are no children of ours
                 await asyncio.sleep(0.02)
     async with by_http(MODERN, port) as client:

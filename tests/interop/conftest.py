@@ -68,7 +68,7 @@ class Processes:
             process.terminate()
         for process, _ in self._running.values():
             with process:
-                assert process.wait(20) in {128 + signal.SIGTERM, -signal.SIGTERM}
+                assert process.wait(60) in {128 + signal.SIGTERM, -signal.SIGTERM}
 
 
 @pytest.fixture(scope="session")

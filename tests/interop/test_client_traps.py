@@ -62,7 +62,7 @@ def start(yard_command: list[str]) -> Callable[..., Any]:
                 yield Pipe(process)
                 assert process.stdin is not None
                 process.stdin.close()
-                assert process.wait(20) == 0
+                assert process.wait(60) == 0
             finally:
                 process.kill()
 

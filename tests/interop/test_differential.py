@@ -136,7 +136,7 @@ def heard_in(response: httpx2.Response) -> list[dict[str, Any]]:
 
 
 async def by_http(url: str, opening: str) -> Answers:
-    async with httpx2.AsyncClient(timeout=20) as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
         found: Answers = {}
         session: str | None = None
         if opening != NEW:

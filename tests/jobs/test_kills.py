@@ -48,7 +48,7 @@ class Server:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stderr=self._log)  # noqa: S603 - our own program
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()

@@ -362,13 +362,13 @@ async def test_a_mount_gets_the_whole_request_decides_who_calls_and_streams_unti
         posted = await client.post("/page/a/b?c=d", content=b"body")
         async with client.stream("GET", "/page") as stream:
             assert await anext(stream.aiter_lines()) == "data: 1"
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 60)
         ended.clear()
         async with client.stream("GET", "/page/again") as stream:
             assert await anext(stream.aiter_lines()) == "data: 1"
             server.cancel()
             await asyncio.gather(server, return_exceptions=True)
-            await asyncio.wait_for(ended.wait(), 10)
+            await asyncio.wait_for(ended.wait(), 60)
 
     assert (posted.status_code, posted.text) == (201, "done")
     assert seen == [
@@ -432,6 +432,6 @@ def test_the_last_lines_are_written_when_a_signal_ends_the_server(tmp_path: Path
 
         asyncio.run(call_many())
         os.kill(process.pid, signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
 
     assert len(lines_of(tmp_path / "audit.jsonl")) == 50

@@ -83,7 +83,7 @@ async def send(
 
 
 async def receive(wire: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> Any:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         raw = await wire[0].read()
     wire[1].close()
     return json.loads(raw.partition(b"\r\n\r\n")[2])["result"]
@@ -247,7 +247,7 @@ async def test_a_worker_tells_its_parent_what_became_of_the_yard_and_ends_with_i
         parent.report_opened()
         parent.terminate_with()
         os.close(alive[1])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ended.wait()
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)

@@ -13,7 +13,7 @@ import pytest
 
 from callyard.cli import main
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 SHOP = '''
 """A shop to try commands on."""
 

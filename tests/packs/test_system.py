@@ -123,7 +123,7 @@ def _call_over_http(port: int, socket_path: str = "") -> dict[str, Any]:
     }
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "get_server_info"}
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     if socket_path:
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(socket_path)

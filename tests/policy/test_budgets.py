@@ -228,7 +228,7 @@ async def test_unwritten_counts_are_written_when_the_store_is_back(monkeypatch: 
         await asyncio.sleep(0.05)
         lost = await store_total(store)
         store.fails = False
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await store_total(store) < 2:  # noqa: ASYNC110 - the store gives no sign
                 await asyncio.sleep(0.01)
 

@@ -220,7 +220,7 @@ async def test_a_program_that_is_cancelled_while_a_call_waits_runs_nothing() -> 
             aim.yard.call("execute_code", {"code": f"{TRY}{WORKING['side by side']}"}, caller=caller)
         )
         approvals = Approvals(aim.yard.store)
-        approval = await asyncio.wait_for(approvals.watch(set()), 20)
+        approval = await asyncio.wait_for(approvals.watch(set()), 60)
         call.cancel()
         await asyncio.wait([call])
         await approvals.decide(approval.id, "approve", by="user:test")

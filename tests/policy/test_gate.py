@@ -234,7 +234,7 @@ async def test_a_chain_that_may_ask_needs_no_second_place_in_the_queue() -> None
     async with Yard(tools=[bin_.tool(), bin_.note()], rules=[ASK], queue=QueueSettings(calls=1)) as yard:
         call = asyncio.create_task(yard.call("run_tool", {"tool_id": "run_chain", "args": {"steps": steps}}))
         await approve_next(yard)
-        answer = await asyncio.wait_for(call, 10)
+        answer = await asyncio.wait_for(call, 60)
 
     assert answer.data["final"] == "deleted a"
 
@@ -242,7 +242,7 @@ async def test_a_chain_that_may_ask_needs_no_second_place_in_the_queue() -> None
 async def test_a_call_is_not_held_for_longer_than_its_client_waits() -> None:
     bin_ = Bin()
     async with Yard(tools=[bin_.tool()], rules=[ASK], limits=Limits(client_timeout=0.05)) as yard:
-        answer = await asyncio.wait_for(yard.call("delete", {"name": "a"}, caller=Caller(client="hasty")), 10)
+        answer = await asyncio.wait_for(yard.call("delete", {"name": "a"}, caller=Caller(client="hasty")), 60)
 
     assert answer.data["status"] == "approval_required"
 

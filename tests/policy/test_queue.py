@@ -344,7 +344,7 @@ async def test_a_call_that_is_cancelled_in_the_moment_of_its_turn_gives_the_plac
         work.open("first", "third")
         await settle(first.done)  # its release has given the place to the second call, which has not gone on yet
         second.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await third).data == "third"
         await asyncio.gather(second, return_exceptions=True)
 
@@ -401,7 +401,7 @@ class Nest:
     "queue", [QueueSettings(calls=1), QueueSettings(per_tool=1), QueueSettings(per_caller=1, per_source=1)]
 )
 async def test_an_inner_call_never_waits_for_the_place_of_its_outer_call(queue: QueueSettings) -> None:
-    async with Yard(tools=Nest().tools(), queue=queue) as yard, asyncio.timeout(10):
+    async with Yard(tools=Nest().tools(), queue=queue) as yard, asyncio.timeout(60):
         answers = await asyncio.gather(
             yard.call("a", {"inner": ["b", "a", "leaf"]}),
             yard.call("b", {"inner": ["a", "leaf"]}),
@@ -414,7 +414,7 @@ async def test_an_inner_call_never_waits_for_the_place_of_its_outer_call(queue: 
 
 async def test_inner_calls_run_in_the_place_of_their_outer_call_one_after_another() -> None:
     nest = Nest()
-    async with Yard(tools=nest.tools(), queue=QueueSettings(calls=1)) as yard, asyncio.timeout(10):
+    async with Yard(tools=nest.tools(), queue=QueueSettings(calls=1)) as yard, asyncio.timeout(60):
         answer = await yard.call("fan", {"width": 20})
 
     assert answer.data == 20
@@ -422,7 +422,7 @@ async def test_inner_calls_run_in_the_place_of_their_outer_call_one_after_anothe
 
 
 async def test_outer_calls_that_wait_for_each_other_in_a_circle_go_on() -> None:
-    async with Yard(tools=Nest().tools(), queue=QueueSettings(per_tool=1)) as yard, asyncio.timeout(10):
+    async with Yard(tools=Nest().tools(), queue=QueueSettings(per_tool=1)) as yard, asyncio.timeout(60):
         answers = await asyncio.gather(
             *(yard.call(name, {"inner": [other, "leaf"]}) for name, other in (("a", "b"), ("b", "a")) * 10)
         )
@@ -466,7 +466,7 @@ async def test_a_call_inside_a_job_has_the_priority_background() -> None:
 async def test_waiting_for_a_job_takes_no_place_that_the_job_needs() -> None:
     work = Work()
     work.open("job")
-    async with Yard(tools=[work.tool("a")], queue=QueueSettings(calls=1)) as yard, asyncio.timeout(10):
+    async with Yard(tools=[work.tool("a")], queue=QueueSettings(calls=1)) as yard, asyncio.timeout(60):
         started = await yard.call("run_tool", {"tool_id": "a", "args": {"key": "job"}, "background": True})
         job = await yard.call("wait_job", {"job_id": started.data["job_id"]})
 
@@ -528,7 +528,7 @@ async def test_a_call_that_waits_for_a_person_frees_its_place_and_takes_it_back(
         """Call the tool that asks."""
         return (await call.invoke("ask")).data
 
-    async with Yard(tools=[ask, outer, work.tool("a")], queue=QueueSettings(calls=1)) as yard, asyncio.timeout(10):
+    async with Yard(tools=[ask, outer, work.tool("a")], queue=QueueSettings(calls=1)) as yard, asyncio.timeout(60):
         asking = asyncio.create_task(yard.call("outer", channel=person.channel))
         await person.asked.wait()
         meanwhile = begin(yard, "a", "meanwhile")
@@ -562,7 +562,7 @@ async def test_a_sibling_that_runs_in_the_place_of_its_outer_call_keeps_it() -> 
         asked = await call.invoke("ask")
         return [asked.data, (await running).data]
 
-    async with Yard(tools=[ask, outer, work.tool("a")], queue=QueueSettings(calls=2)) as yard, asyncio.timeout(10):
+    async with Yard(tools=[ask, outer, work.tool("a")], queue=QueueSettings(calls=2)) as yard, asyncio.timeout(60):
         asking = asyncio.create_task(yard.call("outer", channel=person.channel))
         await person.asked.wait()
         others = [begin(yard, "a", key) for key in ("one", "two")]
@@ -581,7 +581,7 @@ async def test_no_place_is_lost_or_won_by_nested_and_cancelled_calls(seed: int) 
     work, sink, most = Work(), FakeSink(), 3
     tools = [*Nest().tools(), work.tool("w")]
     queue = QueueSettings(calls=most, per_tool=2, per_caller=most, tools={"w": most})
-    async with Yard(tools=tools, queue=queue, sinks=[sink]) as yard, asyncio.timeout(20):
+    async with Yard(tools=tools, queue=queue, sinks=[sink]) as yard, asyncio.timeout(60):
         calls: list[asyncio.Task[Any]] = []
         for _ in range(150):
             names = [chance.choice("ab") for _ in range(chance.randint(1, 3))]

@@ -241,7 +241,7 @@ async def test_a_program_that_is_out_of_time_starts_no_more_calls() -> None:
 
     async with opened("subprocess") as runtime:
         limits = RunLimits(seconds=0.5)
-        result = await asyncio.wait_for(runtime.run(FORGED_CALLS, None, limits, slow), 20)
+        result = await asyncio.wait_for(runtime.run(FORGED_CALLS, None, limits, slow), 60)
         assert result.failure is not None
         assert result.failure.kind == "timeout"
         await asyncio.sleep(0)

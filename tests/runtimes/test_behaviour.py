@@ -78,7 +78,7 @@ async def test_output_is_streamed_while_the_program_runs(runtime: GuestRuntime) 
     first = asyncio.Event()
 
     async def release(_call: GuestCall) -> object:
-        await asyncio.wait_for(first.wait(), 10)
+        await asyncio.wait_for(first.wait(), 60)
         return list(seen)
 
     def output(stream: str, text: str) -> None:
@@ -270,7 +270,7 @@ async def test_a_frozen_guest_computes_nothing_until_it_goes_on(runtime: GuestRu
 
     async def next_call() -> None:
         called.clear()
-        await asyncio.wait_for(called.wait(), 20)
+        await asyncio.wait_for(called.wait(), 60)
 
     task = asyncio.create_task(
         runtime.run(

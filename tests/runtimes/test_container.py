@@ -210,7 +210,7 @@ async def test_a_container_that_died_by_itself_is_not_given_to_a_program(built: 
     pooled = [await task for task in container._pool]  # pyright: ignore[reportPrivateUsage] - they die from outside
     for pid in descendants(os.getpid()) - others:
         os.kill(pid, signal.SIGKILL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while any(guest.alive for guest in pooled):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
     guest = await container.launch(RunLimits())

@@ -41,7 +41,7 @@ async def driver(**settings: Any) -> AsyncGenerator[tuple[socket.socket, asyncio
         ours.sendall(framed(GuestSettings(**settings)))
     with ours:
         yield ours, process
-    await asyncio.wait_for(process.wait(), 20)
+    await asyncio.wait_for(process.wait(), 60)
 
 
 async def greeted(connection: socket.socket) -> Guest:
@@ -86,7 +86,7 @@ async def test_a_driver_whose_host_is_gone_ends() -> None:
 
 async def test_a_driver_without_its_filter_does_not_run() -> None:
     async with driver(seccomp="00" * 8) as (_connection, process):
-        assert await asyncio.wait_for(process.wait(), 20) == 97
+        assert await asyncio.wait_for(process.wait(), 60) == 97
 
 
 async def test_a_zygote_forks_a_guest_for_each_socket() -> None:

@@ -17,7 +17,7 @@ from callyard.testing import FakeSink
 from callyard.transports.memory import Memory
 
 MODERN = "2026-07-28"
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 PREFIX = "io.modelcontextprotocol/"
 
 

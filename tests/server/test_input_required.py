@@ -401,12 +401,12 @@ async def test_a_cancel_of_the_request_that_asked_comes_too_late(meet: "Meet") -
 async def test_the_deadline_stands_still_while_somebody_is_asked(meet: "Meet") -> None:
     loop = asyncio.get_running_loop()
 
-    @tool(timeout=0.05)
+    @tool(timeout=0.5)
     async def hurry(call: Call) -> str:
         """Ask, in a hurry."""
         return (await call.ask(SCHEMA, "Who?", key="who"))["name"]
 
-    @tool(timeout=0.05)
+    @tool(timeout=0.5)
     async def dawdle(call: Call) -> str:
         """Ask, and then take for ever."""
         await call.ask(SCHEMA, "Who?", key="who")
@@ -415,7 +415,7 @@ async def test_the_deadline_stands_still_while_somebody_is_asked(meet: "Meet") -
 
     async with meet(tools=[hurry, dawdle]) as peer:
         states = [await state_of(peer, "hurry"), await state_of(peer, "dawdle")]
-        later = loop.time() + 0.12
+        later = loop.time() + 0.8
         await peer.until(lambda: loop.time() > later)
         assert peer.sink.records == []
         peer.call(2, "hurry", requestState=states[0], inputResponses=said())

@@ -365,7 +365,7 @@ async def test_a_question_that_nobody_answers_ends_by_itself(meet: "Meet") -> No
 async def test_the_deadline_stands_still_while_the_client_is_asked(meet: "Meet") -> None:
     loop = asyncio.get_running_loop()
 
-    @tool(timeout=0.03)
+    @tool(timeout=0.5)
     async def hurry(call: Call) -> str:
         """Ask, in a hurry."""
         return (await call.ask(SCHEMA, "Who?"))["name"]
@@ -373,7 +373,7 @@ async def test_the_deadline_stands_still_while_the_client_is_asked(meet: "Meet")
     async with meet(era=OLD, tools=[hurry]) as peer:
         peer.call(1, "hurry")
         question = await peer.hear()
-        later = loop.time() + 0.08
+        later = loop.time() + 0.8
         await peer.until(lambda: loop.time() > later)
         peer.say(response(question, result={"action": "accept", "content": {"name": "Ada"}}))
         assert (await peer.envelope())["data"] == "Ada"

@@ -192,7 +192,7 @@ async def test_messages_of_another_connection_arrive_and_polling_ends_with_the_l
     store: SqliteStore, path: Path
 ) -> None:
     other = SqliteStore(path)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with store.subscribe("a") as first:
             async with store.subscribe("b") as second:
                 await other.publish("a", b"1")
@@ -207,7 +207,7 @@ async def test_messages_of_another_connection_arrive_and_polling_ends_with_the_l
 
 
 async def test_subscribers_get_messages_again_after_the_file_was_unusable(store: SqliteStore, path: Path) -> None:
-    async with asyncio.timeout(20), store.subscribe("a") as messages:
+    async with asyncio.timeout(60), store.subscribe("a") as messages:
         reader = store._reader  # pyright: ignore[reportPrivateUsage] - nothing else keeps the subscription from making the file anew
         with reader._in_use:  # pyright: ignore[reportPrivateUsage] - the same
             reader._close()  # pyright: ignore[reportPrivateUsage] - the same
@@ -254,7 +254,7 @@ async def test_a_thread_that_starts_while_the_store_closes_shares_the_connection
 
 async def recovered(store: SqliteStore) -> None:
     """Wait until the store works again, as a client that retries would."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await store.put("recovered", b"")

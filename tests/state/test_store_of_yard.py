@@ -410,7 +410,7 @@ async def test_learnt_output_survives_a_restart(tmp_path: Path) -> None:
         for _ in range(3):
             await yard.call("shapeless")
     async with opened(store_in(tmp_path), limits=Limits()) as yard:
-        async with asyncio.timeout(10):  # it is read in the background
+        async with asyncio.timeout(60):  # it is read in the background
             while (described := (await yard.call("describe_tool", {"tool_id": "shapeless"})).data).get(
                 "learnt_output"
             ) is None:

@@ -31,7 +31,7 @@ OK = Envelope.ok(1).to_json().decode()
 
 
 def request(model: ScriptedModel, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=60)
     data = body if isinstance(body, str) else json.dumps(body)
     connection.request(method, path, None if body is None else data, {"content-type": "application/json"})
     response = connection.getresponse()
@@ -304,7 +304,7 @@ def test_a_subclass_may_have_several_scripts() -> None:
 def open_answer(
     model: ScriptedModel, api: Api, *, stream: bool
 ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=60)
     connection.request("POST", api.path, json.dumps(api.body(results=False, stream=stream)))
     return connection, connection.getresponse()
 
@@ -334,7 +334,7 @@ def test_a_model_may_answer_without_an_end_until_it_is_closed(api: Api, stream: 
 
 def test_a_model_may_be_silent_until_it_is_closed(api: Api) -> None:
     with api.model([Fault("silent")]) as model:
-        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=60)
         connection.request("POST", api.path, json.dumps(api.body(results=False)))
         connection.sock.settimeout(0.1)
         with pytest.raises(TimeoutError):
@@ -348,7 +348,7 @@ def test_a_model_may_be_silent_until_it_is_closed(api: Api) -> None:
 @every_row("kind", ["endless", "silent"])
 def test_a_client_may_leave_a_model_that_never_ends(api: Api, kind: Any) -> None:
     with api.model([Fault(kind), "Done."]) as model:
-        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(model.url).port or 0, timeout=60)
         connection.request("POST", api.path, json.dumps(api.body(results=False, stream=True)))
         connection.close()
         status, _ = request(model, "POST", api.path, api.body(results=True))

@@ -246,7 +246,7 @@ async def test_a_client_that_stops_reading_and_goes_leaves_no_process_behind(pro
     running.process._transport.get_pipe_transport(1).close()
     running.process.stdin.close()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         status = await running.process.wait()
     err = await running.process.stderr.read()
 

@@ -267,7 +267,7 @@ def browse(address: str) -> threading.Thread:
 
     def go() -> None:
         with suppress(OSError):  # an answer that is no page is an OSError, too
-            urlopen(address, timeout=10).close()  # noqa: S310 - our own server
+            urlopen(address, timeout=60).close()  # noqa: S310 - our own server
 
     thread = threading.Thread(target=go)
     thread.start()

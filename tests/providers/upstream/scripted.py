@@ -41,7 +41,7 @@ MODERN: Script = {
 
 async def until(done: Callable[[], object]) -> None:
     """Run other tasks until the condition is true."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in count():
             if done():
                 return
@@ -103,7 +103,7 @@ class ScriptedLink(Link):
 
     async def until(self, done: Callable[[], object]) -> None:
         """Wait until sent messages make the condition true."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not done():
                 self.arrived.clear()
                 await self.arrived.wait()

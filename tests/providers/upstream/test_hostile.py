@@ -123,7 +123,7 @@ async def listed(script: Script, **settings: Any) -> tuple[list[str], Any]:
     """Return the names of the tools that are published, and how the upstream is."""
     with TemporaryDirectory() as state:
         upstream = scripted(script, Path(state), **settings)
-        async with Yard("gate", providers=[upstream], metatools=False) as yard, asyncio.timeout(20):
+        async with Yard("gate", providers=[upstream], metatools=False) as yard, asyncio.timeout(60):
             await upstream.wait_ready()
             return [spec.name for spec in yard.list()], upstream.status()
 
@@ -185,7 +185,7 @@ async def test_tools_renamed_to_the_same_name_do_not_affect_others() -> None:
 async def test_an_upstream_with_an_invalid_description_is_still_maintained(tmp_path: Path, server: Any) -> None:
     discovered = {**MODERN["server/discover"], "_meta": {"io.modelcontextprotocol/serverInfo": server}}
     upstream = scripted({"server/discover": discovered, **TOOLS}, tmp_path)
-    async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
+    async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(60):
         await upstream.wait_ready()
         await until(lambda: (kept := read_status(tmp_path)) is not None and kept.state == "ready")
 
@@ -339,7 +339,7 @@ async def test_an_invalid_resource_is_an_upstream_error(tmp_path: Path, result: 
 
 async def test_a_yard_that_ends_does_not_overwrite_the_status_of_a_running_one(tmp_path: Path) -> None:
     upstream = scripted(TOOLS, tmp_path)
-    async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
+    async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(60):
         await upstream.wait_ready()
         await until(lambda: read_status(tmp_path) is not None)
         write_status(tmp_path, Status(name="up", state="stopped", pid=1))

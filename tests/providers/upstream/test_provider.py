@@ -39,7 +39,7 @@ async def running(
     """Return a yard with one upstream, and that upstream, once it is known what it offers."""
     upstream = make_upstream("bad", settings or settings_of(), state=state, pins=pins)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await upstream.wait_ready()
         yield yard, upstream
 
@@ -95,7 +95,7 @@ async def test_calls_fail_when_the_process_is_killed_and_the_next_call_works(tmp
         calls = [asyncio.create_task(yard.call("bad__hang", {})) for _ in range(50)]
         await until(lambda: upstream.status().calls >= 51)
         os.kill(int(pid), signal.SIGKILL)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             errors = [refused(answer) for answer in await asyncio.gather(*calls)]
 
         assert {(error.code, error.may_have_run, error.retryable) for error in errors} == {
@@ -203,7 +203,7 @@ async def test_a_catalogue_that_cannot_be_published_is_not_stored(tmp_path: Path
         def watch_subscriptions(self, _: Any) -> Callable[[], None]:
             return lambda: None
 
-    async with asyncio.timeout(10), upstream.open(cast("Any", Refusal())):
+    async with asyncio.timeout(60), upstream.open(cast("Any", Refusal())):
         await tried.wait()
         await upstream.wait_ready()
 

@@ -150,7 +150,7 @@ async def test_a_subscriber_can_wait_for_the_confirmation(script: Script) -> Non
             )
         else:
             link.notify(ACKNOWLEDGED, {})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await confirmation
 
 

@@ -63,14 +63,14 @@ class Bench:
 
     async def until(self, done: Callable[[], object]) -> None:
         """Wait until a report of the supervisor makes the condition true."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not done():
                 self.changes.clear()
                 await self.changes.wait()
 
     async def until_turn(self, done: Callable[[], object]) -> None:
         """Run other tasks until a condition without an event is true."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not done():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0)  # a turn of the loop, not a wait
 

@@ -13,7 +13,7 @@ from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.stdio import StdioLink
 from callyard.wire.messages import Id
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 SERVER = Path(__file__).parent / "servers" / "bad_server.py"
 
 

@@ -69,7 +69,7 @@ async def run() -> AsyncGenerator[Callable[..., Any]]:
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, **settings))
         task = asyncio.create_task(server.serve())
         running.append((server, task))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not server.started:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.002)  # not a wait for so long, but a look so often
 

@@ -25,7 +25,7 @@ async def hang() -> None:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds in the server, which runs on the same loop."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - a yard gives no sign of it
             await asyncio.sleep(0)
 

@@ -25,7 +25,7 @@ __all__ = [
     "until",
 ]
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def request_message(number: int, method: str = "tools/call", **params: Any) -> bytes:

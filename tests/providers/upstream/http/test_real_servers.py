@@ -44,7 +44,7 @@ async def served() -> AsyncGenerator[Callable[..., Awaitable[str]]]:
             Yard(tools=[add]), serving, ready=lambda transport: ready.set_result(transport.info().address)
         )
         tasks.append(asyncio.create_task(served))
-        return await asyncio.wait_for(ready, 10)
+        return await asyncio.wait_for(ready, 60)
 
     yield start
     for task in tasks:

@@ -261,7 +261,7 @@ async def test_a_token_expires_after_its_lifetime(
 def fetched(address: str) -> int:
     """Return the status of a page."""
     try:
-        with urlopen(address, timeout=10) as response:  # noqa: S310 - our own server
+        with urlopen(address, timeout=60) as response:  # noqa: S310 - our own server
             return response.status
     except HTTPError as error:
         return error.code

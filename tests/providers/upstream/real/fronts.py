@@ -29,7 +29,7 @@ async def opened(state: Path, **settings: UpstreamSettings) -> AsyncGenerator[tu
     """Return a yard with upstreams of these names, once it is known what each offers."""
     upstreams = {name: make_upstream(name, one, state=state) for name, one in settings.items()}
     async with Yard("gate", providers=list(upstreams.values()), metatools=False) as yard:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for upstream in upstreams.values():
                 await upstream.wait_ready()
         yield yard, upstreams

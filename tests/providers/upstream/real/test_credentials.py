@@ -36,7 +36,7 @@ async def served(yard: Yard, *shown: str) -> AsyncGenerator[str]:
         serve_forever(yard, serving, ready=lambda transport: ready.set_result(transport.info().address))
     )
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield await ready
     finally:
         task.cancel()
