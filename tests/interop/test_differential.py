@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,8 @@ META = {
     "io.modelcontextprotocol/clientInfo": {"name": "twin", "version": "1"},
 }
 ROUNDS = 3
+ROUNDS_OF_A_REQUEST = 300
+"""A request with a slow handler is answered later than the requests behind it, and some are dropped for good."""
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
 """Nobody measures what these processes cover: it would take most of their time."""
 Answers = dict[str, list[dict[str, Any]]]
@@ -44,10 +46,19 @@ def hello(opening: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": params}
 
 
+def id_in(data: bytes) -> object:
+    """Return the id of a request, or None for everything else."""
+    with suppress(ValueError):
+        message: Any = json.loads(data)
+        return cast("dict[str, Any]", message).get("id") if isinstance(message, dict) and "method" in message else None
+    return None
+
+
 class Pipe:
     """A server on stdio.
 
-    What a message is answered with is what comes before the answers to a few requests behind it.
+    What a message is answered with is what comes before the answers to a few requests behind it, or to many while a
+    request is not answered.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -61,7 +72,11 @@ class Pipe:
     async def answers(self, data: bytes, opening: str) -> list[dict[str, Any]]:
         self.write(data)
         heard: list[dict[str, Any]] = []
-        for _ in range(ROUNDS):
+        request_id = id_in(data)
+        for number in range(ROUNDS_OF_A_REQUEST):
+            is_answered = request_id is None or any(message.get("id") == request_id for message in heard)
+            if number >= ROUNDS and is_answered:
+                break
             self._number += 1
             mine = f"round-{self._number}"
             last = {"method": "server/discover", "params": {"_meta": META}} if opening == NEW else {"method": "ping"}
