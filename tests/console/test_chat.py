@@ -92,7 +92,7 @@ async def test_a_message_leads_to_a_tool_call_an_approval_card_and_the_result(tm
         page: Page = await look(login)
         await page.get_by_label("Message").fill("Burn the letters.")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_text("Burn the letters.", exact=True)).to_be_visible()
+        await expect(page.locator(".said.mine")).to_have_text("Burn the letters.")
         await expect(page.get_by_text("I burn it.")).to_be_visible(timeout=60_000)
         await expect(page.locator(".card.ask")).to_contain_text("the <b>letters</b>")
         await page.reload()

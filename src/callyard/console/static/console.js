@@ -67,8 +67,10 @@ function restore(typed) {
     else if (part) part.value = value;
   }
 }
-document.addEventListener("mouseout", () => { for (const [id, html] of [...waiting]) swap(id, html); });
-document.addEventListener("focusout", () => setTimeout(() => { for (const [id, html] of [...waiting]) swap(id, html); }, 0));
+const swapWaiting = () => { for (const [id, html] of [...waiting]) swap(id, html); };
+document.addEventListener("mouseout", swapWaiting);
+document.addEventListener("mouseover", swapWaiting); // nothing leaves an element that was removed under the mouse
+document.addEventListener("focusout", () => setTimeout(swapWaiting, 0));
 // A hidden tab has no stream, because browsers allow six connections to a host over HTTP/1.1, and the seventh tab would hang.
 function listen() {
   stream?.abort();
