@@ -2,8 +2,9 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from table_tests import every_row
 
-from callyard._internal.converted import Converted, Converters, as_tuple
+from callyard._internal.converted import Converted, Converters, as_tuple, has_more
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -40,3 +41,11 @@ def test_wrong_arguments_of_a_converted_struct_are_refused() -> None:
 
 def test_a_converted_struct_is_decoded_as_others_are() -> None:
     assert msgspec.json.decode(b'{"name": "a", "parts": ["b"]}', type=Whole) == Whole("a", ("b",))
+
+
+@every_row("size", [0, 20_000])  # a small text is counted at once
+def test_a_byte_is_found_more_often_than_a_limit_exactly_when_it_is(size: int) -> None:
+    padding = b"x" * size
+    for number in (0, 1, 2, 999, 1000, 1001, 1002):
+        for most in (0, 1, 999, 1000, 1001):
+            assert has_more(padding + b",x" * number + padding, b",", most) is (number > most), (number, most)

@@ -1,13 +1,15 @@
 """Values that come in several forms: structs whose fields are converted before they are made, and JSON of strangers."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import msgspec
 
-__all__ = ["Converted", "Converters", "as_list", "as_object", "as_tuple"]
+__all__ = ["Converted", "Converters", "as_list", "as_object", "as_tuple", "has_more"]
 
 Converters = Mapping[str, Callable[[Any], object]]
+_LARGE_BYTES: Final = 10_000
+_FEW: Final = 1000
 
 
 class Converted(msgspec.StructMeta):
@@ -45,3 +47,15 @@ def as_object(value: object) -> dict[str, Any]:
 def as_list(value: object) -> list[Any]:
     """Return a list as it is, and an empty one in place of any other value."""
     return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def has_more(text: bytes, byte: bytes, most: int) -> bool:
+    """Return whether a byte stands in a text more than `most` times."""
+    # Python 3.11 counts byte by byte, which takes 0.3 ms for 1 MB, four times a call. Finding few takes 0.01 ms.
+    if len(text) > _LARGE_BYTES:
+        position = -1
+        for _ in range(min(most, _FEW)):
+            position = text.find(byte, position + 1)
+            if position < 0:
+                return False
+    return text.count(byte) > most

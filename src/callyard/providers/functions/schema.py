@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, cast, get_args, ge
 
 import msgspec
 
+from callyard._internal.converted import has_more
 from callyard.dispatch.arguments import Bind, BoundArguments, bound_to, canonical, not_comparable
 from callyard.dispatch.call import Arguments
 from callyard.dispatch.tool import Check, InvalidArgumentsError
@@ -302,7 +303,7 @@ def _make_check(built: ArgumentSchema) -> Check:
         nonlocal validate
         if validate is None:
             validate = built.make_validate()
-        if len(text) > _LARGE_BYTES and text.count(b",") > _MANY_VALUES:
+        if len(text) > _LARGE_BYTES and has_more(text, b",", _MANY_VALUES):
             checked = large.validate(text)
         else:
             try:
