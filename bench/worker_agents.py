@@ -29,7 +29,8 @@ async def _inject(bench: Bench, _: int) -> None:
         plain = _add(plain_tools(conversation))
         await bench("plain tool", lambda: plain(ARGUMENTS), lambda answer: answer.envelope.data == 3)
         openai, langchain = _add(openai_tools(conversation)), _add(langchain_tools(conversation))
-        await bench("OpenAI Agents SDK", lambda: openai.on_invoke_tool(None, _JSON), _has_data)
+        context = SimpleNamespace(tool_call_id="call_1")
+        await bench("OpenAI Agents SDK", lambda: openai.on_invoke_tool(context, _JSON), _has_data)
         await bench("LangChain", lambda: langchain._arun(**ARGUMENTS), _has_data)  # noqa: SLF001 - the part that is ours
         toolset = pydantic_ai_toolset(conversation)
         await bench("Pydantic AI", lambda: toolset.call_tool("add", ARGUMENTS, None, None), _has_data)
