@@ -222,7 +222,7 @@ class Gate:
         """Return what is known of a tool in a profile, remembered until the tool or the rules change."""
         entry = self._entries.get((profile, spec.name))
         if entry is None or entry.spec is not spec:
-            candidates = self._rules.of(spec, profile)
+            candidates = self._rules.of(spec, profile, may_destroy=self.asks_what_it_does(spec))
             certain = self._default(spec)
             if candidates:
                 certain = candidates[0].verdict if candidates[0].is_certain else None
@@ -231,12 +231,18 @@ class Gate:
             entry = self._entries[profile, spec.name] = _Entry(spec, candidates, certain)
         return entry
 
+    def asks_what_it_does(self, spec: ToolSpec) -> bool:
+        """Return whether calls of a tool wait for a person because nobody has said what it does."""
+        return spec.unsettled == "ask" or (spec.unsettled == "default" and self._asks_before_destroy)
+
     def _default(self, spec: ToolSpec) -> Verdict | None:
         """Return the verdict where no rule matches, or None if the decision point gives it."""
         if spec.source == METATOOLS:
             return ALLOWED
         if self._decision_point is not None:
             return None
+        if self.asks_what_it_does(spec):
+            return _UNSETTLED
         return _DESTROY if self._asks_before_destroy and spec.operation is Operation.DESTROY else ALLOWED
 
 
@@ -247,6 +253,9 @@ def views_of(bound: BoundArguments, arguments: Mapping[str, Any] | None = None) 
 
 
 _DESTROY: Final = Verdict("ask", ASK_BEFORE_DESTROY, ASK_BEFORE_DESTROY.reason)
+_UNSETTLED: Final = Verdict(
+    "ask", None, "Its server does not say whether the tool changes something, and nobody else has."
+)
 
 
 def _has_claim(claim: object, value: str) -> bool:
