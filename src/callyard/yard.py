@@ -473,7 +473,7 @@ class Yard:
         self.gate.use(self._rules, asks_before_destroy=self._asks_before_destroy)
 
     def _judge_unannotated(self, provider: Provider) -> None:
-        """Let the gate judge calls before an upstream publishes whose settings want approvals for tools without hints."""
+        """Make a gate before an upstream publishes tools without hints, if its settings ask for approvals of them."""
         settings = getattr(provider, "settings", None)
         if getattr(settings, "unannotated", None) == "ask" and not self._asks_unannotated:
             self._asks_unannotated = True

@@ -6,7 +6,7 @@ to send the same call again. It imports no jobs and no HTTP: a run that can outl
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, Literal, cast
@@ -92,6 +92,11 @@ class Gate:
         """Use these rules from now on, and perhaps ask before `destroy` where no rule decides."""
         self._rules, self._asks_before_destroy = Rules(rules), asks_before_destroy
         self._entries = {}
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """Return the rules in the order in which they are tried."""
+        return self._rules.listed
 
     def judges(self, call: Call) -> bool:
         """Return whether a call must be judged: False if the rules allow every call of its tool."""
@@ -253,9 +258,7 @@ def views_of(bound: BoundArguments, arguments: Mapping[str, Any] | None = None) 
 
 
 _DESTROY: Final = Verdict("ask", ASK_BEFORE_DESTROY, ASK_BEFORE_DESTROY.reason)
-_UNSETTLED: Final = Verdict(
-    "ask", None, "Its server does not say whether the tool changes something, and nobody else has."
-)
+_UNSETTLED: Final = Verdict("ask", why="Its server does not say what kind of thing the tool does, and nobody else has.")
 
 
 def _has_claim(claim: object, value: str) -> bool:

@@ -16,7 +16,7 @@ from callyard.model.profile import compile_globs
 from callyard.model.spec import Operation, ToolSpec
 from callyard.policy.settings import Decision, Predicate, Rule
 
-__all__ = ["ALLOWED", "Candidates", "Rules", "Verdict", "first_for", "judge"]
+__all__ = ["ALLOWED", "Candidates", "Rules", "Verdict", "first_for", "judge", "unmatched"]
 
 _CHARACTERS: Final = 100_000
 """The longest text that a pattern is compared with; a longer one cannot be evaluated."""
@@ -163,6 +163,26 @@ class Rules:
                 if candidate.is_certain:
                     break
         return found
+
+
+def unmatched(rules: Sequence[Rule], specs: Iterable[ToolSpec]) -> list[str]:
+    """Return a sentence for each of the rules, in their order, that names what no tool, resource or prompt has."""
+    known, sentences = list(specs), list[str]()
+    for number, rule in enumerate(rules, start=1):
+        missing: list[str] = []
+        for key in ("tools", "sources", "tags"):
+            for entry in getattr(rule, key):
+                only = msgspec.structs.replace(_NAMELESS, decision=rule.decision, **{key: (entry,)})
+                if not any(only.matches_tool(spec) for spec in known):
+                    missing.append(f"'{entry}' in '{key}'")
+        if missing:
+            sentences.append(f"Rule {number} names no known tool by {', '.join(missing)}: {rule}.")
+        elif not any(rule.matches_tool(spec) for spec in known):
+            sentences.append(f"Rule {number} matches no known tool: {rule}.")
+    return sentences
+
+
+_NAMELESS: Final = Rule(decision="deny")
 
 
 def _compile(rule: Rule, number: int) -> _Candidate:

@@ -35,7 +35,7 @@ from callyard.providers.upstream.catalogue import (
 from callyard.providers.upstream.diff import Comparison, compare
 from callyard.providers.upstream.health import Status, Supervised, read_status, restart_requested_at, write_status
 from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError
-from callyard.providers.upstream.pins import Key, LockError, PinCheck, Pins, Settled, accept, settle
+from callyard.providers.upstream.pins import Definition, Key, LockError, PinCheck, Pins, Settled, accept, settle
 from callyard.providers.upstream.process_log import LOG_FILE, last_lines, log_failure
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
@@ -264,7 +264,9 @@ class Upstream(Supervised):
             message = f"The tools of '{self.name}' have changed since you looked. Look at them again."
             raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
         definitions = pins.definitions_of(self.name, catalogue)
-        said = [(definitions[Key("tool", name)], operation) for name, operation in operations.items()]
+        said: list[tuple[Definition, Settled]] = []
+        for name, operation in operations.items():
+            said.append((definitions[Key("tool", name)], operation))
         try:
             settle(pins.path, self.name, said, unpinned=self.settings.pin == "off")
         except (LockError, OSError) as error:
@@ -326,12 +328,14 @@ class Upstream(Supervised):
         self._catalogue = catalogue
         calls = Calls(self.name, self.settings, self.supervisor)
         check = PinCheck() if self._pins is None else self._pins.check(self.name, catalogue, self.settings)
-        settled = {} if self._pins is None else self._pins.settled(self.name, catalogue)
+        settled: Mapping[str, Operation] = {} if self._pins is None else self._pins.settled(self.name, catalogue)
         tools = tools_of(self.name, catalogue, self.settings, longest=self._longest, settled=settled)
         prompts = prompts_of(self.name, catalogue, self.settings, longest=self._longest)
         completes = "completions" in catalogue.capabilities
         self._withheld = self._withhold(catalogue, check, tools, prompts)
-        self._tools = [tool for tool in tools if ("tool", tool.spec.name) not in self._withheld]
+        differing = {**check.withheld, **check.warned}
+        accepted = [tool for tool in tools if Key("tool", tool.upstream_name) not in differing]
+        self._tools = [tool for tool in accepted if ("tool", tool.spec.name) not in self._withheld]
         self._publish(
             [calls.tool(tool) for tool in tools],
             resources=[

@@ -134,7 +134,7 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     first: Literal["trust", "ask"] = "trust"
     """Whether a definition that is seen for the first time is accepted."""
     unannotated: Literal["ask", "allow"] | None = None
-    """Whether a person must approve calls of its tools without hints; by default where the yard asks before `destroy`."""
+    """Whether calls of tools without hints need an approval; by default where calls of the operation `destroy` do."""
     marks_secrets: bool = False
     """Whether its schemas may mark arguments as secrets, which approvals then do not show."""
     outputs: Literal["warn", "off"] = "warn"

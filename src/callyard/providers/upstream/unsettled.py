@@ -16,20 +16,20 @@ __all__ = ["SETTLED", "UnsettledTool", "in_words", "propose", "unsettled_tools"]
 
 SETTLED: Final[Mapping[Settled, str]] = {"query": "reads", "command": "changes", "destroy": "destroys"}
 """What a person may say that a tool does, in one word for people."""
-_DESTROYS: Final = frozenset(
+_DESTROYS: Final = (
     "abort cancel cleanup clear close delete destroy disable discard drop empty erase expire flush force format kill "
     "nuke overwrite prune purge reboot remove replace reset restore revert revoke rm rollback shutdown stop terminate "
-    "truncate uninstall unlink unpublish wipe".split()
+    "truncate uninstall unlink unpublish wipe"
 )
-_READS: Final = frozenset(
-    "check compare count describe diff explain fetch find get grep head help info inspect list lookup ls peek ping "
-    "preview query read retrieve search show stat stats status summarize tail validate verify view whoami".split()
-)
-_CHANGES: Final = frozenset(
+_CHANGES: Final = (
     "accept add append apply approve archive assign build call commit configure copy create deploy dispatch download "
     "edit enable eval exec execute export fork grant import insert install invite invoke lock mark merge modify move "
     "open patch pay post publish push put register rename reply request rerun resolve run save send set share sign "
-    "spawn start submit subscribe sync toggle transfer trigger unlock update upload upsert write".split()
+    "spawn start submit subscribe sync toggle transfer trigger unlock update upload upsert write"
+)
+_READS: Final = (
+    "check compare count describe diff explain fetch find get grep head help info inspect list lookup ls peek ping "
+    "preview query read retrieve search show stat stats status summarize tail validate verify view whoami"
 )
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -49,11 +49,17 @@ class UnsettledTool(msgspec.Struct, frozen=True):
 def propose(name: str) -> Settled:
     """Return the operation that the name of a tool suggests; a name that says nothing is no query."""
     words = [word.lower() for word in _WORD.findall(name)]
-    if not _DESTROYS.isdisjoint(words):
+    if any(_is_one_of(_DESTROYS, word) for word in words):
         return "destroy"
+    if any(_is_one_of(_CHANGES, word) for word in words):
+        return "command"
     # many servers put the verb last, as in 'issue_read'
-    reads = bool(words) and (words[0] in _READS or words[-1] in _READS)
-    return "query" if reads and _CHANGES.isdisjoint(words) else "command"
+    reads = bool(words) and (_is_one_of(_READS, words[0]) or _is_one_of(_READS, words[-1]))
+    return "query" if reads else "command"
+
+
+def _is_one_of(words: str, word: str) -> bool:
+    return f" {word} " in f" {words} "
 
 
 def unsettled_tools(tools: Iterable[UpstreamTool], definitions: Definitions) -> list[UnsettledTool]:
