@@ -34,6 +34,7 @@ _WORDS: Final = {None: "nothing", True: "yes", False: "no"}
 _LIKE_OTHERS: Final = re.compile(r'none|nothing|empty|yes|no|[-+.\d][-+.\deE]*|[\["{].*', re.DOTALL)
 """Texts that look like a value of another kind, or like one in quotes."""
 _SHORT: Final = 40
+_SUMMARY_CHARACTERS: Final = 200
 _LONG: Final = 160
 _LONG_LINES: Final = 12
 _CARDS: Final = 20
@@ -66,6 +67,7 @@ class Offer(msgspec.Struct, frozen=True):
 
     upstream: str
     tool: UnsettledTool
+    description: str
     is_listed: bool
     """Whether the page of upstreams has it, which has none of mounted yards."""
 
@@ -184,7 +186,8 @@ class ApprovalsPage(Page):
         if found is None:
             return None
         upstream, tool = found
-        return Offer(upstream.name, tool, self.yard.providers.get(upstream.name) is upstream)
+        is_listed = self.yard.providers.get(upstream.name) is upstream
+        return Offer(upstream.name, tool, visible(tool.description[:_SUMMARY_CHARACTERS]), is_listed)
 
     def _unsettled(self, name: str) -> tuple[Upstream, UnsettledTool] | None:
         """Return the unsettled tool of a published name, and its upstream."""

@@ -175,7 +175,9 @@ class UpstreamsPage(Page):
         if form.get("seen", "") != digest_of_tools(tools):
             message = f"The tools of '{upstream.name}' have changed since you looked. Look at them again."
             raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
-        operations = {tool.name: operation_of(form.get(f"operation:{tool.name}", "")) for tool in tools}
+        operations: dict[str, Settled] = {}
+        for tool in tools:
+            operations[tool.name] = operation_of(form.get(f"operation:{tool.name}", ""))
         seen = {tool.name: tool.hash for tool in tools}
         await upstream.settle(operations, seen=seen, by=view.person.identity)
         return Done(to=url(self.name, open=upstream.name), notice=f"Settled: {in_words([*operations.values()])}.")
