@@ -178,7 +178,7 @@ class Yard:
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
         self._policies = tuple(policies)
-        self._rules, self._asks_before_destroy = tuple(rules), False
+        self._rules, self._asks_before_destroy, self._asks_unannotated = tuple(rules), False, False
         self._policy_options: YardOverrides = {}
         self.gate: Gate | None = None
         """The policy of rules and approvals, if the yard is open and has any."""
@@ -436,7 +436,7 @@ class Yard:
     def _equip(self, *, allow_eval: bool) -> None:
         self.signer = default_signer(self.state_dir)
         self.registry = Registry(self.limits, allow_eval=allow_eval, suggestions=SUGGESTIONS)
-        self.providers = ProviderSet(self.registry, notify=self.notify_updated)
+        self.providers = ProviderSet(self.registry, notify=self.notify_updated, prepare=self._judge_unannotated)
         self.sessions = Sessions(self.limits, clock=self._clock, store=self._own_store)
         self.store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
@@ -465,11 +465,20 @@ class Yard:
         """Let the gate judge calls, if there are rules."""
         options = self._policy_options
         if self.gate is None:
-            if not self._rules and not self._asks_before_destroy and "decision_point" not in options:
+            asks = self._asks_before_destroy or self._asks_unannotated
+            if not self._rules and not asks and "decision_point" not in options:
                 return
             self.gate = Gate(self.store, self.limits, options, audit=self.audit, rechecks=bool(self._middleware))
         dispatcher.admission.gate = self.gate
         self.gate.use(self._rules, asks_before_destroy=self._asks_before_destroy)
+
+    def _judge_unannotated(self, provider: Provider) -> None:
+        """Make a gate before an upstream publishes tools without hints, if its settings ask for approvals of them."""
+        settings = getattr(provider, "settings", None)
+        if getattr(settings, "unannotated", None) == "ask" and not self._asks_unannotated:
+            self._asks_unannotated = True
+            if self.gate is None and self._dispatcher is not None:
+                self._apply_policy(self._dispatcher)
 
     async def _open_store(self) -> None:
         """Take the signing key from the store, or put it there, which also shows whether the store can be used.

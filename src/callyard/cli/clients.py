@@ -1,6 +1,6 @@
 """`callyard import` and `callyard connect`: servers from MCP clients' files, and Callyard into them.
 
-Nothing is started.
+Nothing is started, except that a person at a terminal is asked what the tools of imported servers do.
 """
 
 import json
@@ -82,6 +82,10 @@ def run_import(options: Options, terminal: Terminal) -> int:
     for failure in found.failures:
         terminal.say(failure)
     _report_import(adopted, found, own, options=options, terminal=terminal)
+    if new and terminal.can_ask and not options.dry_run and not options.json:
+        from callyard.cli.settle import ask_after_change  # noqa: PLC0415 - only a person at a terminal is asked
+
+        ask_after_change(own.path, [adoption.name for adoption in new], terminal)
     return DEFECT if found.failures else 0
 
 
@@ -167,7 +171,7 @@ def _report_import(
     elif options.dry_run:
         terminal.inform(f"To be added to '{own.path}': {len(new)}. Nothing was written.")
     else:
-        terminal.inform(f"Added to '{own.path}': {len(new)}. None was started.")
+        terminal.inform(f"Added to '{own.path}': {len(new)}.{'' if terminal.can_ask else ' None was started.'}")
     if has_secrets and options.secrets == "file" and not options.dry_run:
         terminal.inform(f"Their secrets are stored in '{own.secrets}', in files that only you can read.")
     elif has_secrets and options.secrets == "keep":

@@ -1,6 +1,6 @@
 """Commands about settings: print them, create API keys, and add upstreams to 'callyard.toml' or remove them.
 
-Secrets are masked, and nothing is started.
+Secrets are masked. Nothing is started, except that `add` asks a person at a terminal what tools without hints do.
 """
 
 import json
@@ -172,6 +172,10 @@ def run_add(options: Options, terminal: Terminal) -> int:
     for variable in missing_variables(stored.table, os.environ):
         terminal.inform(f"Set the variable '{variable}' before you serve.")
     terminal.inform(f"'{name}' is in '{file.path}'. 'callyard serve' serves it; a running server adds it by itself.")
+    if terminal.can_ask:
+        from callyard.cli.settle import ask_after_change  # noqa: PLC0415 - most commands of this file read no tools
+
+        ask_after_change(file.path, [name], terminal)
     return 0
 
 

@@ -11,7 +11,8 @@ from callyard.cli.targets import config_from, run_in_yard
 from callyard.cli.terminal import Line, Painted, Terminal, cut, pad, width_of
 from callyard.dispatch.call import Caller
 from callyard.dispatch.tool import InvalidArgumentsError, Tool
-from callyard.launch.errors import as_launch_error
+from callyard.launch.advice import rule_warnings
+from callyard.launch.errors import DIFFERENT, LaunchError, as_launch_error
 from callyard.metatools.run import unwrap_arguments
 from callyard.model.envelope import encode
 from callyard.model.errors import ToolError
@@ -274,8 +275,29 @@ async def _manifest(yard: Yard, profile: Profile, options: Options, terminal: Te
 
 
 def run_policy(options: Options, terminal: Terminal) -> int:
-    """Print the verdict of a served yard about a call, which is not made."""
+    """Print the verdict of a served yard about a call, which is not made; or check the rules themselves.
+
+    Raises:
+        LaunchError: No tool is named, or one that is not needed.
+    """
+    if options.action == "check":
+        if options.name:
+            raise LaunchError("'callyard policy check' checks all rules. It takes no TOOL.")
+        return run_in_yard(options, terminal, _check_rules)
+    if not options.name:
+        raise LaunchError("Name the tool: 'callyard policy explain TOOL'.")
     return run_in_yard(options, terminal, _explain, tool=options.name)
+
+
+async def _check_rules(yard: Yard, profile: Profile, options: Options, terminal: Terminal) -> int:  # noqa: ARG001 - the work of a command
+    warnings, number = list(rule_warnings(yard)), 0 if yard.gate is None else len(yard.gate.rules)
+    if options.json:
+        terminal.write_json(encode({"rules": number, "warnings": warnings}))
+    else:
+        for warning in warnings:
+            terminal.write(warning)
+        terminal.inform(f"{number} rules, {len(warnings)} warnings.")
+    return DIFFERENT if warnings else 0
 
 
 async def _explain(yard: Yard, profile: Profile, options: Options, terminal: Terminal) -> int:

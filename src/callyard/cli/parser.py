@@ -54,6 +54,7 @@ class Options(Namespace):
     markdown: bool = False
     all: bool = False
     seen: str | None = None
+    settled_as: Literal["query", "command", "destroy"] | None = None
     words: str = ""
     namespace: str | None = None
     operation: str | None = None
@@ -195,6 +196,8 @@ _YARD_BY_DEFAULT: Final = f"{_YARD} (default: the 'target' of 'callyard.toml')"
 _CLIENTS: Final = "'claude-code', 'claude-desktop', 'cursor', 'vscode', 'codex', 'gemini' and so on"
 _CHANGED_FILE: Final = "the file to change (default: 'callyard.toml', which is created if it does not exist)"
 _OPERATIONS: Final = ("query", "command", "destroy", "eval")
+_SETTLED: Final = _OPERATIONS[:3]
+_POLICY_ACTIONS: Final = ("explain", "check")
 _JOB_ACTIONS: Final = ("list", "show", "wait", "cancel")
 _APPROVAL_ACTIONS: Final = ("list", "show", "approve", "deny", "grants", "revoke")
 
@@ -259,17 +262,18 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "runtime": Command("call", "show, probe or build what runs programs"),
     "jobs": Command("store", "list, show, wait for or cancel calls in the background"),
     "approvals": Command("store", "list, show, approve or deny calls that wait for a person"),
-    "policy": Command("inspect", "explain which rule decides about a call"),
+    "policy": Command("inspect", "explain which rule decides about a call, or check the rules"),
     "describe": Command("inspect", "describe a tool: arguments, behaviour and answer"),
     "manifest": Command("inspect", "print every tool of a yard, as JSON or Markdown"),
     "search": Command("search", "find tools of a yard by what they do"),
     "eval": Command("search", "measure how well search finds the right tools"),
     "diff": Command("upstreams", "show how the definitions of upstreams differ from the accepted ones"),
     "accept": Command("upstreams", "accept the current definitions of an upstream"),
+    "settle": Command("settle", "say what tools of upstreams do that have no hints, at a terminal"),
     "scan": Command("upstreams", "look for hidden characters and instructions to a model in definitions of upstreams"),
-    "import": Command("clients", "add the servers of MCP clients to 'callyard.toml', without starting any"),
+    "import": Command("clients", "add the servers of MCP clients to 'callyard.toml'"),
     "connect": Command("clients", "write Callyard into the configuration of an MCP client"),
-    "add": Command("config", "add an upstream to 'callyard.toml', without starting it"),
+    "add": Command("config", "add an upstream to 'callyard.toml'"),
     "remove": Command("config", "remove an upstream from 'callyard.toml'"),
     "version": Command("program", "print the version of Callyard"),
 }
@@ -362,8 +366,13 @@ _ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _json("print JSON, with '--watch' one line for each"),
     ),
     "policy": (
-        _value("action", "ACTION", "'explain' shows which rule decides about a call, and why", choices=["explain"]),
-        _value("name", "TOOL", "the tool"),
+        _value(
+            "action",
+            "ACTION",
+            "'explain' shows which rule decides about a call, and why; 'check' names rules that match no known tool",
+            choices=_POLICY_ACTIONS,
+        ),
+        _optional("name", "TOOL", "the tool, for 'explain'"),
         _PAIRS,
         _value("--target", "TARGET", _YARD_BY_DEFAULT),
         _value("--caller", "NAME", "the identity of the caller (default: 'local')"),
@@ -415,6 +424,19 @@ _ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         ),
         _PROJECT,
         _JSON_ARRAY,
+    ),
+    "settle": (
+        _optional("name", "NAME", "the upstream (default: all)"),
+        _value("arguments", "TOOL", "only these tools, by the upstream's own names (default: all)", nargs="*"),
+        _value(
+            "--as",
+            "OPERATION",
+            f"what they do: {', '.join(map(repr, _SETTLED))} (default: what their names suggest)",
+            choices=_SETTLED,
+            dest="settled_as",
+        ),
+        _PROJECT,
+        _json("print an array of objects, and settle nothing"),
     ),
     "scan": _DEFINITIONS,
     "import": (

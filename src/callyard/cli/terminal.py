@@ -58,6 +58,19 @@ class Terminal(Notices):
         self._line_is_open = False
 
     @property
+    def can_ask(self) -> bool:
+        """Return whether a person reads stderr and can answer on stdin."""
+        return not self.quiet and self.stderr_is_terminal and is_terminal(sys.stdin)
+
+    def ask(self, question: str) -> bool:
+        """Ask a person, and return whether the answer is yes; anything else, and no answer, is no."""
+        self.flush()
+        self.say_text(question)
+        answer = sys.stdin.readline()
+        self._notice_is_open = not answer.endswith("\n")
+        return answer.strip().lower() in {"y", "yes"}
+
+    @property
     def width(self) -> int:
         """Return the number of columns of stdout."""
         return columns_of(self._out)

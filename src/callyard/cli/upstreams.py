@@ -14,6 +14,7 @@ from callyard.cli.parser import Options
 from callyard.cli.targets import config_from, os_errors, project_dir_of
 from callyard.cli.terminal import Painted, Style, Terminal, cut, pad, painted_change, width_of
 from callyard.client_configs.connect import missing_variables
+from callyard.config import Config
 from callyard.config.upstreams import UpstreamEntry
 from callyard.launch.build import resolve_upstreams
 from callyard.launch.errors import DEFECT, DIFFERENT, LaunchError, as_launch_error
@@ -41,7 +42,16 @@ from callyard.providers.upstream.scan import Finding, scan, visible
 from callyard.providers.upstream.settings import Carrier
 from callyard.yard import Yard
 
-__all__ = ["run_accept", "run_diff", "run_logs", "run_restart", "run_scan", "run_upstreams"]
+__all__ = [
+    "check_upstreams",
+    "run_accept",
+    "run_diff",
+    "run_logs",
+    "run_restart",
+    "run_scan",
+    "run_upstreams",
+    "stored_upstreams",
+]
 
 
 _POLL_S: Final = 0.2
@@ -149,6 +159,12 @@ def _read_definitions(options: Options, terminal: Terminal) -> _StoredDefinition
     return _StoredDefinitions(lock, state, locked, sorted(used) or sorted(locked) or _with_catalogue(state), unpinned)
 
 
+def stored_upstreams(config: Config, state: Path) -> list[str]:
+    """Return the upstreams that the settings use, or those whose definitions were read on this machine."""
+    used = [name for name, entry in config.upstreams.items() if entry.settings.enabled]
+    return sorted(used) or _with_catalogue(state)
+
+
 def _with_catalogue(state: Path) -> list[str]:
     """Return the upstreams whose definitions were read on this machine."""
     return sorted(path.parent.name for path in folder_of(state, "").glob("*/catalogue.json"))
@@ -178,7 +194,7 @@ def run_upstreams(options: Options, terminal: Terminal) -> int:
             make_upstream(name, resolved.settings, state=state, pins=pins, problem=resolved.problem)
             for name, resolved in resolve_upstreams(config, terminal).items()
         ]
-        checked = run(_check(upstreams, terminal, seconds=None if options.wait else _CHECK_S))
+        checked = run(check_upstreams(upstreams, terminal, seconds=None if options.wait else _CHECK_S))
     statuses = [checked.get(name) or _status(name, entry, state) for name, entry in sorted(config.upstreams.items())]
     if options.json:
         terminal.write_json(encode(statuses))
@@ -189,7 +205,9 @@ def run_upstreams(options: Options, terminal: Terminal) -> int:
     return DIFFERENT if any(status.state not in {"ready", "stopped"} for status in checked.values()) else 0
 
 
-async def _check(upstreams: Sequence[Upstream], terminal: Terminal, *, seconds: float | None) -> Mapping[str, Status]:
+async def check_upstreams(
+    upstreams: Sequence[Upstream], terminal: Terminal, *, seconds: float | None
+) -> Mapping[str, Status]:
     """Connect to each upstream now and return the states; one that does not answer in time has failed."""
     terminal.show_progress(f"Checking {len(upstreams)} upstreams …")
     async with Yard("check", providers=upstreams, metatools=False):
@@ -264,7 +282,8 @@ def _command(status: Status, carrier: Carrier) -> str:
 def _row(status: Status, carrier: Carrier) -> tuple[str, ...]:
     latency = "-" if status.latency_ms is None else f"{status.latency_ms:.1f} ms"
     seen = "-" if status.seen is None else f"{_ago(time.time() - status.seen)} ago"
-    notes = [f"{count} {what}" for count, what in ((status.withheld, "withheld"), (status.warned, "changed")) if count]
+    counts = ((status.withheld, "withheld"), (status.warned, "changed"), (status.unsettled, "unsettled"))
+    notes = [f"{count} {what}" for count, what in counts if count]
     note = f" ({', '.join(notes)})" if notes else ""
     why = status.reason or (f"Once: {status.last_error}" if status.last_error else "")
     command = _command(status, carrier)

@@ -6,7 +6,7 @@ It runs nothing and names no metatool: the actions that it suggests are handed i
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -22,7 +22,7 @@ from callyard.dispatch.tool import Tool, check_tool
 from callyard.model.envelope import fingerprint
 from callyard.model.errors import ToolError
 from callyard.model.limits import Limits
-from callyard.model.profile import METATOOLS, Profile, listed
+from callyard.model.profile import EVERYTHING, METATOOLS, Profile, listed
 from callyard.model.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
 from callyard.model.uri_template import UriTemplate
 
@@ -250,6 +250,13 @@ class Registry:
         if unavailable is not None:
             message, similar = f"'{name}' is {unavailable.status}. {unavailable.reason}", []
         raise ToolError("not_found", message, reason="unknown_prompt", may_have_run=False, name=name, similar=similar)
+
+    def all_specs(self) -> Iterator[ToolSpec]:
+        """Yield the specs that rules may match: of all tools, also unavailable ones, and of resources and prompts."""
+        yield from (tool.spec for tool in self._tools.visible(EVERYTHING))
+        yield from (one.spec for one in self._tools.unavailable(EVERYTHING))
+        yield from (resource.query.spec for resource in self._resources.visible(EVERYTHING))
+        yield from (prompt.query.spec for prompt in self._prompts.visible(EVERYTHING))
 
     def visible(self, profile: Profile) -> list[ToolSpec]:
         """Return every tool that the profile allows, sorted by name."""

@@ -15,6 +15,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     ExitStack,
+    closing,
     contextmanager,
     nullcontext,
     redirect_stdout,
@@ -32,6 +33,7 @@ from msgspec.structs import replace
 from callyard._internal.logfmt import log_value
 from callyard.config import Config, known_settings
 from callyard.config.settings import Key, Serving
+from callyard.launch.advice import Advice
 from callyard.launch.build import apply_settings, make_authenticator, read_settings
 from callyard.launch.errors import (
     DEFECT,
@@ -138,14 +140,15 @@ def serve_configured(
 
     if not config.files:
         hangup.release()
+    advice = Advice(yard, config, notices)
     try:
-        with redirect_stdout(sys.stderr), success_on_sigterm(), _address_logged(notices):
+        with redirect_stdout(sys.stderr), success_on_sigterm(), _address_logged(notices), closing(advice):
             run_server(
                 yard,
                 serving,
                 authenticator,
                 monitor=monitor,
-                mounted=() if agents is None else (agents,),
+                mounted=(advice,) if agents is None else (agents, advice),
                 ready=announce,
                 background=watch if config.files else None,
                 explain=lambda error: _refusal(error, yard, serving, listening=False).message,

@@ -147,6 +147,11 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, me
     title: str | None = None
     output_schema: dict[str, Any] | None = None
     operation_assumed: bool = False
+    unsettled: Literal["ask", "allow", "default"] | None = None
+    """What happens to calls of an upstream's tool while nobody has said what it does, else None.
+
+    By default a yard that asks before `destroy` asks about it, too.
+    """
     eval: EvalRule | None = None
     requires_eval: bool = False
     session: Literal["none", "optional", "required"] = "none"

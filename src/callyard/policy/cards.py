@@ -44,6 +44,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool: str
     title: str
     operation: str
+    unsettled: bool = False
+    """Whether nobody has said what the tool does, so that the operation is a guess."""
     source: str
     uri: str = ""
     """The resource that is read."""
@@ -64,8 +66,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         title = f" ({self.title})" if self.title != self.tool else ""
         uri = f"URI: {self.uri}\n" if self.uri else ""
         checked = f"As the tool sees them: {self.checked}\n" if self.checked else ""
+        operation = "unknown" if self.unsettled else self.operation
         return (
-            f"May '{self.tool}'{title} run?\nOperation: {self.operation}, of '{self.source}'\n{uri}"
+            f"May '{self.tool}'{title} run?\nOperation: {operation}, of '{self.source}'\n{uri}"
             f"Arguments: {self.arguments}\n{checked}"
             f"Asked by: {asker}, profile '{self.profile}'\nWhy you are asked: {self.why}"
         )
@@ -91,6 +94,7 @@ def make_card(
         tool=spec.name,
         title=printable(spec.title or spec.name),
         operation=str(spec.operation),
+        unsettled=spec.unsettled is not None,
         source=printable(spec.source),
         uri=printable(uri_of(call, tool)),
         arguments=arguments,

@@ -6,7 +6,7 @@ to send the same call again. It imports no jobs and no HTTP: a run that can outl
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, Literal, cast
@@ -92,6 +92,11 @@ class Gate:
         """Use these rules from now on, and perhaps ask before `destroy` where no rule decides."""
         self._rules, self._asks_before_destroy = Rules(rules), asks_before_destroy
         self._entries = {}
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """Return the rules in the order in which they are tried."""
+        return self._rules.listed
 
     def judges(self, call: Call) -> bool:
         """Return whether a call must be judged: False if the rules allow every call of its tool."""
@@ -222,7 +227,7 @@ class Gate:
         """Return what is known of a tool in a profile, remembered until the tool or the rules change."""
         entry = self._entries.get((profile, spec.name))
         if entry is None or entry.spec is not spec:
-            candidates = self._rules.of(spec, profile)
+            candidates = self._rules.of(spec, profile, may_destroy=self.asks_what_it_does(spec))
             certain = self._default(spec)
             if candidates:
                 certain = candidates[0].verdict if candidates[0].is_certain else None
@@ -231,12 +236,18 @@ class Gate:
             entry = self._entries[profile, spec.name] = _Entry(spec, candidates, certain)
         return entry
 
+    def asks_what_it_does(self, spec: ToolSpec) -> bool:
+        """Return whether calls of a tool wait for a person because nobody has said what it does."""
+        return spec.unsettled == "ask" or (spec.unsettled == "default" and self._asks_before_destroy)
+
     def _default(self, spec: ToolSpec) -> Verdict | None:
         """Return the verdict where no rule matches, or None if the decision point gives it."""
         if spec.source == METATOOLS:
             return ALLOWED
         if self._decision_point is not None:
             return None
+        if self.asks_what_it_does(spec):
+            return _UNSETTLED
         return _DESTROY if self._asks_before_destroy and spec.operation is Operation.DESTROY else ALLOWED
 
 
@@ -247,6 +258,7 @@ def views_of(bound: BoundArguments, arguments: Mapping[str, Any] | None = None) 
 
 
 _DESTROY: Final = Verdict("ask", ASK_BEFORE_DESTROY, ASK_BEFORE_DESTROY.reason)
+_UNSETTLED: Final = Verdict("ask", why="Its server does not say what kind of thing the tool does, and nobody else has.")
 
 
 def _has_claim(claim: object, value: str) -> bool:

@@ -13,10 +13,10 @@ from callyard.dispatch.arguments import same_json
 from callyard.dispatch.call import Caller
 from callyard.dispatch.results import at_pointer
 from callyard.model.profile import compile_globs
-from callyard.model.spec import ToolSpec
+from callyard.model.spec import Operation, ToolSpec
 from callyard.policy.settings import Decision, Predicate, Rule
 
-__all__ = ["ALLOWED", "Candidates", "Rules", "Verdict", "first_for", "judge"]
+__all__ = ["ALLOWED", "Candidates", "Rules", "Verdict", "first_for", "judge", "unmatched"]
 
 _CHARACTERS: Final = 100_000
 """The longest text that a pattern is compared with; a longer one cannot be evaluated."""
@@ -147,15 +147,42 @@ class Rules:
         self.listed: Sequence[Rule] = sorted(rules, key=lambda rule: not rule.profile)
         self._compiled = [_compile(rule, number) for number, rule in enumerate(self.listed, start=1)]
 
-    def of(self, spec: ToolSpec, profile: str) -> "Candidates":
-        """Return the rules that may decide about a tool, up to the first that matches all of its calls."""
+    def of(self, spec: ToolSpec, profile: str, *, may_destroy: bool = False) -> "Candidates":
+        """Return the rules that may decide about a tool, up to the first that matches all of its calls.
+
+        One that perhaps destroys something has two operations: a rule that allows must match both, any other one.
+        """
+        operations = dict.fromkeys([spec.operation, Operation.DESTROY] if may_destroy else [spec.operation])
+        specs = [msgspec.structs.replace(spec, operation=operation) for operation in operations]
         found: list[_Candidate] = []
         for rule, candidate in zip(self.listed, self._compiled, strict=True):
-            if rule.profile in {"", profile} and rule.matches_tool(spec):
+            matches = [rule.matches_tool(one) for one in specs]
+            is_match = all(matches) if rule.decision == "allow" else any(matches)
+            if rule.profile in {"", profile} and is_match:
                 found.append(candidate)
                 if candidate.is_certain:
                     break
         return found
+
+
+def unmatched(rules: Sequence[Rule], specs: Iterable[ToolSpec]) -> list[str]:
+    """Return a sentence for each of the rules, in their order, that names what no tool, resource or prompt has."""
+    known, sentences = list(specs), list[str]()
+    for number, rule in enumerate(rules, start=1):
+        missing: list[str] = []
+        for key in ("tools", "sources", "tags"):
+            for entry in getattr(rule, key):
+                only = msgspec.structs.replace(_NAMELESS, decision=rule.decision, **{key: (entry,)})
+                if not any(only.matches_tool(spec) for spec in known):
+                    missing.append(f"'{entry}' in '{key}'")
+        if missing:
+            sentences.append(f"Rule {number} names no known tool by {', '.join(missing)}: {rule}.")
+        elif not any(rule.matches_tool(spec) for spec in known):
+            sentences.append(f"Rule {number} matches no known tool: {rule}.")
+    return sentences
+
+
+_NAMELESS: Final = Rule(decision="deny")
 
 
 def _compile(rule: Rule, number: int) -> _Candidate:

@@ -34,9 +34,16 @@ _ALL_INSTRUCTIONS_CHARACTERS: Final = 4000
 class ProviderSet:
     """The open providers by name, in the order they were added."""
 
-    def __init__(self, registry: Registry, *, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        notify: Callable[[str], None],
+        prepare: Callable[[Provider], None] = lambda _: None,
+    ) -> None:
         self._registry = registry
         self._notify = notify
+        self._prepare = prepare
         self._open: dict[str, tuple[Provider, AsyncExitStack]] = {}
         self._opening: set[str] = set()
         self.forwarding: dict[str, Any] = {}
@@ -68,6 +75,7 @@ class ProviderSet:
             raise ValueError(f"Two providers are named '{name}': give one of them another name.")
         self._opening.add(name)
         try:
+            self._prepare(provider)
             async with AsyncExitStack() as stack:
                 publish = Publish(self._registry, name, gives_way=gives_way, notify=self._notify)
                 stack.callback(self._registry.withdraw, name)
@@ -247,7 +255,9 @@ class Mount:
         def bind(text: bytes) -> BoundArguments:
             return msgspec.structs.replace(inner.bind(text), parse=decode_arguments)
 
-        outer = msgspec.structs.replace(spec, source=self._name, session="none", serial=False)
+        # the inner yard asks by itself where the upstream's settings say so
+        unsettled = None if spec.unsettled == "ask" else spec.unsettled
+        outer = msgspec.structs.replace(spec, source=self._name, session="none", serial=False, unsettled=unsettled)
         marks = inner.marks_secrets
         return Tool(spec=outer, handler=handler, check=check, binder=bind, marks_secrets=marks, may_return_none=True)
 

@@ -15,11 +15,14 @@ from markupsafe import escape
 
 from callyard.console.access import Person
 from callyard.console.page import Done, Page, View, page_of, pretty, url
+from callyard.console.pages.upstreams import operation_of, upstreams_of
 from callyard.dispatch.outcome import Record
 from callyard.model.errors import ToolError
 from callyard.policy.approvals import Approval, Grant
 from callyard.policy.cards import Card, printable
 from callyard.policy.gate import Gate
+from callyard.providers.upstream.provider import Upstream
+from callyard.providers.upstream.unsettled import SETTLED, UnsettledTool
 from callyard.state.store import StoreUnavailableError
 
 __all__ = ["ApprovalsPage"]
@@ -31,6 +34,7 @@ _WORDS: Final = {None: "nothing", True: "yes", False: "no"}
 _LIKE_OTHERS: Final = re.compile(r'none|nothing|empty|yes|no|[-+.\d][-+.\deE]*|[\["{].*', re.DOTALL)
 """Texts that look like a value of another kind, or like one in quotes."""
 _SHORT: Final = 40
+_SUMMARY_CHARACTERS: Final = 200
 _LONG: Final = 160
 _LONG_LINES: Final = 12
 _CARDS: Final = 20
@@ -58,6 +62,16 @@ class Argument(msgspec.Struct, frozen=True):
         return len(self.text) > _LONG or self.text.count("\n") > _LONG_LINES
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """A tool of which nobody has said what it does, for the person who decides about a call of it."""
+
+    upstream: str
+    tool: UnsettledTool
+    description: str
+    is_listed: bool
+    """Whether the page of upstreams has it, which has none of mounted yards."""
+
+
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """An approval as its card shows it to one person."""
 
@@ -79,6 +93,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """How many characters the arguments have, if they are too long for a list of cards."""
     can_decide: bool = False
     refusal: str = ""
+    offer: Offer | None = None
+    """The tool, if nobody has said what it does, and the person may."""
     is_running: bool = False
     """Whether the call that used it runs now, in this process."""
     record: Record | None = None
@@ -93,7 +109,7 @@ class ApprovalsPage(Page):
     async def context(self, view: View) -> dict[str, Any]:
         """Return what waits, what was decided in the last hour, and the grants."""
         facts: dict[str, Any] = dict.fromkeys(("cards", "decided", "grants", "waiting"), ())
-        facts |= {"periods": _PERIODS, "opened": "", "page_number": 1, "page_count": 1}
+        facts |= {"periods": _PERIODS, "settled_words": SETTLED, "opened": "", "page_number": 1, "page_count": 1}
         gate, person = self.yard.gate, view.person
         if gate is None:
             return facts
@@ -128,11 +144,13 @@ class ApprovalsPage(Page):
             return 0
 
     async def act(self, view: View) -> Done:
-        """Decide about an approval, or revoke a grant."""
+        """Decide about an approval, settle what its tool does, or revoke a grant."""
         gate = self.yard.gate
         match view.path:
             case ("decide", approval_id) if gate is not None:
                 return await _decide(gate, approval_id, view)
+            case ("settle", approval_id) if gate is not None:
+                return await self._settle(gate, approval_id, view)
             case ("revoke", grant_id) if gate is not None:
                 grant = await gate.approvals.revoke(grant_id, by=view.person.identity)
                 return Done(to=url(self.name), notice=f"The grant for '{grant.card.tool}' is revoked.")
@@ -157,9 +175,41 @@ class ApprovalsPage(Page):
             folded=len(card.arguments) if size > _CARD_CHARACTERS and not is_open else 0,
             can_decide=person.can_act and not is_own,
             refusal=_OWN_CALL if is_own else "",
+            offer=self._offer(card) if person.can_act and not is_own and approval.status == "pending" else None,
             is_running=call_id in self.yard.dispatcher.in_flight,
             record=next((one for one in self.parts.records.records if call_id and one.call_id == call_id), None),
         )
+
+    def _offer(self, card: Card) -> Offer | None:
+        """Return what a person may settle beside a card, if nobody has yet."""
+        found = self._unsettled(card.tool) if card.unsettled else None
+        if found is None:
+            return None
+        upstream, tool = found
+        is_listed = self.yard.providers.get(upstream.name) is upstream
+        return Offer(upstream.name, tool, visible(tool.description[:_SUMMARY_CHARACTERS]), is_listed)
+
+    def _unsettled(self, name: str) -> tuple[Upstream, UnsettledTool] | None:
+        """Return the unsettled tool of a published name, and its upstream."""
+        for upstream in upstreams_of(self.yard):
+            for tool in upstream.unsettled():
+                if tool.published == name:
+                    return upstream, tool
+        return None
+
+    async def _settle(self, gate: Gate, approval_id: str, view: View) -> Done:
+        """Settle what the tool of a call does, in the name of a person who may decide about the call."""
+        approval = await gate.approvals.get(approval_id)
+        if _is_own(approval, view.person):
+            raise ToolError("permission_denied", _OWN_CALL, reason="own_call")
+        operation, found = operation_of(view.form.get("operation", "")), self._unsettled(approval.card.tool)
+        if found is None:
+            message = f"Somebody has settled what '{approval.card.tool}' does."
+            raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
+        upstream, tool = found
+        seen = {tool.name: view.form.get("seen", "")}
+        await upstream.settle({tool.name: operation}, seen=seen, by=view.person.identity)
+        return Done(to=url(self.name), notice=f"'{tool.published}' is settled: it {SETTLED[operation]}.")
 
     def _schema_of(self, name: str) -> tuple[list[str], list[str]]:
         """Return the required arguments of a tool, and all in order; none if another process published the tool."""

@@ -1,6 +1,7 @@
 """The page 'Upstreams': the state of each, what to do about a failure, and definitions to review."""
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby, zip_longest
 from typing import Any, Final, Literal, NamedTuple
@@ -8,15 +9,18 @@ from urllib.parse import urlsplit
 
 from callyard.console.access import is_local
 from callyard.console.page import Done, Page, Parts, View, url
+from callyard.model.envelope import fingerprint
 from callyard.model.errors import ToolError
 from callyard.monitor.metrics import CallStats
 from callyard.providers.upstream.health import State, Status, more_command
 from callyard.providers.upstream.oauth.vault import LoginError
-from callyard.providers.upstream.pins import Key, LockError
+from callyard.providers.upstream.pins import Key, LockError, Settled
 from callyard.providers.upstream.provider import Upstream
 from callyard.providers.upstream.scan import visible
+from callyard.providers.upstream.unsettled import SETTLED, UnsettledTool, in_words
+from callyard.yard import Yard
 
-__all__ = ["UpstreamsPage", "side_by_side"]
+__all__ = ["UpstreamsPage", "operation_of", "side_by_side", "upstreams_of"]
 
 Kind = Literal["ok", "warn", "bad", "accent", ""]
 _WORDS: Final[dict[State, tuple[Kind, str]]] = {
@@ -160,8 +164,23 @@ class UpstreamsPage(Page):
                     raise ToolError("not_found", "There is nothing of that name to accept.")
                 what = f"The {accepted[0]} is" if len(accepted) == 1 else f"{len(accepted)} definitions are"
                 return Done(to=url(self.name, open=name), notice=f"{what} accepted, and published.")
+            case "settle":
+                return await self._settle(upstream, view)
             case _:
                 raise LookupError
+
+    async def _settle(self, upstream: Upstream, view: View) -> Done:
+        """Settle what the tools without hints do, each as the person chose, if they still are what the person saw."""
+        tools, form = upstream.unsettled(), view.form
+        if form.get("seen", "") != digest_of_tools(tools):
+            message = f"The tools of '{upstream.name}' have changed since you looked. Look at them again."
+            raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
+        operations: dict[str, Settled] = {}
+        for tool in tools:
+            operations[tool.name] = operation_of(form.get(f"operation:{tool.name}", ""))
+        seen = {tool.name: tool.hash for tool in tools}
+        await upstream.settle(operations, seen=seen, by=view.person.identity)
+        return Done(to=url(self.name, open=upstream.name), notice=f"Settled: {in_words([*operations.values()])}.")
 
     async def _restart(self, upstream: Upstream) -> Done:
         """Restart an upstream; one that hangs is restarted in the background."""
@@ -198,6 +217,7 @@ class UpstreamsPage(Page):
         except LockError as error:
             problem = str(error)
         registry, profile = self.yard.registry, self.profile_of(view)
+        unsettled = upstream.unsettled()
         tools = [spec for spec in registry.visible(profile) if spec.source == upstream.name]
         return {
             "upstream": upstream,
@@ -211,9 +231,38 @@ class UpstreamsPage(Page):
             "visible": visible,
             "lock_problem": problem,
             "log": await asyncio.to_thread(upstream.last_log_lines, _LOG_LINES) if view.person.can_act else [],
+            "unsettled": unsettled,
+            "unsettled_digest": digest_of_tools(unsettled),
+            "settled_words": SETTLED,
             "has_log": upstream.settings.carrier == "stdio",
             "address": self.parts.config.tables.get(f"upstreams.{upstream.name}.url", ""),
         }
+
+
+def upstreams_of(yard: Yard) -> Iterator[Upstream]:
+    """Yield the upstreams of a yard, and those of yards that are mounted in it."""
+    for provider in yard.providers:
+        if isinstance(provider, Upstream):
+            yield provider
+        elif isinstance(provider, Yard):
+            yield from upstreams_of(provider)
+
+
+def operation_of(text: str) -> Settled:
+    """Return what a form says that a tool does.
+
+    Raises:
+        ToolError: `invalid_input` if it says something else.
+    """
+    for operation in SETTLED:
+        if operation == text:
+            return operation
+    raise ToolError("invalid_input", "Say of each tool whether it reads, changes or destroys.")
+
+
+def digest_of_tools(tools: Sequence[UnsettledTool]) -> str:
+    """Return a short hash of tools, so that a person settles what they saw."""
+    return fingerprint([(tool.name, tool.hash) for tool in tools])[:16]
 
 
 def _row(upstream: Upstream) -> UpstreamRow:

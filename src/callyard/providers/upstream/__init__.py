@@ -21,6 +21,7 @@ Its files:
 - `subscriptions`: what we subscribe to there: changes of its lists, and resources that our clients subscribe to
 - `supervisor`: the supervisor of one upstream: owns its connection, so that callers need not know whether there is
   one
+- `unsettled`: tools of which nobody has said what they do, and what their names propose
 """
 
 from collections.abc import Mapping

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -65,6 +66,7 @@ _NESTED: Final = frozenset({"content", "contents", "resource", "messages"})
 _CLOCK_SECONDS: Final = 5.0
 """How far a clock may be put back without a new fetch."""
 _UNCHANGED: Final = Reshape()
+_NOTHING_SETTLED: Final[Mapping[str, Operation]] = MappingProxyType({})
 _TOOL_FIELDS: Final = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta"})
 _RESOURCE_FIELDS: Final = frozenset({"uri", "uriTemplate", "name", "title", "description", "mimeType", "size", "_meta"})
 _PROMPT_FIELDS: Final = frozenset({"name", "title", "description", "arguments", "_meta"})
@@ -238,8 +240,15 @@ def prefix_of(source: str, settings: UpstreamSettings) -> str:
     return source if settings.prefix is None else settings.prefix
 
 
-def tools_of(source: str, catalogue: Catalogue, settings: UpstreamSettings, *, longest: int) -> list[UpstreamTool]:
-    """Return the tools that the settings let through."""
+def tools_of(
+    source: str,
+    catalogue: Catalogue,
+    settings: UpstreamSettings,
+    *,
+    longest: int,
+    settled: Mapping[str, Operation] = _NOTHING_SETTLED,
+) -> list[UpstreamTool]:
+    """Return the tools that the settings let through; `settled` has what people said that tools without hints do."""
     chosen = {
         name: item
         for name, item in _by_name(source, catalogue.tools).items()
@@ -250,25 +259,43 @@ def tools_of(source: str, catalogue: Catalogue, settings: UpstreamSettings, *, l
     renamed = {name: reshapes[name].rename or name for name in chosen}
     published = published_names(prefix_of(source, settings), list(renamed.values()), longest=longest)
     return [
-        _tool(source, item, reshapes[name], published=published[renamed[name]], settings=settings)
+        _tool(
+            source,
+            item,
+            reshapes[name],
+            published=published[renamed[name]],
+            settings=settings,
+            settled=settled.get(name),
+        )
         for name, item in chosen.items()
     ]
 
 
-def _tool(source: str, item: Item, reshape: Reshape, *, published: str, settings: UpstreamSettings) -> UpstreamTool:
+def _tool(
+    source: str,
+    item: Item,
+    reshape: Reshape,
+    *,
+    published: str,
+    settings: UpstreamSettings,
+    settled: Operation | None,
+) -> UpstreamTool:
     name: str = item["name"]
     annotations = _table(item.get("annotations"))
     schema = _object_schema(item.get("inputSchema"))
     title = reshape.title or _text(item, "title") or _text(annotations, "title")
     description = reshape.description or _text(item, "description")
     output = item.get("outputSchema")
+    is_settled = reshape.operation is not None or settled is not None or _has_hints(annotations)
     spec = ToolSpec(
         name=published,
         title=title or None,
         description=description if description.strip() else title or name,
         input_schema=_without(schema, {*reshape.fixed, *reshape.hidden}),
         output_schema=cast("dict[str, Any]", output) if isinstance(output, dict) else None,
-        operation=Operation(reshape.operation) if reshape.operation else _operation(annotations),
+        operation=_operation(annotations, reshape, settled),
+        operation_assumed=not is_settled,
+        unsettled=None if is_settled else settings.unannotated or "default",
         eval=None if reshape.code is None else EvalRule(reshape.code, reshape.language or "python"),
         requires_eval=reshape.code is not None,
         source=source,
@@ -276,25 +303,44 @@ def _tool(source: str, item: Item, reshape: Reshape, *, published: str, settings
         timeout=settings.call_seconds if reshape.timeout is None else reshape.timeout,
         idempotent=bool(annotations.get("idempotentHint")) if reshape.idempotent is None else reshape.idempotent,
         shape="plain",
-        annotations=None if reshape.operation else _annotations(annotations),
+        annotations=None if reshape.operation else _annotations(annotations, settled),
         extra=_extra(item, _TOOL_FIELDS),
     )
     return UpstreamTool(spec, name, reshape.fixed, schema)
 
 
-def _operation(annotations: Mapping[str, Any]) -> Operation:
+def _has_hints(annotations: Mapping[str, Any]) -> bool:
+    """Return whether an upstream says what its tool does; a hint that is no boolean says nothing."""
+    return any(isinstance(annotations.get(hint), bool) for hint in ("readOnlyHint", "destructiveHint"))
+
+
+def _operation(annotations: Mapping[str, Any], reshape: Reshape, settled: Operation | None) -> Operation:
+    """Return the operation: of the settings, of the upstream's hints, or what a person settled."""
+    if reshape.operation is not None:
+        return Operation(reshape.operation)
+    if settled is not None and not _has_hints(annotations):
+        return settled
     if annotations.get("readOnlyHint") is True:
         return Operation.QUERY
     return Operation.DESTROY if annotations.get("destructiveHint") is True else Operation.COMMAND
 
 
-def _annotations(annotations: Mapping[str, Any]) -> Annotations:
-    """Return the upstream's annotations, with the protocol's defaults for those that are missing."""
+def _annotations(annotations: Mapping[str, Any], settled: Operation | None) -> Annotations:
+    """Return the upstream's annotations, with the protocol's defaults for those that nobody settled."""
+    hints: Mapping[str, Any] = annotations
+    if settled is not None and not _has_hints(annotations):
+        hints = {
+            **annotations,
+            "readOnlyHint": settled is Operation.QUERY,
+            "destructiveHint": settled is Operation.DESTROY,
+        }
+    reads_only = hints.get("readOnlyHint") is True
+    destroys = hints.get("destructiveHint")
     return Annotations(
-        read_only_hint=bool(annotations.get("readOnlyHint", False)),
-        destructive_hint=bool(annotations.get("destructiveHint", not annotations.get("readOnlyHint", False))),
-        idempotent_hint=bool(annotations.get("idempotentHint", False)),
-        open_world_hint=bool(annotations.get("openWorldHint", True)),
+        read_only_hint=reads_only,
+        destructive_hint=destroys if isinstance(destroys, bool) else not reads_only,
+        idempotent_hint=bool(hints.get("idempotentHint", False)),
+        open_world_hint=bool(hints.get("openWorldHint", True)),
     )
 
 

@@ -121,6 +121,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Items that it lists and that are not published."""
     warned: int = 0
     """Items that are published although nobody accepted their current definition."""
+    unsettled: int = 0
+    """Tools of which neither the upstream nor a person has said what they do."""
     calls: int = 0
     failures: int = 0
     latency_ms: float | None = None

@@ -21,6 +21,7 @@ import msgspec
 from callyard._internal.files import write_atomically
 from callyard._internal.logfmt import is_identifier, log_fields
 from callyard.model.envelope import encode, fingerprint
+from callyard.model.spec import Operation
 from callyard.providers.upstream import LOCK_FILE
 from callyard.providers.upstream.catalogue import Catalogue, Item, folder_of
 from callyard.providers.upstream.settings import UpstreamSettings
@@ -36,6 +37,7 @@ __all__ = [
     "PinnedKind",
     "Pins",
     "PinsByUpstream",
+    "Settled",
     "StoredDefinitions",
     "accept",
     "accepted_definition",
@@ -46,6 +48,7 @@ __all__ = [
     "parse_lock",
     "pin_of",
     "read_accepted",
+    "settle",
     "store_accepted",
 ]
 
@@ -175,7 +178,11 @@ def store_accepted(folder: Path, definitions: Iterable[Definition]) -> None:
         write_atomically(folder / _STORED_FILE, encode(dict(list({**stored, **missing}.items())[-_STORED_LIMIT:])))
 
 
-class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+Settled = Literal["query", "command", "destroy"]
+"""What a person may say that a tool does."""
+
+
+class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One line of the lock: the hash of an accepted definition, and short hashes of its fields."""
 
     upstream: str
@@ -183,6 +190,8 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     hash: str
     fields: dict[str, str]
+    operation: Settled | None = None
+    """What a person settled that the tool does with this definition, if its upstream does not say."""
 
     @property
     def key(self) -> Key:
@@ -305,6 +314,8 @@ class Pins:
     def check(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> PinCheck:
         """Compare a catalogue with the lock, and accept new definitions if the settings trust them."""
         if settings.pin == "off":
+            self._read()  # what people settled is in it, too
+            self._checked[name] = self._content_for(name)
             return PinCheck()
         definitions = self.definitions_of(name, catalogue)
         new: tuple[Key, ...] = ()
@@ -345,7 +356,7 @@ class Pins:
 
     def changed(self, name: str) -> bool:
         """Return whether the lock changed for an upstream since its last check; cheap if the file did not change."""
-        if name not in self._checked:  # it is not pinned
+        if name not in self._checked:
             return False
         self._read()
         now, then = self._content_for(name), self._checked[name]
@@ -361,6 +372,18 @@ class Pins:
         if isinstance(self._locked, LockError):
             raise self._locked
         return self._pins(name)
+
+    def settled(self, name: str, catalogue: Catalogue) -> Mapping[str, Operation]:
+        """Return what people said that tools do, by the upstream's own names, as the lock was at the last `check`.
+
+        What was said of another definition does not count.
+        """
+        definitions, pins = self.definitions_of(name, catalogue), self._pins(name)
+        return {
+            key.name: Operation(pin.operation)
+            for key, pin in pins.items()
+            if key.kind == "tool" and pin.operation and key in definitions and definitions[key].hash == pin.hash
+        }
 
     def _content_for(self, name: str) -> object:
         return str(self._locked) if isinstance(self._locked, LockError) else self._locked.get(name)
@@ -441,6 +464,29 @@ def accept(path: Path, name: str, *, definitions: Definitions, keys: Sequence[Ke
 
     change_lock(path, put)
     store_accepted(folder, current)
+
+
+def settle(path: Path, name: str, settled: Sequence[tuple[Definition, Settled]], *, unpinned: bool = False) -> None:
+    """Put into the lock what a person said that tools do.
+
+    It counts for these definitions, which must be accepted, unless definitions of the upstream are not compared.
+
+    Raises:
+        LockError: The lock is invalid, or a definition is not the accepted one.
+        OSError: The lock cannot be written.
+    """
+
+    def put(locked: PinsByUpstream) -> PinsByUpstream:
+        pins = dict(locked.get(name, {}))
+        for definition, operation in settled:
+            pin = pins.get(definition.key)
+            if not unpinned and (pin is None or pin.hash != definition.hash):
+                reason = f"the {definition.key} of '{name}' is not accepted. Look at it with 'callyard diff {name}'"
+                raise LockError(f"Nothing is settled: {reason}.")
+            pins[definition.key] = msgspec.structs.replace(pin_of(name, definition), operation=operation)
+        return {**locked, name: pins}
+
+    change_lock(path, put)
 
 
 def changed_fields(definition: Definition, pin: Pin) -> list[str]:

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from callyard._internal.files import find_state_dir
-from callyard._internal.logfmt import log_exception, log_fields
+from callyard._internal.logfmt import log_exception, log_fields, log_value
 from callyard._internal.project import PROJECTS, find_project, project_dir
 from callyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from callyard.dispatch.tool import Tool
@@ -35,10 +35,11 @@ from callyard.providers.upstream.catalogue import (
 from callyard.providers.upstream.diff import Comparison, compare
 from callyard.providers.upstream.health import Status, Supervised, read_status, restart_requested_at, write_status
 from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError
-from callyard.providers.upstream.pins import Key, LockError, PinCheck, Pins, accept
+from callyard.providers.upstream.pins import Definition, Key, LockError, PinCheck, Pins, Settled, accept, settle
 from callyard.providers.upstream.process_log import LOG_FILE, last_lines, log_failure
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
+from callyard.providers.upstream.unsettled import UnsettledTool, unsettled_tools
 from callyard.wire.headers import has_invalid_param_headers
 from callyard.wire.versions import MODERN
 
@@ -50,6 +51,7 @@ _INVALID_HEADERS: Final = (
 _SPREAD: Final = 32
 _TOKENS: Final = "tokens.json"
 _log = logging.getLogger(__name__)
+_audit = logging.getLogger("callyard.audit")
 
 
 class Upstream(Supervised):
@@ -84,6 +86,7 @@ class Upstream(Supervised):
         self._catalogue: Catalogue | None = None
         self._withheld: WithheldReasons = NONE_WITHHELD
         self._warned = 0
+        self._tools: Sequence[UpstreamTool] = ()
         self._supervisor: Supervisor | None = None
         self._settled = asyncio.Event()
         self._restarted_at = 0.0
@@ -195,6 +198,7 @@ class Upstream(Supervised):
             reason=health.reason,
             since=health.since,
             withheld=len(self._withheld),
+            unsettled=len(self.unsettled()),
             warned=self._warned,
             calls=health.calls,
             failures=health.failures,
@@ -238,6 +242,38 @@ class Upstream(Supervised):
             raise ToolError("state_error", message, reason="not_written", may_have_run=False) from error
         await self._show(catalogue)
         return chosen
+
+    def unsettled(self) -> list[UnsettledTool]:
+        """Return the published tools of which neither the upstream nor a person has said what they do."""
+        if self._catalogue is None or self._pins is None:
+            return []
+        return unsettled_tools(self._tools, self._pins.definitions_of(self.name, self._catalogue))
+
+    async def settle(self, operations: Mapping[str, Settled], *, seen: Mapping[str, str], by: str) -> None:
+        """Put into the lock what a person says that tools do, and publish them so.
+
+        Both mappings have the upstream's own names; `seen` has the hashes of the definitions that the person saw.
+
+        Raises:
+            ToolError: `state_error` if a tool is settled already or has another definition, or the lock cannot be
+            written.
+        """
+        catalogue, pins = self._catalogue, self._pins
+        current = {tool.name: tool.hash for tool in self.unsettled()}
+        if catalogue is None or pins is None or any(current.get(name) != seen.get(name, "") for name in operations):
+            message = f"The tools of '{self.name}' have changed since you looked. Look at them again."
+            raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
+        definitions = pins.definitions_of(self.name, catalogue)
+        said: list[tuple[Definition, Settled]] = []
+        for name, operation in operations.items():
+            said.append((definitions[Key("tool", name)], operation))
+        try:
+            settle(pins.path, self.name, said, unpinned=self.settings.pin == "off")
+        except (LockError, OSError) as error:
+            message = f"The lock cannot be written: {error}"
+            raise ToolError("state_error", message, reason="not_written", may_have_run=False) from error
+        _audit.info("tools_settled upstream=%s count=%d by=%s", self.name, len(said), log_value(by))
+        await self._show(catalogue)
 
     def last_log_lines(self, count: int) -> list[str]:
         """Return the last lines that its program wrote to stderr; none if it is no program of this machine."""
@@ -291,10 +327,15 @@ class Upstream(Supervised):
             await asyncio.to_thread(self._pins.scan, self.name, unscanned)
         self._catalogue = catalogue
         calls = Calls(self.name, self.settings, self.supervisor)
-        tools = tools_of(self.name, catalogue, self.settings, longest=self._longest)
+        check = PinCheck() if self._pins is None else self._pins.check(self.name, catalogue, self.settings)
+        settled: Mapping[str, Operation] = {} if self._pins is None else self._pins.settled(self.name, catalogue)
+        tools = tools_of(self.name, catalogue, self.settings, longest=self._longest, settled=settled)
         prompts = prompts_of(self.name, catalogue, self.settings, longest=self._longest)
         completes = "completions" in catalogue.capabilities
-        self._withheld = self._withhold(catalogue, tools, prompts)
+        self._withheld = self._withhold(catalogue, check, tools, prompts)
+        differing = {**check.withheld, **check.warned}
+        accepted = [tool for tool in tools if Key("tool", tool.upstream_name) not in differing]
+        self._tools = [tool for tool in accepted if ("tool", tool.spec.name) not in self._withheld]
         self._publish(
             [calls.tool(tool) for tool in tools],
             resources=[
@@ -307,10 +348,13 @@ class Upstream(Supervised):
         self._settled.set()
 
     def _withhold(
-        self, catalogue: Catalogue, tools: Sequence[UpstreamTool], prompts: Sequence[tuple[PromptSpec, str]]
+        self,
+        catalogue: Catalogue,
+        check: PinCheck,
+        tools: Sequence[UpstreamTool],
+        prompts: Sequence[tuple[PromptSpec, str]],
     ) -> dict[tuple[Kind, str], str]:
         """Return the items that must not be used, by published name, with the reason; drop withheld instructions."""
-        check = PinCheck() if self._pins is None else self._pins.check(self.name, catalogue, self.settings)
         reasons, self._warned = check.withheld, len(check.warned)
         self.instructions = "" if Key("instructions", "") in reasons else catalogue.instructions
         published: dict[Key, tuple[Kind, str]] = {

@@ -133,6 +133,8 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """What happens to a definition that differs from the accepted one."""
     first: Literal["trust", "ask"] = "trust"
     """Whether a definition that is seen for the first time is accepted."""
+    unannotated: Literal["ask", "allow"] | None = None
+    """Whether calls of tools without hints need an approval; by default where calls of the operation `destroy` do."""
     marks_secrets: bool = False
     """Whether its schemas may mark arguments as secrets, which approvals then do not show."""
     outputs: Literal["warn", "off"] = "warn"
