@@ -16,7 +16,7 @@ from callyard._internal.logfmt import log_value
 from callyard.dispatch.progress import Progress, SendProgress
 from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from callyard.model.errors import ToolError
-from callyard.providers.upstream.link import Link, LinkError, without_mcp_headers
+from callyard.providers.upstream.link import Link, LinkError, Received, without_mcp_headers
 from callyard.wire.messages import (
     INTERNAL,
     INVALID_REQUEST,
@@ -43,6 +43,7 @@ CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {}, "sampling": 
 """
 _OPEN_CLIENT_REQUESTS: Final = 100
 _METHOD_CHARACTERS: Final = 200
+_LOGGED_INVALID: Final = 10
 _log = logging.getLogger(__name__)
 
 
@@ -123,6 +124,7 @@ class ClientSession:
         self.link_error: LinkError | None = None
         """Why the upstream closed the link, if it did."""
         self.is_closed = False
+        self._invalid_messages = 0
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -195,23 +197,29 @@ class ClientSession:
         params = {"requestId": request_id, "reason": "Nobody waits for it any more."}
         self._reply(encode_notification("notifications/cancelled", params), context)
 
-    def receive(self, data: bytes, request_id: Id | None) -> None:
+    def receive(self, data: bytes, request_id: Id | None) -> Received:
         """Handle one message; an invalid one fails the request it appears to answer."""
         try:
             message = decode(data)
         except Fault as fault:
-            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, log_value(fault.message))
-            answered = id_of(data) if request_id is None else request_id
-            if answered is not None:
-                text = f"'{self.name}' answered with an invalid message: {fault.message}"
-                self.lose(answered, LinkError("refused", text, sent=True, status=500))
-            return
+            self._handle_invalid(data, request_id, fault)
+            return "invalid"
         if message.method is None:
-            self._handle_response(message)
-        elif message.is_request:
+            return self._handle_response(message)
+        if message.is_request:
             self._handle_request(message, request_id)
         else:
             self._handle_notification(message, request_id)
+        return "message"
+
+    def _handle_invalid(self, data: bytes, request_id: Id | None, fault: Fault) -> None:
+        self._invalid_messages += 1
+        if self._invalid_messages <= _LOGGED_INVALID:  # a flood of them must not become one of log lines
+            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, log_value(fault.message))
+        answered = id_of(data) if request_id is None else request_id
+        if answered is not None:
+            text = f"'{self.name}' answered with an invalid message: {fault.message}"
+            self.lose(answered, LinkError("refused", text, sent=True, status=500))
 
     def lose(self, request_id: Id, error: LinkError) -> None:
         """Fail one request."""
@@ -252,16 +260,17 @@ class ClientSession:
             if context is None or other is context:
                 task.cancel()
 
-    def _handle_response(self, message: Message) -> None:
+    def _handle_response(self, message: Message) -> Received:
         pending = self._pending.get(message.id)  # pyright: ignore[reportArgumentType] - an invalid id finds nothing
         if pending is None or pending[0].done():
-            return  # cancelled meanwhile
+            return "message"  # cancelled meanwhile
         if message.error and bytes(message.error) != b"null":  # some servers send 'error: null' with a result
             invalid = _ErrorObject(message="The upstream answered with an invalid error.")
             error = decode_or_none(message.error, _ErrorObject) or invalid
             pending[0].set_exception(Fault(error.code, error.message, error.data))
         else:
             pending[0].set_result(message.result)
+        return "awaited"
 
     def _handle_notification(self, message: Message, request_id: Id | None) -> None:
         if message.method == "notifications/progress":
