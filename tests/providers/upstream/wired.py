@@ -21,12 +21,16 @@ class RecordingListener:
     """A listener that records every call."""
 
     def __init__(self) -> None:
+        self.invalid = False
+        """Whether it takes nothing for a message."""
         self.messages: list[bytes] = []
         self.losses: list[tuple[Id, LinkError]] = []
         self.ends: list[LinkError] = []
 
     def receive(self, data: bytes, about: Id | None) -> Received:
         assert about is None
+        if self.invalid:
+            return "invalid"
         self.messages.append(data)
         return "awaited" if id_of(data) is not None else "message"
 
