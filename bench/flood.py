@@ -35,10 +35,15 @@ yard = Yard(tools=[add])
 _STDIO: Final = ("quiet", "yes", "lines", "blank lines", "notifications", "large notifications", "stderr")
 _HTTP: Final = ("events", "comments")
 _FIRST_PORT: Final = 18600
-_ROUNDS: Final = 2
+_ROUNDS: Final = 4
 _SECONDS: Final = 3.0
 _PAUSE_S: Final = 0.002
-_CALL: Final = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+_CALL: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "add", "arguments": {"a": 1, "b": 2}},
+}
 _META: Final = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},

@@ -9,7 +9,9 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-NOTIFICATION = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x", "level": "info"}})
+NOTIFICATION = json.dumps(
+    {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x", "level": "info"}}
+)
 LARGE = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": ["x" * 60] * 100_000}})
 FLOODS = {
     "lines": "y\n" * 999 + NOTIFICATION + "\n",
@@ -23,6 +25,7 @@ FLOODS = {
 
 def answer_to(message: Any) -> Any:
     """Return the response to a message, or None."""
+    result: dict[str, Any]
     if message.get("method") == "initialize":
         info = {"name": "flood", "version": "1"}
         result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}

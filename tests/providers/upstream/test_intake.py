@@ -79,7 +79,7 @@ async def test_portions_grow_while_they_cost_little_and_shrink_while_they_cost_m
 
 async def test_what_nobody_waits_for_is_not_read_on_until_its_share_of_the_time_allows_it() -> None:
     feed = Feed(byte_s=COST_S)
-    feed.intake.feed(b"x" * 1000)  # takes 0.1 s of the processor, and 2 s are 5 % of that
+    feed.intake.feed(b"x" * 1000)  # takes 0.1 s of the processor, which is the share of 5 s
 
     assert feed.share.wait > 1
     assert feed.intake.is_full

@@ -12,15 +12,15 @@ from typing import Final
 
 __all__ = ["Intake", "Share"]
 
-_SHARE: Final = 0.05
+_SHARE: Final = 0.02
 """The part of the event loop's time that one upstream may take with what nobody waits for."""
-_BURST_SECONDS: Final = 0.02
+_BURST_SECONDS: Final = 0.01
 _TARGET_SECONDS: Final = 0.0002
 """How long a portion should take: about as long as one call."""
 _FIRST_BYTES: Final = 2 * 1024
 _MIN_BYTES: Final = 256
 _MAX_BYTES: Final = 64 * 1024
-_DISCARD_SECONDS: Final = 0.002
+_DISCARD_SECONDS: Final = 0.01
 
 
 class Share:

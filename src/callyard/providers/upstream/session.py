@@ -14,7 +14,7 @@ import msgspec
 
 from callyard._internal.logfmt import log_value
 from callyard.dispatch.progress import Progress, SendProgress
-from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
+from callyard.model.elicitation import CLIENT_METHODS, ClientMethod, ClientRequest, unsupported_by_client
 from callyard.model.errors import ToolError
 from callyard.providers.upstream.link import Link, LinkError, Received, without_mcp_headers
 from callyard.wire.messages import (
@@ -32,7 +32,14 @@ from callyard.wire.messages import (
 )
 from callyard.wire.params import EMPTY, Requests
 
-__all__ = ["CLIENT_CAPABILITIES", "NO_CALLER", "CallContext", "ClientSession", "decode_or_none"]
+__all__ = [
+    "CLIENT_CAPABILITIES",
+    "NO_CALLER",
+    "CallContext",
+    "ClientSession",
+    "client_request",
+    "decode_or_none",
+]
 
 T = TypeVar("T")
 AskClient = Callable[[Mapping[str, ClientRequest]], Awaitable[Mapping[str, Any]]]
@@ -91,8 +98,17 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] = EMPTY
     """Additional entries of `_meta`, such as the trace."""
     headers: Mapping[str, str] = EMPTY
+    has_roots: bool = False
+    """Whether the upstream may ask for the client's folders."""
     unsupported: dict[str, ClientRequest] = msgspec.field(default_factory=dict[str, ClientRequest])
     """Requests of the upstream that the client could not answer, by the missing capability."""
+
+
+def client_request(name: str, method: ClientMethod, params: dict[str, Any]) -> ClientRequest:
+    """Return an upstream's request to the client; a question to a person says who asks."""
+    if method == "elicitation/create":
+        params = {**params, "message": f"'{name}' asks: {params.get('message') or ''}"}
+    return ClientRequest(method, params)
 
 
 NO_CALLER: Final = CallContext()
@@ -298,7 +314,7 @@ class ClientSession:
             self._reply(encode_result(request_id, b"{}"))
             return
         context = self._context_for(about) if message.method in CLIENT_METHODS else None
-        if context is None:
+        if context is None or (message.method == "roots/list" and not context.has_roots):
             text = f"Nobody here can be asked '{str(message.method)[:_METHOD_CHARACTERS]}'."
             self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, text)))
             return
@@ -308,7 +324,7 @@ class ClientSession:
             self._reply(encode_fault(request_id, fault))
             return
         method: Any = message.method
-        task = self._loop.create_task(self._forward(request_id, ClientRequest(method, params), context))
+        task = self._loop.create_task(self._forward(request_id, client_request(self.name, method, params), context))
         self._client_requests[request_id] = (task, context)
         task.add_done_callback(lambda _: self._client_requests.pop(request_id, None))
 
