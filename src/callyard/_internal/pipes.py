@@ -18,14 +18,20 @@ _HALF_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
 
 
 class LineSplitter:
-    """Splits bytes into lines; skips a line that is too long and reports it once."""
+    """Splits bytes into lines; skips blank lines, and a line that is too long, and reports each once."""
 
     def __init__(
-        self, on_line: Callable[[bytes], None], *, limit: int, on_too_long: Callable[[], None] = lambda: None
+        self,
+        on_line: Callable[[bytes], None],
+        *,
+        limit: int,
+        on_too_long: Callable[[], None] = lambda: None,
+        on_blank: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_line = on_line
         self._limit = limit
         self._on_too_long = on_too_long
+        self._on_blank = on_blank
         self._rest: list[bytes] = []
         """The pieces of a line that is not complete, which are joined once: a long line is copied no more than that."""
         self._size = 0
@@ -55,6 +61,8 @@ class LineSplitter:
             self._on_too_long()
         elif line:
             self._on_line(line)
+        else:
+            self._on_blank()
 
     def flush(self) -> None:
         """Pass on the last line, which has no line break."""

@@ -278,7 +278,6 @@ def _webhook(config: Config, notices: Notices) -> Any:
 
 class _Answer:
     connection: Any = None
-    is_event_stream = False
 
     def __init__(self) -> None:
         self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()

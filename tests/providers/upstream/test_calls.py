@@ -1,6 +1,7 @@
 """Answers of upstreams are passed on unchanged, and become the data of an envelope."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 from scripted import MODERN, ScriptedLink
 from table_tests import every_row
 
-from callyard import Limits, Predicate, Rule, Yard
+from callyard import Channel, ClientRequest, Limits, Predicate, Rule, Yard
 from callyard.model.content import UpstreamBlock
 from callyard.model.errors import ToolError
 from callyard.providers.upstream.calls import client_requests_of, decode_answer, link_failure_of, result_of
 from callyard.providers.upstream.link import LinkError
 from callyard.providers.upstream.provider import Upstream
 from callyard.providers.upstream.settings import Reshape, UpstreamSettings
+from callyard.wire.params import CAPABILITIES
 
 IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png", "annotations": {"audience": ["user"]}}
 
@@ -133,6 +135,7 @@ def test_required_input_is_decoded_and_an_unknown_method_is_an_error() -> None:
 
     assert asks is not None
     assert {key: ask.method for key, ask in asks.items()} == {"who": "elicitation/create", "where": "roots/list"}
+    assert asks["who"].params["message"] == "'up' asks: Who?"
     assert client_requests_of("up", answer(resultType="input_required")) == {}
     assert client_requests_of("up", answer()) is None
     with pytest.raises(ToolError, match="asks for 'tools/call'"):
@@ -217,3 +220,50 @@ async def test_an_upstream_is_sent_the_arguments_that_were_judged(tmp_path: Path
             assert (await yard.call("up__send", {})).success
     sent = [message["params"]["arguments"] for message in link.sent if message["method"] == "tools/call"]
     assert sent == [whole]
+
+
+CALLER_META: dict[str, Any] = {
+    **dict.fromkeys(("traceparent", "tracestate", "baggage"), "00-1"),
+    "callyard/timeout_ms": 30_000,
+    "com.example/tenant": "acme",
+    "secret": "s",
+}
+
+
+async def sent_upstream(tmp_path: Path, **settings: Any) -> tuple[dict[str, Any], Any]:
+    """Return the `_meta` that an upstream gets of a caller's call, and the answer to that when it asks for roots."""
+    wanted = {"where": {"method": "roots/list"}}
+
+    def answer_call(params: dict[str, Any]) -> dict[str, Any]:
+        given = params.get("inputResponses")
+        if given is None:
+            return {"resultType": "input_required", "inputRequests": wanted}
+        return {"resultType": "complete", "content": text(given["where"]["roots"][0]["uri"])}
+
+    link = ScriptedLink({**MODERN, "tools/list": {"tools": [{"name": "look"}]}, "tools/call": answer_call})
+    options = UpstreamSettings(url="http://up.test/mcp", **settings)
+    upstream = Upstream("up", options, link=lambda: link, folder=tmp_path, interval=0.01)
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.wait_ready()
+
+        async def ask(asks: Mapping[str, ClientRequest], _: object) -> Mapping[str, Any]:
+            return {key: {"roots": [{"uri": "file:///home/me"}]} for key in asks}
+
+        trace = {key: CALLER_META[key] for key in ("traceparent", "tracestate", "baggage")}
+        meta = {key: value for key, value in CALLER_META.items() if key not in trace}
+        channel = Channel(name="test", ask=ask, capabilities=frozenset({"roots"}), meta=meta, trace=trace)
+        answer = await yard.call("up__look", channel=channel)
+    calls = [message for message in link.sent if message.get("method") == "tools/call"]
+    return calls[0]["params"]["_meta"], answer
+
+
+async def test_meta_and_folders_of_callers_are_passed_on_only_where_that_is_configured(tmp_path: Path) -> None:
+    meta, refused = await sent_upstream(tmp_path / "a")
+    assert {key for key in meta if key in CALLER_META} == {"traceparent", "tracestate"}
+    assert "roots" not in meta[CAPABILITIES]
+    assert refused.error.code == "upstream_error"
+
+    meta, answered = await sent_upstream(tmp_path / "b", forward_meta=("com.example/*", "baggage"), forward_roots=True)
+    assert {key for key in meta if key in CALLER_META} == {"traceparent", "tracestate", "baggage", "com.example/tenant"}
+    assert "roots" in meta[CAPABILITIES]
+    assert answered.data == "file:///home/me"

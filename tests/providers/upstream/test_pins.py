@@ -79,7 +79,7 @@ def test_unchanged_definitions_pass_and_nothing_is_written(pins: Pins, path: Pat
     pins.check("shop", catalogue(tool("a")), TRUST)
     before = path.stat().st_mtime_ns, path.stat().st_ino
 
-    assert pins.check("shop", catalogue(tool("a", icons=["new"])), TRUST) == PinCheck()
+    assert pins.check("shop", catalogue(tool("a", title=None)), TRUST) == PinCheck()
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
 
 
@@ -348,9 +348,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-TOOL_FIELDS = ("title", "description", "inputSchema", "outputSchema", "annotations")
-OTHER_FIELDS = ("icons", "_meta", "execution", "made_up")
-TOOLS = st.fixed_dictionaries({"name": st.just("it")}, optional=dict.fromkeys((*TOOL_FIELDS, *OTHER_FIELDS), VALUES))
+KNOWN_FIELDS = ("title", "description", "inputSchema", "outputSchema", "annotations")
+TOOL_FIELDS = (*KNOWN_FIELDS, "icons", "execution", "made_up")
+TOOLS = st.fixed_dictionaries({"name": st.just("it")}, optional=dict.fromkeys((*TOOL_FIELDS, "_meta"), VALUES))
 
 
 def tool_definition(*items: Item) -> Definition:
@@ -379,9 +379,31 @@ def test_any_change_of_a_pinned_field_changes_the_hash(item: Item, field: str, v
     assert [name for name in TOOL_FIELDS if fields[0].get(name) != fields[1].get(name)] == [field]
 
 
-@given(TOOLS, st.sampled_from(OTHER_FIELDS), VALUES)
-def test_a_field_that_is_not_pinned_may_change(item: Item, field: str, value: Any) -> None:
-    assert tool_definition({**item, field: value}).hash == tool_definition(item).hash
+def test_a_field_that_nobody_knew_withholds_its_tool(pins: Pins) -> None:
+    pins.check("shop", catalogue(tool("a"), tool("b")), TRUST)
+    checked = pins.check("shop", catalogue(tool("a", execution={"taskSupport": "required"}), tool("b")), TRUST)
+
+    assert names(checked.withheld) == ["a"]
+    assert "(execution)" in checked.withheld[Key("tool", "a")]
+
+
+def test_meta_counts_as_far_as_it_is_published() -> None:
+    plain = tool_definition({"name": "it"}).hash
+    reserved = tool_definition({"name": "it", "_meta": {"io.modelcontextprotocol/x": 1}}).hash
+    own = tool_definition({"name": "it", "_meta": {"vendor/page": "ui://a"}}).hash
+
+    assert plain == reserved
+    assert plain != own
+
+
+def test_sizes_and_times_of_a_resource_change_by_themselves() -> None:
+    def resource_hash(**fields: Any) -> str:
+        found = definitions_of(catalogue(resources=({"uri": "file:///a", "name": "a", **fields},)))
+        return found[Key("resource", "file:///a")].hash
+
+    old = resource_hash(size=1, annotations={"lastModified": "2026-01-01", "priority": 1})
+    assert old == resource_hash(size=2, annotations={"lastModified": "2026-02-02", "priority": 1})
+    assert old != resource_hash(size=1, annotations={"lastModified": "2026-01-01", "priority": 0.5})
 
 
 @given(TOOLS)

@@ -199,6 +199,23 @@ def answering(answer: Mapping[str, Any] | ToolError, asked: list[ClientRequest])
     return ask
 
 
+async def test_the_folders_of_a_client_are_asked_for_only_where_that_is_configured() -> None:
+    asked: list[ClientRequest] = []
+    ask = answering({"roots": []}, asked)
+    for is_allowed in (False, True):
+        link = ScriptedLink({"x": None})
+        session, _ = await open_session(link)
+        context = CallContext(owner="me", ask=ask, has_roots=is_allowed)
+        waiting = asyncio.create_task(session.request(OLD, "x", {}, context=context))
+        await link.until(lambda link=link: link.sent)
+        link.ask(5, "roots/list", {}, about=1)
+        await link.until(lambda link=link: len(link.sent) > 1)
+        waiting.cancel()
+
+        assert link.sent[1].get("error", {}).get("code") == (None if is_allowed else -32601)
+        assert len(asked) == is_allowed
+
+
 @pytest.mark.parametrize("about", [1, None])
 async def test_a_client_request_reaches_the_client_of_its_call_and_the_answer_the_upstream(about: int | None) -> None:
     link = ScriptedLink({"x": None})
@@ -210,7 +227,7 @@ async def test_a_client_request_reaches_the_client_of_its_call_and_the_answer_th
     link.ask(5, "elicitation/create", {"message": "Who?"}, about=about)
     await link.until(lambda: len(link.sent) > 1)
 
-    assert asked == [ClientRequest("elicitation/create", {"message": "Who?"})]
+    assert asked == [ClientRequest("elicitation/create", {"message": "'up' asks: Who?"})]
     assert link.sent[1] == {"jsonrpc": "2.0", "id": 5, "result": {"action": "accept", "content": {"name": "Bo"}}}
     waiting.cancel()
 

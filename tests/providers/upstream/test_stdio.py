@@ -11,10 +11,11 @@ import pytest
 from wired import SERVER, RecordingListener, Wired, children, descriptors, is_alive, until
 
 from callyard.providers.upstream import process_log, stdio
+from callyard.providers.upstream.intake import Share
 from callyard.providers.upstream.link import LinkError
 from callyard.providers.upstream.process_log import ProcessLog
 from callyard.providers.upstream.settings import UpstreamSettings
-from callyard.providers.upstream.stdio import Stderr, environment_of
+from callyard.providers.upstream.stdio import Stderr, StrayLines, environment_of
 from callyard.transports import fastest_loop
 
 CALL = {"name": "echo", "arguments": {"text": "x"}}
@@ -289,9 +290,9 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessLog:
     return ProcessLog(tmp_path / "stderr.log")
 
 
-async def test_stderr_is_read_after_a_pause_during_a_flood(pipe: tuple[int, int], log: ProcessLog) -> None:
+async def test_stderr_is_read_on_during_a_flood(pipe: tuple[int, int], log: ProcessLog) -> None:
     source, sink = pipe
-    stderr = Stderr(source, log, on_end=lambda: None)
+    stderr = Stderr(source, log, Share(), on_end=lambda: None)
     for number in range(3):
         os.write(sink, b"x" * 2000 + b"%d\n" % number)
         await until(lambda number=number: log.tail.endswith(str(number)))
@@ -299,12 +300,11 @@ async def test_stderr_is_read_after_a_pause_during_a_flood(pipe: tuple[int, int]
     log.close()
 
 
-async def test_closing_reads_the_rest_of_stderr_during_a_pause(
-    pipe: tuple[int, int], log: ProcessLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stdio, "_FLOOD_PAUSE_SECONDS", 3600)
+async def test_closing_reads_the_rest_of_stderr_during_a_pause(pipe: tuple[int, int], log: ProcessLog) -> None:
+    share = Share()
+    share.charge(3600)
     source, sink = pipe
-    stderr = Stderr(source, log, on_end=lambda: None)
+    stderr = Stderr(source, log, share, on_end=lambda: None)
     os.write(sink, b"x" * 2000)
     await until(lambda: log.is_flooded)
     os.write(sink, b"\nthe last words")
@@ -314,6 +314,32 @@ async def test_closing_reads_the_rest_of_stderr_during_a_pause(
     log.close()
 
     assert log.tail.endswith("\nthe last words")
+
+
+@pytest.mark.parametrize("line", ["y", "", '{"jsonrpc": "1.0"}', "[]"])
+async def test_a_program_that_floods_stdout_with_lines_that_are_no_messages_is_ended(tmp_path: Path, line: str) -> None:
+    async with Wired(tmp_path, command="yes", args=(line,)) as wired:
+        wired.listener.invalid = True
+        wired.send("initialize")
+        error = await wired.end()
+        assert "1000 lines" in error.message
+        assert len(wired.listener.ends) == 1
+        pid = wired.pipe.pid
+
+    assert pid is not None
+    assert not is_alive(pid)
+
+
+async def test_a_thousand_stray_lines_end_a_program_only_in_a_row_and_within_ten_seconds() -> None:
+    now = [0.0]
+    quick, slow, mixed = (StrayLines(lambda: now[0]) for _ in range(3))
+    assert [quick.add() for _ in range(1000)].index(True) == 999
+    for _ in range(5000):
+        now[0] += 0.011
+        assert not slow.add()
+    for _ in range(10):
+        assert not any(mixed.add() for _ in range(999))
+        mixed.end_row()
 
 
 CHILD_SUBREAPER = 36

@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import msgspec
 
-from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.link import LinkError, Received
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.stdio import StdioLink
-from callyard.wire.messages import Id
+from callyard.wire.messages import Id, id_of
 
 TIMEOUT_S = 60.0
 SERVER = Path(__file__).parent / "servers" / "bad_server.py"
@@ -21,13 +21,18 @@ class RecordingListener:
     """A listener that records every call."""
 
     def __init__(self) -> None:
+        self.invalid = False
+        """Whether it takes nothing for a message."""
         self.messages: list[bytes] = []
         self.losses: list[tuple[Id, LinkError]] = []
         self.ends: list[LinkError] = []
 
-    def receive(self, data: bytes, about: Id | None) -> None:
+    def receive(self, data: bytes, about: Id | None) -> Received:
         assert about is None
+        if self.invalid:
+            return "invalid"
         self.messages.append(data)
+        return "awaited" if id_of(data) is not None else "message"
 
     def lose(self, request_id: Id, error: LinkError) -> None:
         self.losses.append((request_id, error))

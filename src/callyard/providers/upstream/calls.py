@@ -22,13 +22,14 @@ from callyard.model.content import MAX_BLOCKS, UpstreamBlock
 from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from callyard.model.envelope import Envelope, Failure, UpstreamResult
 from callyard.model.errors import ToolError
+from callyard.model.profile import matches_any
 from callyard.model.schema import Schema, SchemaValidator
 from callyard.model.spec import PromptSpec, ResourceSpec
 from callyard.model.uri_template import variables_of
 from callyard.providers.upstream.catalogue import UpstreamTool, prefix_of, publish_uris, upstream_uri
 from callyard.providers.upstream.health import more_command
 from callyard.providers.upstream.link import LinkError
-from callyard.providers.upstream.session import NO_CALLER, CallContext
+from callyard.providers.upstream.session import NO_CALLER, CallContext, client_request
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
 from callyard.wire.headers import param_headers, param_names
@@ -54,7 +55,8 @@ _METHOD_CHARACTERS: Final = 200
 _NULL: Final = b"null"
 _ROUNDS: Final = 20
 """How often an upstream may require input before it answers."""
-_FORWARDED_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
+_FORWARDED_CAPABILITIES: Final = frozenset({"elicitation", "sampling"})
+_TRACE: Final = frozenset({"traceparent", "tracestate"})
 _INVALID_OUTPUT: Final = "The upstream answered what its own output schema forbids."
 
 
@@ -182,7 +184,7 @@ def client_requests_of(name: str, answer: Answer) -> dict[str, ClientRequest] | 
         if str(method) not in CLIENT_METHODS or not isinstance(params, dict):
             text = f"'{name}' asks for '{str(method)[:_METHOD_CHARACTERS]}', which is not known here."
             raise ToolError("upstream_error", text, upstream=name)
-        requests[key] = ClientRequest(method, cast("dict[str, Any]", params))
+        requests[key] = client_request(name, method, cast("dict[str, Any]", params))
     return requests
 
 
@@ -366,6 +368,10 @@ class Calls:
             requests = client_requests_of(self._name, answer)
             if requests is None:
                 return result, answer
+            if not context.has_roots and any(request.method == "roots/list" for request in requests.values()):
+                message = f"'{self._name}' asks for the folders of the client, which are not passed on to it."
+                hint = f"Ask whoever runs the yard to set 'forward_roots' of '{self._name}'."
+                raise ToolError("upstream_error", message, hint=hint, upstream=self._name)
             current = {**params, "inputResponses": dict(await call.ask_all(requests)) if requests else {}}
             if answer.request_state is not None:
                 current["requestState"] = answer.request_state
@@ -399,6 +405,11 @@ class Calls:
             message = f"'{call.spec.name}' passes on credentials of the request, which a job must not keep."
             raise ToolError("not_supported", message, hint="Call it directly, not in the background.")
         forwarded = {name: channel.forwarded[name] for name in self._forwarded if name in channel.forwarded}
+        named = self._settings.forward_meta
+        meta = {key: value for key, value in channel.meta.items() if matches_any(key, named)}
+        trace = {key: value for key, value in channel.trace.items() if key in _TRACE or matches_any(key, named)}
+        has_roots = self._settings.forward_roots and "roots" in channel.capabilities
+        capabilities = channel.capabilities & _FORWARDED_CAPABILITIES
         level = {LOG_LEVEL: "debug"} if channel.log is not None else {}
         return CallContext(
             # each program gets its own questions
@@ -407,8 +418,9 @@ class Calls:
             log=call.log,
             sent=partial(_mark_sent, call),
             ask=None if channel.ask is None else call.ask_all,
-            capabilities={name: {} for name in channel.capabilities & _FORWARDED_CAPABILITIES},
-            meta={**channel.meta, **channel.trace, **level},
+            capabilities={name: {} for name in (*capabilities, *(["roots"] if has_roots else []))},
+            meta={**meta, **trace, **level},
+            has_roots=has_roots,
             headers={**forwarded, **headers},
         )
 

@@ -8,10 +8,21 @@ from typing import Final, Literal, Protocol
 
 from callyard.wire.messages import Id
 
-__all__ = ["NO_CREDENTIALS", "Credentials", "Link", "LinkError", "LinkErrorKind", "Listener", "without_mcp_headers"]
+__all__ = [
+    "NO_CREDENTIALS",
+    "Credentials",
+    "Link",
+    "LinkError",
+    "LinkErrorKind",
+    "Listener",
+    "Received",
+    "without_mcp_headers",
+]
 
 LinkErrorKind = Literal["unavailable", "lost", "unauthenticated", "rate_limited", "refused", "session_lost"]
 """No connection; connection lost; credentials required; rate limit; HTTP error; the upstream forgot our MCP session."""
+Received = Literal["awaited", "message", "invalid"]
+"""The response to a pending request; another message; no message."""
 
 
 class LinkError(Exception):
@@ -50,8 +61,9 @@ class LinkError(Exception):
 class Listener(Protocol):
     """Receives what arrives on a link; called on the event loop, never from inside `send`."""
 
-    def receive(self, data: bytes, request_id: Id | None, /) -> None:
+    def receive(self, data: bytes, request_id: Id | None, /) -> Received:
         """Receive one message; `request_id` is the request on whose response it came, if the transport knows."""
+        ...
 
     def lose(self, request_id: Id, error: LinkError, /) -> None:
         """Fail one request, because its response will not arrive."""

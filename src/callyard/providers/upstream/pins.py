@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard._internal.files import write_atomically
 from callyard._internal.logfmt import is_identifier, log_fields
 from callyard.model.envelope import encode, fingerprint
@@ -25,6 +26,7 @@ from callyard.model.spec import Operation
 from callyard.providers.upstream import LOCK_FILE
 from callyard.providers.upstream.catalogue import Catalogue, Item, folder_of
 from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.wire.params import custom_meta
 
 __all__ = [
     "Definition",
@@ -53,15 +55,15 @@ __all__ = [
 ]
 
 PinnedKind = Literal["instructions", "prompt", "resource", "template", "tool"]
-_RESOURCE_FIELDS: Final = ("name", "title", "description", "mimeType", "annotations")
-_PINNED: Final[Mapping[PinnedKind, tuple[str, tuple[str, ...]]]] = {
-    "prompt": ("name", ("title", "description", "arguments")),
-    "resource": ("uri", _RESOURCE_FIELDS),
-    "template": ("uriTemplate", _RESOURCE_FIELDS),
-    "tool": ("name", ("title", "description", "inputSchema", "outputSchema", "annotations")),
+_NAMED_BY: Final[Mapping[PinnedKind, str]] = {
+    "prompt": "name",
+    "resource": "uri",
+    "template": "uriTemplate",
+    "tool": "name",
 }
-"""For each kind the field that names an item, and the fields that are pinned."""
+"""For each kind the field that names an item; all others are pinned, also those of newer versions of the protocol."""
 _VOLATILE: Final = "lastModified"
+_VOLATILE_FIELDS: Final[Mapping[PinnedKind, str]] = {"resource": "size", "template": "size"}
 _FIELD_HASH_CHARACTERS: Final = 8
 _STORED_FILE: Final = "accepted.json"
 _STORED_LIMIT: Final = 5000
@@ -104,7 +106,7 @@ class Definition(Keyed, frozen=True):
     """The definition of one item of an upstream."""
 
     fields: dict[str, Any]
-    """The pinned fields that are present, by their names in MCP."""
+    """Its pinned fields, by their names in MCP."""
 
     @cached_property
     def hash(self) -> str:
@@ -122,13 +124,13 @@ Definitions = Mapping[Key, Definition]
 def definitions_of(catalogue: Catalogue) -> Definitions:
     """Return everything in a catalogue that can be pinned."""
     definitions = {Key("instructions", ""): Definition("instructions", "", {"text": catalogue.instructions})}
-    for kind, (name_field, fields) in _PINNED.items():
+    for kind, name_field in _NAMED_BY.items():
         items: tuple[Item, ...] = getattr(catalogue, f"{kind}s")
         for item in items:
             name = item.get(name_field)
             if isinstance(name, str) and name:  # anything else cannot be published
                 key = Key(kind, name)
-                pinned = _pinned_fields(kind, item, fields)
+                pinned = _pinned_fields(kind, item)
                 if key in definitions:
                     # which duplicate is published depends on their validity, so all of them are pinned
                     first = definitions[key].fields
@@ -137,8 +139,12 @@ def definitions_of(catalogue: Catalogue) -> Definitions:
     return definitions
 
 
-def _pinned_fields(kind: PinnedKind, item: Item, names: tuple[str, ...]) -> dict[str, Any]:
-    fields = {name: item[name] for name in names if item.get(name) is not None}
+def _pinned_fields(kind: PinnedKind, item: Item) -> dict[str, Any]:
+    """Return the fields of an item that are published, without those that change by themselves."""
+    left_out = {_NAMED_BY[kind], _VOLATILE_FIELDS.get(kind), "_meta"}
+    fields = {name: value for name, value in item.items() if name not in left_out and value is not None}
+    if meta := custom_meta(as_object(item.get("_meta"))):
+        fields["_meta"] = meta
     annotations = fields.get("annotations")
     if kind in {"resource", "template"} and isinstance(annotations, dict) and _VOLATILE in annotations:
         fields["annotations"] = {name: value for name, value in annotations.items() if name != _VOLATILE}  # pyright: ignore[reportUnknownVariableType] - it is any JSON

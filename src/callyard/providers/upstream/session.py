@@ -14,9 +14,9 @@ import msgspec
 
 from callyard._internal.logfmt import log_value
 from callyard.dispatch.progress import Progress, SendProgress
-from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
+from callyard.model.elicitation import CLIENT_METHODS, ClientMethod, ClientRequest, unsupported_by_client
 from callyard.model.errors import ToolError
-from callyard.providers.upstream.link import Link, LinkError, without_mcp_headers
+from callyard.providers.upstream.link import Link, LinkError, Received, without_mcp_headers
 from callyard.wire.messages import (
     INTERNAL,
     INVALID_REQUEST,
@@ -32,7 +32,14 @@ from callyard.wire.messages import (
 )
 from callyard.wire.params import EMPTY, Requests
 
-__all__ = ["CLIENT_CAPABILITIES", "NO_CALLER", "CallContext", "ClientSession", "decode_or_none"]
+__all__ = [
+    "CLIENT_CAPABILITIES",
+    "NO_CALLER",
+    "CallContext",
+    "ClientSession",
+    "client_request",
+    "decode_or_none",
+]
 
 T = TypeVar("T")
 AskClient = Callable[[Mapping[str, ClientRequest]], Awaitable[Mapping[str, Any]]]
@@ -43,6 +50,7 @@ CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {}, "sampling": 
 """
 _OPEN_CLIENT_REQUESTS: Final = 100
 _METHOD_CHARACTERS: Final = 200
+_LOGGED_INVALID: Final = 10
 _log = logging.getLogger(__name__)
 
 
@@ -90,8 +98,17 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] = EMPTY
     """Additional entries of `_meta`, such as the trace."""
     headers: Mapping[str, str] = EMPTY
+    has_roots: bool = False
+    """Whether the upstream may ask for the client's folders."""
     unsupported: dict[str, ClientRequest] = msgspec.field(default_factory=dict[str, ClientRequest])
     """Requests of the upstream that the client could not answer, by the missing capability."""
+
+
+def client_request(name: str, method: ClientMethod, params: dict[str, Any]) -> ClientRequest:
+    """Return an upstream's request to the client; a question to a person says who asks."""
+    if method == "elicitation/create":
+        params = {**params, "message": f"'{name}' asks: {params.get('message') or ''}"}
+    return ClientRequest(method, params)
 
 
 NO_CALLER: Final = CallContext()
@@ -123,6 +140,7 @@ class ClientSession:
         self.link_error: LinkError | None = None
         """Why the upstream closed the link, if it did."""
         self.is_closed = False
+        self._invalid_messages = 0
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -195,23 +213,29 @@ class ClientSession:
         params = {"requestId": request_id, "reason": "Nobody waits for it any more."}
         self._reply(encode_notification("notifications/cancelled", params), context)
 
-    def receive(self, data: bytes, request_id: Id | None) -> None:
+    def receive(self, data: bytes, request_id: Id | None) -> Received:
         """Handle one message; an invalid one fails the request it appears to answer."""
         try:
             message = decode(data)
         except Fault as fault:
-            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, log_value(fault.message))
-            answered = id_of(data) if request_id is None else request_id
-            if answered is not None:
-                text = f"'{self.name}' answered with an invalid message: {fault.message}"
-                self.lose(answered, LinkError("refused", text, sent=True, status=500))
-            return
+            self._handle_invalid(data, request_id, fault)
+            return "invalid"
         if message.method is None:
-            self._handle_response(message)
-        elif message.is_request:
+            return self._handle_response(message)
+        if message.is_request:
             self._handle_request(message, request_id)
         else:
             self._handle_notification(message, request_id)
+        return "message"
+
+    def _handle_invalid(self, data: bytes, request_id: Id | None, fault: Fault) -> None:
+        self._invalid_messages += 1
+        if self._invalid_messages <= _LOGGED_INVALID:  # a flood of them must not become one of log lines
+            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, log_value(fault.message))
+        answered = id_of(data) if request_id is None else request_id
+        if answered is not None:
+            text = f"'{self.name}' answered with an invalid message: {fault.message}"
+            self.lose(answered, LinkError("refused", text, sent=True, status=500))
 
     def lose(self, request_id: Id, error: LinkError) -> None:
         """Fail one request."""
@@ -252,16 +276,17 @@ class ClientSession:
             if context is None or other is context:
                 task.cancel()
 
-    def _handle_response(self, message: Message) -> None:
+    def _handle_response(self, message: Message) -> Received:
         pending = self._pending.get(message.id)  # pyright: ignore[reportArgumentType] - an invalid id finds nothing
         if pending is None or pending[0].done():
-            return  # cancelled meanwhile
+            return "message"  # cancelled meanwhile
         if message.error and bytes(message.error) != b"null":  # some servers send 'error: null' with a result
             invalid = _ErrorObject(message="The upstream answered with an invalid error.")
             error = decode_or_none(message.error, _ErrorObject) or invalid
             pending[0].set_exception(Fault(error.code, error.message, error.data))
         else:
             pending[0].set_result(message.result)
+        return "awaited"
 
     def _handle_notification(self, message: Message, request_id: Id | None) -> None:
         if message.method == "notifications/progress":
@@ -289,7 +314,7 @@ class ClientSession:
             self._reply(encode_result(request_id, b"{}"))
             return
         context = self._context_for(about) if message.method in CLIENT_METHODS else None
-        if context is None:
+        if context is None or (message.method == "roots/list" and not context.has_roots):
             text = f"Nobody here can be asked '{str(message.method)[:_METHOD_CHARACTERS]}'."
             self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, text)))
             return
@@ -299,7 +324,7 @@ class ClientSession:
             self._reply(encode_fault(request_id, fault))
             return
         method: Any = message.method
-        task = self._loop.create_task(self._forward(request_id, ClientRequest(method, params), context))
+        task = self._loop.create_task(self._forward(request_id, client_request(self.name, method, params), context))
         self._client_requests[request_id] = (task, context)
         task.add_done_callback(lambda _: self._client_requests.pop(request_id, None))
 

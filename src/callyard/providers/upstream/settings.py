@@ -115,6 +115,10 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The transport; by default 'stdio' for a command and 'http' for a URL."""
     forward_headers: tuple[str, ...] = ()
     """Headers of the caller's request that are passed on; none by default, because they may be credentials."""
+    forward_meta: tuple[str, ...] = ()
+    """Patterns of the keys in the caller's `_meta` that are passed on, such as 'baggage'; the trace always is."""
+    forward_roots: bool = False
+    """Whether it may ask clients for the folders that they work in."""
     login: Login | None = None
     """How to sign in there."""
     era: Literal["auto", "2025", "2026"] = "auto"

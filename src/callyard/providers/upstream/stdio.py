@@ -1,6 +1,7 @@
 """The link to a program: messages go to its stdin and come from its stdout, one on each line.
 
-Output on stdout that is no message, such as a banner, is skipped and logged. The program runs in a process group of its
+Output on stdout that is no message, such as a banner, is skipped and logged; a program that floods stdout with it is
+ended. The program runs in a process group of its
 own, which ends as a whole. Beside every program runs a guard, a shell that waits on a pipe from this process. When this
 process is killed, the pipe breaks and the guard ends the group, even if the program ignores the end of its input.
 """
@@ -12,6 +13,8 @@ import os
 import signal
 import subprocess
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -20,12 +23,13 @@ import msgspec
 
 from callyard._internal.logfmt import log_fields
 from callyard._internal.pipes import LineSplitter, Reader, Writer
-from callyard.providers.upstream.link import Link, LinkError, Listener
+from callyard.providers.upstream.intake import Intake, Share
+from callyard.providers.upstream.link import Link, LinkError, Listener, Received
 from callyard.providers.upstream.process_log import ProcessLog, log_failure
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.wire.messages import Id
 
-__all__ = ["Stderr", "StdioLink", "environment_of", "is_inherited"]
+__all__ = ["Stderr", "StdioLink", "StrayLines", "environment_of", "is_inherited"]
 
 _INHERITED: Final = frozenset(
     ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER"]
@@ -37,10 +41,11 @@ _EOF_SECONDS: Final = 1.0
 _TERM_SECONDS: Final = 2.0
 _KILL_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.02
-_FLOOD_PAUSE_SECONDS: Final = 0.002
 _PIPE_BYTES: Final = 1024 * 1024
 _UNREAD_BYTES: Final = 4 * 1024 * 1024
 _STRAY_BYTES: Final = 1000
+_STRAY_LINES: Final = 1000
+_STRAY_SECONDS: Final = 10.0
 _GRACE_SECONDS: Final = 0.5
 """How long the other pipes may stay open after one of them, or the program, has ended."""
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -193,30 +198,46 @@ class _Process:
 
 
 class Stderr:
-    """Reads stderr into a log; while too much arrives it pauses after each piece, for other work of the loop."""
+    """Reads stderr into a log."""
 
-    def __init__(self, descriptor: int, log: ProcessLog, *, on_end: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, log: ProcessLog, share: Share, *, on_end: Callable[[], None]) -> None:
         self._descriptor = descriptor
         self._log = log
-        self._pause: asyncio.TimerHandle | None = None
-        self._reader = Reader(descriptor, self._take, is_full=lambda: self._pause is not None, on_end=on_end)
+        self._on_end = on_end
+        self._intake = Intake(log.feed, share, on_room=self._resume)
+        self._reader = Reader(descriptor, self._intake.feed, is_full=lambda: self._intake.is_full, on_end=self._ended)
 
     def close(self) -> None:
         """Read what is there already, and stop."""
+        self._intake.flush()
         with contextlib.suppress(OSError):
             self._log.feed(os.read(self._descriptor, _PIPE_BYTES))
         self._reader.close()
-        if self._pause is not None:
-            self._pause.cancel()
-
-    def _take(self, piece: bytes) -> None:
-        self._log.feed(piece)
-        if self._log.is_flooded:
-            self._pause = asyncio.get_running_loop().call_later(_FLOOD_PAUSE_SECONDS, self._resume)
+        self._intake.close()
 
     def _resume(self) -> None:
-        self._pause = None
         self._reader.resume()
+
+    def _ended(self) -> None:
+        self._intake.flush()
+        self._on_end()
+
+
+class StrayLines:
+    """Lines on stdout that are no messages: a banner has a few, and a program that writes nothing else is ended."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times: deque[float] = deque(maxlen=_STRAY_LINES)
+
+    def add(self) -> bool:
+        """Count a line, and return whether there are too many in a row within a short time."""
+        self._times.append(self._clock())
+        return len(self._times) == _STRAY_LINES and self._times[-1] - self._times[0] <= _STRAY_SECONDS
+
+    def end_row(self) -> None:
+        """Begin anew after a message."""
+        self._times.clear()
 
 
 class StdioLink(Link):
@@ -251,11 +272,21 @@ class StdioLink(Link):
         self.pid = process.pid
         self._listener = listener
         self._output = ProcessLog(self._log_path, secrets)
-        self._lines = LineSplitter(self._take, limit=self._settings.message_bytes, on_too_long=self._line_too_long)
+        self._strays = StrayLines()
+        self._lines = LineSplitter(
+            self._take,
+            limit=self._settings.message_bytes,
+            on_too_long=self._line_too_long,
+            on_blank=self._count_stray,
+        )
         self._writer = Writer(process.stdin, limit=_UNREAD_BYTES)
         self._writer.on_room = self._stdin_ready
-        self._reader = Reader(process.stdout, self._lines.feed, is_full=bool, on_end=self._stdout_ended)
-        self._stderr = Stderr(process.stderr, self._output, on_end=lambda: self._ended("stderr"))
+        share = Share()
+        self._intake = Intake(self._lines.feed, share, on_room=self._resume)
+        self._reader = Reader(
+            process.stdout, self._intake.feed, is_full=lambda: self._intake.is_full, on_end=self._stdout_ended
+        )
+        self._stderr = Stderr(process.stderr, self._output, share, on_end=lambda: self._ended("stderr"))
         self._output.add_line("callyard", f"Started '{self._settings.command}' as process {process.pid}.".encode())
 
     def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:  # noqa: ARG002 - the protocol's name
@@ -285,6 +316,7 @@ class StdioLink(Link):
             await process.end()
         finally:
             self._reader.close()
+            self._intake.close()
             self._stderr.close()
             process.close()
             self._output.add_line("callyard", self._describe_end(process.exit_code).encode())
@@ -302,20 +334,35 @@ class StdioLink(Link):
             is_message = False
         else:
             is_message = line.lstrip().startswith(b"{")
+        received: Received = "invalid"
         if is_message:
             self._has_answered = True
-            self._listener.receive(line, None)
+            received = self._listener.receive(line, None)
         else:
             self._output.add_line("stdout", line[:_STRAY_BYTES])
+        if received == "invalid":
+            self._count_stray()
+            return
+        self._strays.end_row()
+        if received == "awaited":
+            self._intake.forgive()
+
+    def _count_stray(self) -> None:
+        if not self._has_ended and self._strays.add():
+            self._fail(f"'{self._name}' wrote {_STRAY_LINES} lines in a row that are no messages, so it was ended.")
 
     def _line_too_long(self) -> None:
         self._fail(f"'{self._name}' sent a message of more than {self._settings.message_bytes} bytes.")
+
+    def _resume(self) -> None:
+        self._reader.resume()
 
     def _stdin_ready(self) -> None:
         if self._writer.is_broken:
             self._ended("stdin")
 
     def _stdout_ended(self) -> None:
+        self._intake.flush()
         self._lines.flush()
         self._ended("stdout")
 
@@ -338,6 +385,7 @@ class StdioLink(Link):
 
     def _set_ended(self) -> None:
         self._has_ended = True
+        self._intake.discard()
         if self._grace is not None:
             self._grace.cancel()
 

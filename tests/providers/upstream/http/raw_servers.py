@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.link import LinkError, Received
 from callyard.wire.messages import Id
 
 __all__ = [
@@ -56,13 +56,14 @@ class RecordingListener:
     def __init__(self) -> None:
         self.calls: asyncio.Queue[tuple[str, Any, Any]] = asyncio.Queue()
 
-    def receive(self, data: bytes, about: Id | None) -> None:
+    def receive(self, data: bytes, about: Id | None) -> Received:
         """Record a message; one that is nested too deep stays bytes."""
         try:
             message = json.loads(data)
         except RecursionError:
             message = data
         self.calls.put_nowait(("message", message, about))
+        return "awaited"
 
     def lose(self, request_id: Id, error: LinkError) -> None:
         """Record a loss."""

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callyard.providers.upstream.http.client import Connection
+from callyard.providers.upstream.intake import Share
 from callyard.providers.upstream.link import LinkError
 
 BODY = b'{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -64,10 +65,10 @@ class FakePool:
     """A pool and a response handler in one, which records what it gets."""
 
     name = "there"
-    is_event_stream = False
     connection: Connection | None = None
 
     def __init__(self) -> None:
+        self.share = Share()
         self.released = 0
         self.ends: list[LinkError | None] = []
         self.body = b""

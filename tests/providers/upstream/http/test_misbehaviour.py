@@ -13,7 +13,7 @@ from raw_servers import Connect, Request, Serve, answers, failed_call, request_m
 from table_tests import every_row
 
 from callyard.providers.upstream.http import HttpLink
-from callyard.providers.upstream.link import NO_CREDENTIALS, LinkError
+from callyard.providers.upstream.link import NO_CREDENTIALS, LinkError, Received
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.transports import fastest_loop
 from callyard.wire.messages import Id
@@ -370,8 +370,9 @@ def test_a_flood_on_an_event_stream_blocks_nobody(piece: bytes) -> None:
 class DroppingListener:
     """A listener that drops everything."""
 
-    def receive(self, data: bytes, about: Id | None) -> None:
+    def receive(self, data: bytes, about: Id | None) -> Received:
         """Drop a message."""
+        return "message"
 
     def lose(self, request_id: Id, error: LinkError) -> None:
         """Drop a loss."""

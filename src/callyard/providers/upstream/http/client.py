@@ -19,6 +19,7 @@ import httptools
 import msgspec
 
 from callyard._version import VERSION
+from callyard.providers.upstream.intake import Intake, Share
 from callyard.providers.upstream.link import LinkError
 
 __all__ = [
@@ -89,7 +90,6 @@ def _invalid_url(name: str) -> LinkError:
 
 
 _HEAD_BYTES: Final = 64 * 1024
-_SLICE_BYTES: Final = 16 * 1024
 _IDLE_SECONDS: Final = 30.0
 _TCP_KEEPALIVE_SECONDS: Final = 60
 _MARGIN_SECONDS: Final = 1.0
@@ -100,11 +100,6 @@ class ResponseHandler(Protocol):
     """Receives one response; nothing follows `on_complete` or `on_error`."""
 
     connection: "Connection | None"
-
-    @property
-    def is_event_stream(self) -> bool:
-        """Return whether the response is an event stream."""
-        ...
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """Handle the status and the headers."""
@@ -134,9 +129,8 @@ class Connection(asyncio.Protocol):
         self._poll = select.poll()
         self._handler: ResponseHandler | None = None
         self._idle_limit = _IDLE_SECONDS
-        self._rest = b""
-        """Data that are not parsed yet."""
-        self._is_closed = False
+        self._intake = Intake(self._receive, pool.share, on_room=self._resume)
+        self._is_paused = self._is_closed = False
         self._reset()
 
     def _reset(self) -> None:
@@ -160,7 +154,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the pending response, or complete it if only the end of the connection ends it."""
+        self._intake.flush()  # TLS may report the end before everything was passed on
         self._is_closed = True
+        self._intake.close()
         self._parser = None
         self._pool.remove(self)
         handler = self._detach()
@@ -204,23 +200,23 @@ class Connection(asyncio.Protocol):
         """Close at once, without a callback to the handler."""
         self._detach()
         self._is_closed = True
+        self._intake.close()
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes and pass the result on; those of an event stream in slices, so that others run."""
-        handler = self._handler
-        if handler is not None and len(data) > _SLICE_BYTES and handler.is_event_stream:
-            data, self._rest = data[:_SLICE_BYTES], data[_SLICE_BYTES:]
+        """Parse the bytes and pass the result on."""
+        self._intake.feed(data)
+        if self._intake.is_full and self.is_alive and not self._is_paused:
+            self._is_paused = True
             self._transport.pause_reading()
-            self._pool.loop.call_soon(self._continue)
-        self._receive(data)
 
-    def _continue(self) -> None:
-        """Take the rest of the data, of which there is nothing left if the connection was closed."""
-        data, self._rest = self._rest, b""
-        if self.is_alive:
-            self.data_received(data)
-        if self.is_alive and not self._rest:
+    def forgive(self) -> None:
+        """Do not count what came just now: somebody waits for it."""
+        self._intake.forgive()
+
+    def _resume(self) -> None:
+        if self._is_paused and self.is_alive:
+            self._is_paused = False
             self._transport.resume_reading()
 
     def _receive(self, data: bytes) -> None:
@@ -260,7 +256,8 @@ class Connection(asyncio.Protocol):
             # stop using it before the server closes it
             self._idle_limit = min(_IDLE_SECONDS, int(match[1]) - _MARGIN_SECONDS)
         self._detach()
-        if self._is_persistent and not self._is_malformed and not self._rest:
+        self.forgive()
+        if self._is_persistent and not self._is_malformed and not self._intake.has_rest:
             self._reset()
             self._pool.release(self)
         else:
@@ -406,6 +403,7 @@ class Pool:
         self._address = address
         self._limit = limit
         self._connect_seconds = connect_seconds
+        self.share = Share()
         self.loop = asyncio.get_running_loop()
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []

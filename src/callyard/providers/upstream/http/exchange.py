@@ -123,16 +123,16 @@ class Exchange:
         except (ValueError, OverflowError):
             return None
 
-    @property
-    def is_event_stream(self) -> bool:
-        """Return whether the response is an event stream."""
-        return self.events is not None
-
     def close(self) -> None:
         """Stop its timer, and ignore what still comes."""
         self.is_closed = True
         if self.timer is not None:
             self.timer.cancel()
+
+    def forgive(self) -> None:
+        """Do not count what came just now as unasked."""
+        if self.connection is not None:
+            self.connection.forgive()
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """Handle the status and the headers."""

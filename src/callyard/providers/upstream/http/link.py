@@ -311,8 +311,8 @@ class HttpLink(_PostingLink):
             if answered_id == exchange.request_id:
                 exchange.is_answered = True
                 self._settle(exchange)
-            if is_message:
-                self._listener.receive(message, exchange.request_id)
+            if is_message and self._listener.receive(message, exchange.request_id) == "awaited":
+                exchange.forgive()
 
     def _lose(self, exchange: Exchange, error: LinkError) -> None:
         if exchange.method != "POST":
@@ -404,7 +404,8 @@ class SseLink(_PostingLink):
             self._set_endpoint(exchange, event)
         elif event.kind == "message" and event.data:
             for message in split_messages(event.data):
-                self._listener.receive(message, None)
+                if self._listener.receive(message, None) == "awaited":
+                    exchange.forgive()
 
     def on_end(self, exchange: Exchange) -> None:
         """Handle the end of the stream, or the answer to a post."""
