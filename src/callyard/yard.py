@@ -41,7 +41,7 @@ from callyard.providers.upstream import make_upstreams
 from callyard.runtimes.runtime import RuntimeSettings
 from callyard.search.settings import SearchSettings, read_environment
 from callyard.state.memory import MemoryStore
-from callyard.state.store import Clock, Store, StoreUnavailableError
+from callyard.state.store import Clock, Store, StoreUnavailableError, check_store
 
 if TYPE_CHECKING:
     from callyard.providers.upstream.settings import ResolvedUpstream  # most yards have no upstream
@@ -166,6 +166,7 @@ class Yard:
         self.address: str | None = None
         """Where clients reach the yard, while it is served."""
         self._clock = clock
+        check_store(store)
         self._own_store = store
         self._store_is_optional = False
         self._equip(allow_eval=allow_eval)

@@ -41,7 +41,7 @@ def unused_port() -> int:
         return probe.getsockname()[1]
 
 
-def names(out: str) -> list[str]:
+def names_of(out: str) -> list[str]:
     return [line.split("\t")[0] for line in out.splitlines()]
 
 
@@ -50,7 +50,7 @@ def test_a_file_with_upstreams_alone_is_a_yard(arguments: list[str], yard_file: 
     status, out, _ = callyard("list", *arguments, "--wait")
 
     assert status == 0
-    assert "shop__list_orders" in names(out)
+    assert "shop__list_orders" in names_of(out)
 
 
 def test_a_tool_of_an_upstream_is_called(yard_file: str, callyard: Run) -> None:
@@ -114,7 +114,7 @@ def test_a_list_of_an_address_without_a_server_says_why_it_is_empty(callyard: Ru
     status, out, err = callyard("list", "http://127.0.0.1:1/mcp")
 
     assert (status, out) == (exit_status("upstream_unavailable"), "")
-    assert "offers nothing for now. " in err
+    assert "cannot be reached" in err
 
 
 def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_listed(
@@ -124,7 +124,7 @@ def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_list
         file.write("[upstreams.gone]\nurl = 'http://127.0.0.1:1/mcp'\n")
     status, out, err = callyard("list", yard_file, "--wait")
 
-    assert (status, "shop__list_orders" in names(out)) == (0, True)
+    assert (status, "shop__list_orders" in names_of(out)) == (0, True)
     assert "'gone' offers nothing for now. " in err
     assert "offers nothing" not in callyard("list", yard_file, "--quiet")[2]
 
@@ -135,8 +135,8 @@ def test_packs_and_profiles_of_the_file_hold(yard_file: str, callyard: Run, writ
     status, out, _ = callyard("list", "--wait")
 
     assert status == 0
-    assert "ping" in names(out)
-    assert "shop__echo" not in names(out)
+    assert "ping" in names_of(out)
+    assert "shop__echo" not in names_of(out)
 
 
 def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str, callyard: Run, write: Write) -> None:
@@ -148,7 +148,7 @@ def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str,
     status, out, _ = callyard("list", "own.py", "--wait")
 
     assert status == 0
-    assert {"look", "shop__echo"} <= set(names(out))
+    assert {"look", "shop__echo"} <= set(names_of(out))
 
 
 def test_a_clients_file_is_a_target(shop: str, callyard: Run, write: Write) -> None:
@@ -161,7 +161,7 @@ def test_a_clients_file_is_a_target(shop: str, callyard: Run, write: Write) -> N
     status, out, err = callyard("list", "mcp.json", "--wait")
 
     assert status == 0
-    assert names(out) == ["shop__echo"]
+    assert names_of(out) == ["shop__echo"]
     assert "'mcpServers.Shop' in 'mcp.json' is named 'shop' here." in err
 
 
@@ -196,7 +196,14 @@ def guarded(shop: str, write: Write, tmp_path: Path) -> Generator[str]:
 
 CALL = ("call", "echo", "text=hello", "--json")
 BACKGROUND = ("call", "echo", "text=hello", "--background", "--json")
-COMMANDS = [CALL, BACKGROUND, ("describe", "echo"), ("list",), ("manifest",)]
+EXPLAIN = ("policy", "explain", "echo", "text=hello")
+COMMANDS = [CALL, BACKGROUND, ("describe", "echo"), ("list",), ("manifest",), EXPLAIN]
+
+
+def words_of(command: tuple[str, ...], url: str) -> list[str]:
+    """Return the words of a command about the server at a URL."""
+    name, *arguments = command
+    return [name, *arguments, "--target", url] if name == "policy" else [name, url, *arguments]
 
 
 def test_every_command_takes_credentials_for_a_url(
@@ -209,12 +216,12 @@ def test_every_command_takes_credentials_for_a_url(
         "variable": [],
     }
     failed: list[tuple[str, str, str]] = []
-    for command, *arguments in COMMANDS:
+    for command in COMMANDS:
         for way, flags in ways.items():
             monkeypatch.setenv("CALLYARD_KEY", "cy_ada" if way == "variable" else "cy_wrong")
-            status, out, err = callyard(command, guarded, *arguments, *flags)
-            if status != 0 or ("echo" not in out and "job_id" not in out and "hello" not in out):
-                failed.append((command, way, out + err))
+            status, out, err = callyard(*words_of(command, guarded), *flags)
+            if status != 0 or not any(word in out for word in ("echo", "job_id", "hello", "allow")):
+                failed.append((command[0], way, out + err))
 
     assert callyard("search", "echo", guarded, "--key", "cy_ada")[0] == 0
     assert failed == []
@@ -225,18 +232,43 @@ def test_refused_credentials_are_unauthenticated_and_nobody_there_is_unavailable
 ) -> None:
     nobody = f"http://127.0.0.1:{unused_port}/mcp"
     failed: list[tuple[str, ...]] = []
-    for command, *arguments in COMMANDS:
-        for address, flags, code in (
-            (guarded, [], "unauthenticated"),
-            (guarded, ["--key", "cy_wrong"], "unauthenticated"),
-            (nobody, [], "upstream_unavailable"),
-        ):
-            status, out, err = callyard(command, address, *arguments, *flags)
-            is_reported = f'"code":"{code}"' in out.replace(" ", "") if "--json" in arguments else bool(out + err)
-            if status != exit_status(code) or not is_reported or "tool_not_found" in out:  # pyright: ignore[reportArgumentType] - a code
-                failed.append((command, code, str(status), out + err))
+    for is_known in (False, True):
+        if is_known:  # a stored catalogue must not hide that the credentials are refused
+            assert callyard("list", guarded, "--key", "cy_ada")[0] == 0
+        for command in COMMANDS:
+            for address, flags, code in (
+                (guarded, [], "unauthenticated"),
+                (guarded, ["--key", "cy_wrong"], "unauthenticated"),
+                (nobody, [], "upstream_unavailable"),
+            ):
+                status, out, err = callyard(*words_of(command, address), *flags)
+                is_reported = f'"code":"{code}"' in out.replace(" ", "") if "--json" in command else bool(out + err)
+                if status != exit_status(code) or not is_reported or "tool_not_found" in out:  # pyright: ignore[reportArgumentType] - a code
+                    failed.append((command[0], code, str(status), out + err))
 
     assert failed == []
+
+
+def test_a_tool_that_a_server_got_since_the_last_command_is_found(write: Write, callyard: Run) -> None:
+    rest = "from callyard import Yard\nyard = Yard(tools=[{tools}])\n"
+    tools = "def old() -> int:\n    'Old.'\n    return 1\ndef new() -> int:\n    'New.'\n    return 2\n"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def listed(names: str) -> tuple[list[str], int]:
+        file = write(tools + rest.format(tools=names), "served.py")
+        program = [sys.executable, "-m", "callyard", "serve", str(file), "--transport", "http", "--port", str(port)]
+        with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=os.environ) as server:  # noqa: S603 - our own
+            assert server.stderr is not None
+            url = server.stderr.readline().rpartition("address=")[2].strip()
+            called = callyard("call", url, "new")[0]
+            out = callyard("list", url)[1]
+            server.terminate()
+        return [name for name in names_of(out) if name in {"old", "new"}], called
+
+    assert listed("old") == (["old"], exit_status("tool_not_found"))
+    assert listed("old, new") == (["new", "old"], 0)
 
 
 def test_credentials_are_for_urls_alone(shop: str, callyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +373,7 @@ def test_a_variable_that_is_not_set_keeps_no_other_upstream_from_being_used(yard
         file.write("[upstreams.poor]\ncommand = 'x'\nenv = {TOKEN = '${NOT_SET_HERE}'}\n")
     status, out, err = callyard("list", yard_file, "--wait")
 
-    assert (status, "shop__list_orders" in names(out)) == (0, True)
+    assert (status, "shop__list_orders" in names_of(out)) == (0, True)
     assert "'NOT_SET_HERE'" in err
     assert callyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
 

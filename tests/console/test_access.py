@@ -32,7 +32,6 @@ NOT_HELD: Final = "[limits]\napproval_hold_s = 0\n"
 PUBLIC: Final = """
 [serve]
 public_url = "https://tools.example.com"
-allowed_hosts = ["tools.example.com"]
 """
 NARROW: Final = f"""
 [auth]

@@ -115,7 +115,11 @@ async def test_an_argument_that_is_called_args_stays_where_it_is() -> None:
         assert await ask(yard, "run_tool", tool_id="takes_args", args={"args": {"x": 1}}) == {"args": {"x": 1}}
 
 
-@pytest.mark.parametrize("more", [{"stream": True}, {"backend_override": "elsewhere"}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{"stream": True}, {"backend_override": "elsewhere"}, {"backend_override": {"url": "https://elsewhere.example"}}],
+    ids=str,
+)
 async def test_an_option_that_cannot_be_honoured_is_refused(more: dict[str, Any]) -> None:
     bench = Bench()
     async with Yard(tools=[bench]) as yard:

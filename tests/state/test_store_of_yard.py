@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_tests import every_row
 
 from callyard import Call, Caller, Envelope, Limits, Session, Store, ToolError, Yard, tool
 from callyard.state import sqlite_file
@@ -18,6 +19,8 @@ from callyard.testing import FakeClock
 
 LIMITS = Limits(result_characters=100)
 UNAVAILABLE = {"reason": "store_unavailable", "retry_after_ms": 1000}
+BROKEN = {"reason": "store_unavailable"}
+"""The details of a failure after which a person must mend the store."""
 
 
 @tool(operation="query")
@@ -254,15 +257,55 @@ async def test_without_its_default_store_a_yard_opens_and_says_so(
     assert {"store_unavailable", "yard_without_store"} <= events
 
 
-async def test_calls_that_need_an_unusable_store_are_answered_with_overloaded(tmp_path: Path) -> None:
-    async with without_store(tmp_path) as yard:
-        query, command = await yard.call("large"), await yard.call("change")
-        reference = await yard.call("small", {"text": {"$ref": "r_1"}})
-        reading = await yard.call("read_result", {"handle": "r_1"})
+class Sick(MemoryStore):
+    """A store that fails for a reason."""
 
-    assert [failure_of(answer) for answer in (query, command, reference, reading)] == [("overloaded", UNAVAILABLE)] * 4
-    errors = [answer.error for answer in (query, command, reference) if answer.error is not None]
+    def __init__(self, reason: str) -> None:
+        super().__init__(max_bytes=10**6)
+        self._reason = reason
+
+    async def _fail(self, *_: Any, **__: Any) -> Any:
+        raise StoreUnavailableError("Away.", reason=self._reason)
+
+    get = put = compare_and_set = count = _fail
+
+
+async def answers_with(store: Store) -> list[Envelope]:
+    """Return the answers of calls that need the store: a query, a command, a reference, and reading a handle."""
+    yard = Yard(tools=TOOLS)
+    yard.configure(origins={}, limits=LIMITS.as_dict(), default_store=store)
+    async with yard:
+        return [
+            await yard.call("large"),
+            await yard.call("change"),
+            await yard.call("small", {"text": {"$ref": "r_1"}}),
+            await yard.call("read_result", {"handle": "r_1"}),
+        ]
+
+
+@every_row("reason", ["full", "locked", "io_error"])
+async def test_a_call_that_needs_the_store_can_be_repeated_if_the_store_may_recover(reason: str) -> None:
+    answers = await answers_with(Sick(reason))
+
+    assert [failure_of(answer) for answer in answers] == [("overloaded", UNAVAILABLE)] * 4
+    errors = [answer.error for answer in answers[:3] if answer.error is not None]
     assert [(error.may_have_run, error.retryable) for error in errors] == [(True, True), (True, False), (False, True)]
+
+
+@every_row("reason", ["read_only", "not_writable", "corrupt", "not_a_store", "newer_version", "network_file_system"])
+async def test_a_store_that_only_a_person_can_mend_is_nothing_to_wait_for(reason: str) -> None:
+    answers = await answers_with(Sick(reason))
+
+    assert [failure_of(answer) for answer in answers] == [("state_error", BROKEN)] * 4
+    errors = [answer.error for answer in answers[:3] if answer.error is not None]
+    assert [(error.may_have_run, error.retryable) for error in errors] == [(True, False), (True, False), (False, False)]
+    assert {error.blame for error in errors} == {"yard"}
+
+
+@pytest.mark.parametrize("store", ["sqlite:store.db", Path("store.db")])
+def test_a_text_in_place_of_a_store_is_refused_when_the_yard_is_made(store: Any) -> None:
+    with pytest.raises(TypeError, match="SqliteStore"):
+        Yard(store=store)
 
 
 async def test_a_failure_keeps_its_code_when_its_partial_result_cannot_be_stored(tmp_path: Path) -> None:
@@ -394,7 +437,7 @@ async def test_data_of_a_session_that_the_store_does_not_take_fail_the_call(tmp_
         unknown = await yard.call("add", {"item": "bread", "session_id": "s_unknown"})
         assert (await yard.call("leave", {"session_id": basket})).data is True
 
-    assert [failure_of(answer) for answer in (saved, unknown)] == [("overloaded", UNAVAILABLE)] * 2
+    assert [failure_of(answer) for answer in (saved, unknown)] == [("state_error", BROKEN)] * 2
 
 
 async def test_without_a_store_session_data_live_as_long_as_the_process() -> None:

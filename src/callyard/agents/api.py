@@ -226,8 +226,8 @@ class AgentApi:
                 await writer.respond(route.status, encode(answer))
         except ToolError as error:
             await _respond_failure(writer, error)
-        except StoreUnavailableError:
-            await _respond_failure(writer, store_unavailable(may_have_run=False))
+        except StoreUnavailableError as error:
+            await _respond_failure(writer, store_unavailable(error, may_have_run=False))
 
     async def _list_sessions(self, request: Request) -> Sessions:
         sessions = await self._manager.sessions.all(self._seen_by(request))

@@ -317,7 +317,7 @@ class AgentManager:
             message = f"The turn took longer than {self.options.turn_s:g} seconds."
             return Error(code="timeout", message=message, hint="Send a smaller task, or raise 'agents.turn_seconds'.")
         if isinstance(error, StoreUnavailableError):
-            error = store_unavailable(may_have_run=True)
+            error = store_unavailable(error, may_have_run=True)
         failure = Envelope.fail(error).error if isinstance(error, ToolError) else None
         if failure is not None:
             return Error(

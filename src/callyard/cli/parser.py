@@ -375,6 +375,7 @@ _ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _optional("name", "TOOL", "the tool, for 'explain'"),
         _PAIRS,
         _value("--target", "TARGET", _YARD_BY_DEFAULT),
+        *_CREDENTIALS,
         _value("--caller", "NAME", "the identity of the caller (default: 'local')"),
         *_VIEW,
         _json(),

@@ -1,5 +1,6 @@
 """The yard of a command: read its settings, load its target, open it, and run the command in it."""
 
+import asyncio
 import logging
 import os
 import sys
@@ -295,7 +296,10 @@ def run_in_yard(
         is_unknown = tool is not None and tool not in METATOOL_NAMES and not _publishers(yard, tool)
         seconds = _LISTING_S if not options.wait and url is None and (lists or is_unknown) else _TIMEOUT_S
         deadline = time.monotonic() + seconds
-        wait = partial(_wait_for_upstreams, yard, terminal, tool=tool, runs=runs, deadline=deadline, url=url)
+        if url is None:
+            wait = partial(_wait_for_upstreams, yard, terminal, tool=tool, runs=runs, deadline=deadline)
+        else:
+            wait = partial(_read_server, yard, terminal, url=url, deadline=deadline)
         return run(_run(yard, options, terminal, wait=wait, work=work))
 
 
@@ -311,14 +315,11 @@ def _publishers(yard: Yard, tool: str | None) -> "list[Upstream]":
     return [upstream for upstream in _upstreams(yard) if upstream.prefix and name.startswith(f"{upstream.prefix}__")]
 
 
-async def _wait_for_upstreams(
-    yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool, deadline: float, url: str | None
-) -> None:
+async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool, deadline: float) -> None:
     """Wait until upstreams have published their tools, and show which ones are waited for.
 
     Raises:
         LaunchError: Upstreams failed and the yard has no tools at all.
-        UnreachableError: The server at `url`, which is the target, cannot be used.
     """
 
     def is_published() -> bool:
@@ -344,8 +345,6 @@ async def _wait_for_upstreams(
         if reason is None:
             continue
         problem = f"'{provider.name}' offers nothing for now. {reason}"
-        if url is not None:
-            raise _unreachable(problem, url, _upstreams(yard))
         problems.append(f"{problem} '--wait' waits until it answers." if provider.name in late else problem)
     sources = {spec.source for spec in yard.registry.visible(EVERYTHING)}
     if problems and tool is None and not yard.registry.unavailable(EVERYTHING) and not sources - {METATOOLS}:
@@ -354,9 +353,31 @@ async def _wait_for_upstreams(
         terminal.inform(problem)
 
 
-def _unreachable(problem: str, url: str, upstreams: "Sequence[Upstream]") -> UnreachableError:
+async def _read_server(yard: Yard, terminal: Terminal, *, url: str, deadline: float) -> None:
+    """Read what the server at a URL, which is the target, offers to these credentials now.
+
+    A stored catalogue may be outdated, or have been read with other credentials.
+
+    Raises:
+        UnreachableError: The server does not answer, or refuses the credentials.
+    """
+    [upstream] = _upstreams(yard)
+    # otherwise opening the yard has read it, or failed to
+    if not upstream.is_settled or upstream.supervisor.health.state in {"cold", "starting"}:
+        reading = upstream.supervisor.start_refresh()
+        await asyncio.wait([reading], timeout=_SILENT_S)
+        if not reading.done():
+            terminal.show_progress(f"Waiting for '{upstream.name}' …")
+            await asyncio.wait([reading], timeout=deadline - time.monotonic())
+            terminal.clear()
+    status = upstream.status()
+    if status.state != "ready":
+        raise _unreachable(status.reason, url, is_refused=status.state == "auth_needed")
+
+
+def _unreachable(problem: str, url: str, *, is_refused: bool) -> UnreachableError:
     """Return the error for a server at a URL that does not answer or refuses the credentials."""
-    if any(upstream.status().state == "auth_needed" for upstream in upstreams):
+    if is_refused:
         hint = f"Give a key with '--key' or {KEY_VARIABLE}, or sign in with 'callyard login URL'."
         return UnreachableError(ToolError("unauthenticated", problem, hint=hint, blame="caller", may_have_run=False))
     hint = f"Check that a server runs at '{mask_url(url)}', and try again."

@@ -119,7 +119,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     public_url: str | None = None
     """The URL of the server for clients, such as 'https://tools.example.com', if it is behind a proxy."""
     allowed_hosts: tuple[str, ...] = ()
-    """Accepted values of the 'Host' header, besides the address that is listened on; '*' is any."""
+    """Accepted values of the 'Host' header, besides those of the address and of 'public_url'; '*' is any."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the server, besides its own, such as 'https://example.com'; '*' is any."""
     request_headers: tuple[str, ...] = ()

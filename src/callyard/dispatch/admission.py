@@ -104,8 +104,8 @@ class Admission:
             return await policy(run.call)
         except ToolError:
             raise
-        except StoreUnavailableError:
-            raise store_unavailable(may_have_run=False) from None
+        except StoreUnavailableError as error:
+            raise store_unavailable(error, may_have_run=False) from None
         except Exception:  # noqa: BLE001 - a policy that fails denies
             log_exception(_log, "policy_failed tool=%s id=%s", run.call.spec.name, run.id)
             raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None

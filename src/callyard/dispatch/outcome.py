@@ -420,7 +420,7 @@ def defect_from(error: BaseException, run: Run) -> ToolError:
     """
     call = run.call
     if isinstance(error, StoreUnavailableError):
-        return store_unavailable(may_have_run=call.may_have_run)
+        return store_unavailable(error, may_have_run=call.may_have_run)
     facts = (call.tool, call.id, type(error).__name__)
     log_exception(_log, "defect tool=%s id=%s type=%s", *facts, error=error, contents=lambda: _contents(call))
     return ToolError("internal_error", f"The {run.at_fault} failed in a way it did not foresee.", blame=run.at_fault)
@@ -439,8 +439,17 @@ def _contents(call: Call) -> Iterator[str]:
             waiting.extend(items)
 
 
-def store_unavailable(*, may_have_run: bool) -> ToolError:
-    """Return the failure of a call that needs the store while the store cannot be used."""
+def store_unavailable(error: StoreUnavailableError, *, may_have_run: bool) -> ToolError:
+    """Return the failure of a call that needs the store, which cannot be used now, or not before a person mends it."""
+    if error.is_lasting:
+        return ToolError(
+            "state_error",
+            "The store of the yard cannot be used.",
+            hint="Do not try again: tell the operator of the yard that its log says what is wrong with the store.",
+            reason=STORE_UNAVAILABLE,
+            blame="yard",
+            may_have_run=may_have_run,
+        )
     return ToolError(
         "overloaded",
         "The store of the yard cannot be used now.",

@@ -165,8 +165,8 @@ class RunningJob:
         """
         try:
             self._is_lost = not await self.save(claimed=True)
-        except StoreUnavailableError:
-            raise store_unavailable(may_have_run=False) from None
+        except StoreUnavailableError as error:
+            raise store_unavailable(error, may_have_run=False) from None
         if self._is_lost:
             _log.warning("job_lost id=%s tool=%s", self.job.id, self.job.tool)
             raise ToolError("cancelled", "Another process has taken over the job.", blame="yard", may_have_run=False)

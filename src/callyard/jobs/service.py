@@ -231,8 +231,8 @@ class Jobs(StoredJobs):
         self._starting[identity] += 1
         try:
             lease, job, saved = await self._put(self._new_job(run, order, is_running=bool(approval_id)), order)
-        except StoreUnavailableError:
-            raise store_unavailable(may_have_run=False) from None
+        except StoreUnavailableError as error:
+            raise store_unavailable(error, may_have_run=False) from None
         finally:
             self._starting -= Counter([identity])
         running = RunningJob(self, job, order, lease=lease, saved=saved)

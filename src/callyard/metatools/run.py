@@ -81,7 +81,7 @@ _INPUT_SCHEMA: Final = object_schema(
     },
     background={"type": "boolean", "description": "Answer at once with a 'job_id' for wait_job."},
     stream={"type": "boolean"},
-    backend_override=TEXT,
+    backend_override={},  # of any form, because no form of it is supported
 )
 _NAMES: Final = ("name", "tool", "tool_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "params", "input")
@@ -245,7 +245,7 @@ def _rearranged(arguments: Arguments) -> Arguments | None:
 def _check_supported(arguments: Arguments, spec: ToolSpec) -> None:
     if arguments.get("stream"):
         _refuse("stream", "The result of a tool comes in one piece; what it says on the way comes as progress.")
-    if arguments.get("backend_override", spec.source) != spec.source:
+    if arguments.get("backend_override") not in (None, spec.source):
         _refuse("backend_override", f"'{spec.name}' runs at '{spec.source}', and nowhere else.")
 
 

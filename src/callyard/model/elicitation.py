@@ -38,7 +38,7 @@ ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/li
 APPROVAL_REQUIRED: Final = "approval_required"
 """The status of a call that waits for the decision of a person."""
 STORE_UNAVAILABLE: Final = "store_unavailable"
-"""The reason of `overloaded` while the store cannot be used."""
+"""The reason of `overloaded` while the store cannot be used, and of `state_error` if only a person can mend it."""
 RefusalReason = Literal[
     "queue_full",
     "not_started",

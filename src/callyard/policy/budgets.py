@@ -16,7 +16,7 @@ import msgspec
 from callyard.dispatch.call import Call
 from callyard.dispatch.outcome import Outcome, store_unavailable
 from callyard.dispatch.run import run_of
-from callyard.model.elicitation import RefusalReason
+from callyard.model.elicitation import STORE_UNAVAILABLE, RefusalReason
 from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
 from callyard.policy.rates import log_refusal, refuse
@@ -90,9 +90,10 @@ class Budgets:
         while stale := [account for account in self._find(call) if account.read_at + _FRESH_S <= self._clock()]:
             try:
                 await self._read(stale[0])
-            except StoreUnavailableError:
-                log_refusal(call, "overloaded", "store_unavailable")
-                raise store_unavailable(may_have_run=False) from None
+            except StoreUnavailableError as error:
+                failure = store_unavailable(error, may_have_run=False)
+                log_refusal(call, failure.code, STORE_UNAVAILABLE)
+                raise failure from None
         accounts = self._find(call)
         for account in accounts:
             if account.spent >= account.limit and (counts or account.unit == "tokens"):

@@ -422,8 +422,8 @@ class ApprovalRequests:
                 raise _approval_denied("The arguments were changed after the approval.", "arguments_changed")
             try:
                 is_spent = approval is None or await self._approvals.spend(approval, call_id=call.id)
-            except StoreUnavailableError:
-                raise store_unavailable(may_have_run=False) from None
+            except StoreUnavailableError as error:
+                raise store_unavailable(error, may_have_run=False) from None
             if not is_spent:
                 hint = "Call again, which asks anew, unless it was denied."
                 raise _approval_denied("The approval is used up or has expired.", "already_used", hint=hint)

@@ -137,8 +137,8 @@ class InputRequired:
         """
         try:
             return await self._store.compare_and_set(f"answered/{key}", None, b"", ttl=self.seconds)
-        except StoreUnavailableError:
-            raise store_unavailable(may_have_run=False) from None
+        except StoreUnavailableError as error:
+            raise store_unavailable(error, may_have_run=False) from None
 
     async def _next(self, asking: _AskingRun) -> Envelope | InputRequest:
         reply = await asking.replies.next()

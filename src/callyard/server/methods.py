@@ -86,7 +86,7 @@ def encode_error(request_id: Id, method: str, error: Exception) -> bytes:
     if isinstance(error, Fault):
         return encode_fault(request_id, error)
     if isinstance(error, StoreUnavailableError):
-        failed = store_unavailable(may_have_run=False)
+        failed = store_unavailable(error, may_have_run=False)
         return encode_fault(request_id, Fault(INTERNAL, failed.message, {"error": Envelope.fail(failed).error}))
     log_exception(_log, "request_failed method=%s", method, error=error)
     return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))

@@ -7,17 +7,31 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
+from os import PathLike
 from typing import Final, Protocol
 
 import msgspec
 
-__all__ = ["RETRY_AFTER_MS", "Clock", "Lease", "Store", "StoreUnavailableError", "Subscription", "owner_key"]
+__all__ = [
+    "RETRY_AFTER_MS",
+    "Clock",
+    "Lease",
+    "Store",
+    "StoreUnavailableError",
+    "Subscription",
+    "check_store",
+    "owner_key",
+]
 
 Clock = Callable[[], float]
 """Returns seconds: monotonic ones, unless the parameter says otherwise."""
 RETRY_AFTER_MS: Final = 1000
 """When to try again after a failure of the store."""
 _MESSAGES: Final = 1000
+_LASTING: Final = frozenset(
+    {"corrupt", "network_file_system", "newer_version", "not_a_store", "not_writable", "read_only"}
+)
+"""Reasons that no retry changes."""
 
 
 def owner_key(owner: str) -> str:
@@ -28,12 +42,30 @@ def owner_key(owner: str) -> str:
     return sha256(owner.encode()).hexdigest()[:32]
 
 
+def check_store(store: object) -> None:
+    """Check that a store is an object, because settings name stores by a text.
+
+    Raises:
+        TypeError: It is a text or a path.
+    """
+    if isinstance(store, str | PathLike):
+        raise TypeError(
+            f"'store' must be a store, not '{store}': pass 'SqliteStore(PATH)' or 'MemoryStore()'. "
+            "Only settings name a store by a text."
+        )
+
+
 class StoreUnavailableError(Exception):
     """The store cannot be read or written now; `reason` is one word, such as 'full'."""
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    @property
+    def is_lasting(self) -> bool:
+        """Return whether the store stays as it is until a person mends it, so that to try again is of no use."""
+        return self.reason in _LASTING
 
 
 class Lease(msgspec.Struct, frozen=True):

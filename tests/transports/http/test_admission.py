@@ -298,8 +298,20 @@ async def test_only_a_page_of_the_server_itself_may_use_it(serve: Any) -> None:
     assert len(server.records) == len(good)
 
 
+async def test_the_host_of_the_public_url_is_the_servers_own(serve: Any) -> None:
+    for url, good in {
+        "https://Tools.example:8443/yard": ("tools.example", "Tools.example:8443", "localhost"),
+        "https://[2001:db8::1]/": ("[2001:db8::1]", "[2001:db8::1]:443"),
+    }.items():
+        server = await serve(public_url=url)
+        bad = ("evil.example", "evil.tools.example", "tools.example.evil", "[2001:db8::2]", "")
+
+        assert await statuses(server, "Host", *good) == dict.fromkeys(good, 200)
+        assert await statuses(server, "Host", *bad) == dict.fromkeys(bad, 421)
+
+
 async def test_with_a_public_url_only_its_pages_are_the_servers_own(serve: Any) -> None:
-    server = await serve(public_url="https://Tools.example:443/yard", allowed_hosts=["tools.example"])
+    server = await serve(public_url="https://Tools.example:443/yard")
     host = {"Host": "tools.example"}
     origins = ("https://tools.example", "http://tools.example", "https://tools.example:444", "null")
 

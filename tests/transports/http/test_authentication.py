@@ -1,5 +1,6 @@
 """A guarded server: who comes in, with which profile, and what others are told."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -376,6 +377,30 @@ async def test_a_session_of_a_revoked_key_and_its_calls_end(serve: Any, gates: A
     await until(lambda: gates.running == 1)
     gates.go.set()
     assert (await wires[1].reply()).status == 200
+
+
+async def test_credentials_that_are_replaced_while_they_are_checked_are_checked_again() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        """An authenticator that waits for an issuer."""
+
+        async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
+            asked.set()
+            await answer.wait()
+            return Admitted(identity="ada")
+
+        def protected_resource(self, resource: str) -> None:
+            return None
+
+    authenticator = ReplaceableAuthenticator(Slow())
+    admission = asyncio.ensure_future(authenticator.admit(None, "cy_left"))
+    await asked.wait()
+    await authenticator.replace(keys_of("stays"), only_keys=False)
+    answer.set()
+
+    with pytest.raises(Refusal):
+        await admission
 
 
 async def test_a_key_whose_profile_changed_begins_anew(serve: Any) -> None:

@@ -178,9 +178,13 @@ class ReplaceableAuthenticator:
             Refusal: It refuses the credentials, or there is none.
             IssuerUnreachableError: They cannot be checked now.
         """
-        if self.current is None:
-            raise Refusal("The server accepts no credentials.", error="invalid_token")
-        return await self.current.admit(authorization, api_key)
+        while True:
+            current = self.current
+            if current is None:
+                raise Refusal("The server accepts no credentials.", error="invalid_token")
+            admitted = await current.admit(authorization, api_key)
+            if self.current is current:  # it may have been replaced while it waited for an issuer
+                return admitted
 
     def protected_resource(self, resource: str) -> dict[str, Any] | None:
         """Return the metadata of the current authenticator."""

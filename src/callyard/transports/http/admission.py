@@ -113,7 +113,8 @@ class AccessCheck:
         self._listed_origins = serving.allowed_origins
         self._public_origin = "" if serving.public_url is None else origin_of(serving.public_url)
         self._is_local = host is None or is_loopback(host)
-        self._own_names = _LOCAL_NAMES if host is None else _LOCAL_NAMES | {host.lower()}
+        public_host = _without_port(self._public_origin.partition("://")[2])
+        self._own_names = _LOCAL_NAMES | {name for name in (public_host, (host or "").lower()) if name}
         self._checked: set[tuple[bytes | None, bytes | None, str]] = set()
         """Hosts, origins and schemes that passed together, so that each is checked once."""
         self._logged_origins: set[str] = set()
