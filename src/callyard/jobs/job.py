@@ -108,6 +108,8 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace_id: str | None = None
     result_characters: int | None = None
     """The longest answer that the client accepts, where it states one."""
+    asks_before_destroy: bool = True
+    """Whether its call asked before `destroy`; one of an earlier version, which did not say so, asks."""
 
     @property
     def owner(self) -> str:

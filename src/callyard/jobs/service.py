@@ -280,6 +280,7 @@ class Jobs(StoredJobs):
             trace=dict(call.channel.trace),
             trace_id=call.channel.trace_id,
             result_characters=call.channel.result_characters,
+            asks_before_destroy=run.asks_before_destroy,
         )
 
     def _check(self, call: Call) -> None:
