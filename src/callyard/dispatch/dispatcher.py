@@ -187,7 +187,7 @@ class Dispatcher:
         return run is not None
 
     def may_be_asker(self) -> bool:
-        """Return whether a call that asks before `destroy` is in flight, so that an unknown thread may be part of it."""
+        """Return whether a call that asks before `destroy` is in flight: an unknown thread may be part of it."""
         return any(run.asks_before_destroy for run in self._execution.runs.values())
 
     def serves(self, server: int) -> bool:
@@ -232,7 +232,7 @@ class Dispatcher:
         return run
 
     def _askers(self, channel: Channel, parent: Run | None) -> "tuple[Dispatcher, ...]":
-        """Return who asks before `destroy` in a call: those of the call around it, and this yard if its channel says so.
+        """Return who asks before `destroy` in a call: as for the call around it, and this yard if its channel says so.
 
         The call around it is the parent, or the one whose code makes it: `yard.call` in a handler, in a task that the
         handler started, or in its thread. A channel is looked at where a call comes in, because a mounted yard, which
