@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
 
@@ -179,7 +180,8 @@ class Yard:
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
         self._policies = tuple(policies)
-        self._rules, self._asks_before_destroy, self._asks_unannotated = tuple(rules), False, False
+        self._rules = tuple(rules)
+        self._asks_before_destroy, self._always_asks, self._asks_unannotated = False, False, False
         self._policy_options: YardOverrides = {}
         self.gate: Gate | None = None
         """The policy of rules and approvals, if the yard is open and has any."""
@@ -228,11 +230,16 @@ class Yard:
         if self._dispatcher is not None:
             self._dispatcher.profile = self.profile
 
-    def ask_before_destroy(self) -> None:
-        """Ask for an approval before tools of the operation `destroy`, unless a rule decides; served yards do."""
-        if self._asks_before_destroy:  # every conversation asks for it, and to compile 100 rules anew takes 0.4 ms
+    def ask_before_destroy(self, *, always: bool = True) -> None:
+        """Ask for an approval before tools of the operation `destroy`, unless a rule decides.
+
+        Otherwise than `always`, only in calls whose channel says so, and in everything inside them: so do servers and
+        conversations, which leave the program's own calls as they are.
+        """
+        # every conversation asks for it, and to compile 100 rules anew takes 0.4 ms
+        if self._asks_before_destroy and always <= self._always_asks:
             return
-        self._asks_before_destroy = True
+        self._asks_before_destroy, self._always_asks = True, always or self._always_asks
         if self._dispatcher is not None:
             self._apply_policy(self._dispatcher)
 
@@ -312,13 +319,16 @@ class Yard:
         if session is not None and isinstance(cast("object", arguments or {}), Mapping):
             arguments = {**cast("Mapping[str, Any]", arguments or {}), "session_id": session}
         request = CallRequest(name, arguments, caller or ANYONE)
+        if self.gate is not None:
+            channel = self._channel_here(channel)
         return (self._dispatcher or self.dispatcher).dispatch(request, channel=channel)
 
     def read(
         self, uri: str, *, caller: Caller | None = None, channel: Channel = LIBRARY
     ) -> Coroutine[Any, Any, Envelope]:
         """Read a resource; the data of the envelope are its contents."""
-        return self.dispatcher.dispatch(CallRequest(uri, None, caller or ANYONE, "resource"), channel=channel)
+        request = CallRequest(uri, None, caller or ANYONE, "resource")
+        return self.dispatcher.dispatch(request, channel=self._channel_here(channel))
 
     def prompt(
         self,
@@ -329,7 +339,8 @@ class Yard:
         channel: Channel = LIBRARY,
     ) -> Coroutine[Any, Any, Envelope]:
         """Ask for a prompt; the data of the envelope are its messages."""
-        return self.dispatcher.dispatch(CallRequest(name, arguments, caller or ANYONE, "prompt"), channel=channel)
+        request = CallRequest(name, arguments, caller or ANYONE, "prompt")
+        return self.dispatcher.dispatch(request, channel=self._channel_here(channel))
 
     async def complete(
         self,
@@ -462,6 +473,18 @@ class Yard:
             self._limiter.observe(dispatcher)
         return dispatcher
 
+    def _channel_here(self, channel: Channel) -> Channel:
+        """Return the channel of a call that is made here, which may ask before `destroy` because of the thread.
+
+        Code of a call is told apart from the program's own by its context, which tasks and `asyncio.to_thread` inherit.
+        A thread of `threading.Thread` or an executor has none, so while a call asks before `destroy`, it may be part of
+        that.
+        """
+        dispatcher = self.dispatcher
+        if on_loop(dispatcher.loop) or len(copy_context()) or not dispatcher.may_be_asker():
+            return channel
+        return msgspec.structs.replace(channel, asks_before_destroy=True)
+
     def _apply_policy(self, dispatcher: Dispatcher) -> None:
         """Let the gate judge calls, if there are rules."""
         options = self._policy_options
@@ -471,7 +494,7 @@ class Yard:
                 return
             self.gate = Gate(self.store, self.limits, options, audit=self.audit, rechecks=bool(self._middleware))
         dispatcher.admission.gate = self.gate
-        self.gate.use(self._rules, asks_before_destroy=self._asks_before_destroy)
+        self.gate.use(self._rules, always_asks=self._always_asks)
 
     def _judge_unannotated(self, provider: Provider) -> None:
         """Make a gate before an upstream publishes tools without hints, if its settings ask for approvals of them."""

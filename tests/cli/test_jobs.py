@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from callyard import CODES
+from callyard.launch.errors import WAITING
 
 Run = Callable[..., tuple[int, str, str]]
 Write = Callable[..., Path]
@@ -39,7 +43,29 @@ async def wait(call: Call) -> None:
     await asyncio.Event().wait()
 
 
-yard = Yard("jobs", tools=[add, refuse, wait])
+@tool(operation="command", job="always")
+async def build(call: Call, parts: int = 2, fails: bool = False) -> str:
+    \"\"\"Build something in parts.\"\"\"
+    for part in range(parts):
+        await call.progress(part + 1, parts, "built")
+    if fails:
+        raise ToolError("state_error", "Not now.")
+    return "built"
+
+
+@tool(operation="command", job="always")
+async def wait_long() -> None:
+    \"\"\"Wait for ever.\"\"\"
+    await asyncio.Event().wait()
+
+
+@tool(operation="destroy")
+async def wipe() -> str:
+    \"\"\"Delete everything.\"\"\"
+    return "wiped"
+
+
+yard = Yard("jobs", tools=[add, refuse, wait, build, wait_long, wipe])
 """
 
 
@@ -176,3 +202,62 @@ def test_the_wrong_arguments_of_a_job_are_refused_at_once(address: str, callyard
 
     assert status != 0
     assert json.loads(out)["error"]["code"] == "invalid_input"
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_a_call_that_becomes_a_job_is_waited_for(address: str, callyard: Run, *, is_served: bool) -> None:
+    target = address if is_served else "yard.py"
+    done, out, err = callyard("call", target, "build", "--json")
+    failed, failure, _ = callyard("call", target, "build", "fails=true", "--json")
+
+    assert (done, json.loads(out)["data"]) == (0, "built")
+    assert "2/2 built" in err
+    assert (failed, json.loads(failure)["error"]["code"]) == (CODES["state_error"].exit, "state_error")
+
+
+def interrupted(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Run a command, and send it SIGINT once it waits for a job; return its status, the job and what it said."""
+    program = [sys.executable, "-m", "callyard", "call", *arguments]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=folder) as command:  # noqa: S603 - our own
+        assert command.stderr is not None
+        line = next(line for line in command.stderr if "'j_" in line)
+        command.send_signal(signal.SIGINT)
+        return command.wait(), line.split("'")[1], command.stderr.read()
+
+
+def test_ctrl_c_leaves_a_job_at_its_server_and_says_its_id(address: str, folder: Path, callyard: Run) -> None:
+    status, job_id, said = interrupted(folder, address, "wait_long")
+    job = shown(callyard, "show", job_id)
+
+    assert (status, job["status"], job_id in said) == (130, "working", True)
+
+
+def test_ctrl_c_ends_a_job_that_only_the_command_runs(folder: Path) -> None:
+    status, job_id, said = interrupted(folder, "yard.py", "wait_long")
+
+    assert (status, job_id in said) == (130, True)
+
+
+def test_a_call_that_waits_for_a_person_has_an_exit_status_of_its_own(
+    folder: Path, write: Write, callyard: Run
+) -> None:
+    rule = '[[rules]]\ndecision = "ask"\noperations = ["destroy"]\n'
+    write(f"{rule}[limits]\napproval_hold_s = 0\n", "callyard.toml")
+    status, out, _ = callyard("call", "yard.py", "wipe")
+    as_json, envelope, _ = callyard("call", "yard.py", "wipe", "--json")
+
+    assert (status, as_json) == (WAITING, WAITING)
+    assert not out.startswith("ok")
+    assert json.loads(envelope)["data"]["status"] == "approval_required"
+
+
+def test_a_call_that_waits_at_a_server_has_it_too(folder: Path, write: Write, callyard: Run) -> None:
+    write("[limits]\napproval_hold_s = 0\n", "callyard.toml")
+    program = [sys.executable, "-m", "callyard", "serve", "yard.py", "--transport", "http", "--port", "0"]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=os.environ, cwd=folder) as server:  # noqa: S603 - our own
+        assert server.stderr is not None
+        address = server.stderr.readline().rpartition("address=")[2].strip()
+        statuses = [callyard("call", address, name)[0] for name in ("wipe", "add")]
+        server.terminate()
+
+    assert statuses == [WAITING, CODES["invalid_input"].exit]

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from callyard import Caller, Rule, Yard, resource, tool
 from callyard.console.pages.approvals import ApprovalsPage
+from callyard.dispatch.call import Channel
 from callyard.policy.approvals import Approval, Approvals
 from callyard.state.memory import MemoryStore
 from callyard.state.sqlite import SqliteStore
@@ -33,6 +34,8 @@ api_keys = [
 """
 HELD = "[limits]\napproval_hold_s = 30\n"
 NOT_HELD = "[limits]\napproval_hold_s = 0\n"
+
+SERVED = Channel(asks_before_destroy=True)
 
 
 @tool(operation="destroy")
@@ -500,7 +503,9 @@ async def test_an_operator_decides_about_calls_of_others_and_not_of_their_own(se
 async def test_the_person_with_the_printed_address_decides_also_about_calls_of_the_console(serve: Any) -> None:
     async with serve(bank(), NOT_HELD) as served:
         person = await served.person()
-        held = await served.yard.call("close_account", {"account": "savings"}, caller=Caller(identity="user:me"))
+        held = await served.yard.call(
+            "close_account", {"account": "savings"}, caller=Caller(identity="user:me"), channel=SERVED
+        )
         await decide(served, person, held.data["approval_id"], decision="approve")
         approval = await served.yard.gate.approvals.get(held.data["approval_id"])
         twice = await decide(served, person, held.data["approval_id"], decision="approve")

@@ -102,7 +102,7 @@ async def test_a_run_goes_on_without_its_page_and_can_be_cancelled() -> None:
 
 async def test_a_run_that_is_cancelled_before_its_call_begins_is_over() -> None:
     async with Yard(tools=[wait]) as yard:
-        run = Run(yard, ADA, "wait", "{}")
+        run = Run(yard, ADA, "wait", "{}", asks=True)
         task = run.start()
         run.cancel()
         await asyncio.wait([task])

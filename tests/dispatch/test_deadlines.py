@@ -88,6 +88,39 @@ async def test_a_result_that_comes_after_the_deadline_is_dropped() -> None:
     assert task.cancelling() == 0
 
 
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_cancellation_from_before_a_call_is_not_taken_for_its_handlers_own(*, nested: bool) -> None:
+    sink = FakeSink()
+
+    @tool
+    async def wait() -> None:
+        """Wait for the cancellation, which is there already."""
+        await asyncio.Event().wait()
+
+    @tool
+    async def cancel_and_call(call: Call) -> None:
+        """Be cancelled, and make another call before that arrives."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await call.invoke("wait")
+
+    async def come_too_late() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if not nested:
+            task.cancel()  # while it runs, so that it is pending when the call begins
+        await yard.call("cancel_and_call" if nested else "wait")
+
+    async with Yard(tools=[wait, cancel_and_call], sinks=[sink]) as yard:
+        task = asyncio.create_task(come_too_late())
+        await asyncio.wait({task})
+
+    assert task.cancelled()
+    assert set(sink.codes) == {"cancelled"}
+    assert len(sink.codes) == 1 + nested
+
+
 async def test_an_interruption_turned_into_another_error_is_still_a_timeout() -> None:
     @tool(timeout=0.01)
     async def translate() -> str:

@@ -415,7 +415,7 @@ async def test_an_approval_of_a_client_never_stands_in_for_an_operator() -> None
                 await approvals_of(yard).grant(approved, seconds=60, any_arguments=is_any, by="client:local")
         gate = yard.gate
         assert gate is not None
-        gate.use([Rule(decision="ask", operations=(Operation.DESTROY,), by="operator")], asks_before_destroy=False)
+        gate.use([Rule(decision="ask", operations=(Operation.DESTROY,), by="operator")], always_asks=False)
         for name in ("approved", "granted", "granted for any", "another"):
             assert (await yard.call("wipe", {"name": name})).data["status"] == "approval_required"
 

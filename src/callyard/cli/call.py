@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from mimetypes import MimeTypes
@@ -17,9 +17,11 @@ from callyard.cli.targets import UnreachableError, Work, config_from, os_errors,
 from callyard.cli.terminal import Line, Painted, Terminal
 from callyard.dispatch.call import Caller, Channel
 from callyard.dispatch.progress import Progress
-from callyard.launch.errors import DEFECT, LaunchError, exit_status
+from callyard.jobs.job import ENDED
+from callyard.launch.errors import DEFECT, WAITING, LaunchError, exit_status
 from callyard.metatools.code import EXECUTE_CODE
 from callyard.model.content import Block, ResourceLink, Text
+from callyard.model.elicitation import APPROVAL_REQUIRED
 from callyard.model.envelope import Content, Envelope, Failure, encode
 from callyard.model.errors import ToolError
 from callyard.model.profile import Profile
@@ -41,6 +43,8 @@ def _lines(envelope: Envelope, tool: str) -> Iterator[Line]:
     session = f", session {meta.session_id}" if meta.session_id else ""
     facts = f"{meta.elapsed_ms} ms, {meta.estimated_tokens} tokens{session}"
     outcome = Painted("ok", "good") if envelope.success else Painted("failed", "bad")
+    if _waits(envelope):
+        outcome = Painted("waits", "bold")
     yield (outcome, "  ", Painted(tool, "bold"), "  ", Painted(facts, "faint"))
     for warning in meta.warnings:
         yield (Painted("Warning: ", "bold"), warning)
@@ -189,6 +193,13 @@ _RUN_SCHEMA: Final[dict[str, Any]] = {
     "properties": {"tool_id": {"type": "string"}, "args": {"type": "object"}, "background": {"type": "boolean"}},
     "additionalProperties": False,
 }
+_WAIT_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"job_id": {"type": "string"}, "timeout_s": {"type": "number"}},
+    "additionalProperties": False,
+}
+_LOOK_S: Final = 0.8
+"""How often the progress of a job is shown; a longer wait would be logged as a slow call."""
 
 
 def run_call(options: Options, terminal: Terminal) -> int:
@@ -218,7 +229,21 @@ def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> 
     else:
         for line in _lines(envelope, options.name):
             terminal.write(*line)
-    return exit_status(None if envelope.error is None else envelope.error.code)
+    return WAITING if _waits(envelope) else exit_status(None if envelope.error is None else envelope.error.code)
+
+
+def _status(envelope: Envelope) -> dict[str, Any]:
+    """Return the data of an answer, or of the answer of another yard in it, if they say how it goes on."""
+    data = envelope.data
+    while isinstance(data, dict) and data.keys() >= {"success", "data", "error"}:
+        data = cast("dict[str, Any]", data)["data"]
+    known = isinstance(data, dict) and not {"job_id", "approval_id"}.isdisjoint(cast("dict[str, Any]", data))
+    return cast("dict[str, Any]", data) if known and envelope.success else {}
+
+
+def _waits(envelope: Envelope) -> bool:
+    """Return whether a call waits for the approval of a person."""
+    return _status(envelope).get("status") == APPROVAL_REQUIRED
 
 
 async def _call(
@@ -232,6 +257,7 @@ async def _call(
         return write_envelope(options, terminal, await _start_job(yard, options, values))
     caller, channel = Caller(profile=profile), _channel(options, terminal)
     envelope = await yard.call(options.name, values, session=options.session, caller=caller, channel=channel)
+    envelope = await _follow(yard, options, terminal, envelope)
     status = write_envelope(options, terminal, envelope)
     if folder is not None:
         for path in _write_blocks(envelope, folder):
@@ -245,17 +271,70 @@ async def _start_job(yard: Yard, options: Options, values: dict[str, Any]) -> En
     Raises:
         LaunchError: The target is no URL: the process of this command ends, and its jobs with it.
     """
-    remotes = [provider for provider in yard.providers if isinstance(provider, Upstream)]
-    if "://" not in options.target or len(remotes) != 1:
+    at_server = await _metatool_at_server(yard, options, "run_tool", _RUN_SCHEMA)
+    if at_server is None:
         raise LaunchError(
             "'--background' needs the URL of a running server, which goes on with the job after this command."
         )
-    tool = remotes[0].unlisted_tool("run_tool", _RUN_SCHEMA, name="run_at_server")
-    await yard.providers.add(StaticProvider("server", [tool], resources=[], prompts=[]))
     args = values if options.session is None else {**values, "session_id": options.session}
-    answer = await yard.call("run_at_server", {"tool_id": options.name, "args": args, "background": True})
-    inner = cast("dict[str, Any]", answer.data) if answer.success and isinstance(answer.data, dict) else {}
-    return Envelope.from_json(encode(inner)) if "success" in inner else answer  # the envelope of the other yard
+    return await at_server({"tool_id": options.name, "args": args, "background": True})
+
+
+async def _metatool_at_server(
+    yard: Yard, options: Options, name: str, schema: dict[str, Any]
+) -> Callable[[dict[str, Any]], Awaitable[Envelope]] | None:
+    """Return a function that calls a metatool of the server at the URL, or None if the target is none."""
+    remotes = [provider for provider in yard.providers if isinstance(provider, Upstream)]
+    if "://" not in options.target or len(remotes) != 1:
+        return None
+    own_name = f"{name}_at_server"
+    tool = remotes[0].unlisted_tool(name, schema, name=own_name)
+    await yard.providers.add(StaticProvider("server", [tool], resources=[], prompts=[]))
+
+    async def call(arguments: dict[str, Any]) -> Envelope:
+        answer = await yard.call(own_name, arguments)
+        inner = cast("dict[str, Any]", answer.data) if answer.success and isinstance(answer.data, dict) else {}
+        return Envelope.from_json(encode(inner)) if "success" in inner else answer  # the envelope of the other yard
+
+    return call
+
+
+async def _follow(yard: Yard, options: Options, terminal: Terminal, envelope: Envelope) -> Envelope:
+    """Return the result of the job that a call became, once it has ended; else the answer as it is.
+
+    A job at a server goes on without this command. One in this process ends with it, so it is waited for even if a
+    person must decide first, where another process can do that.
+    """
+    status = _status(envelope)
+    job_id = str(status.get("job_id", ""))
+    at_server = await _metatool_at_server(yard, options, "wait_job", _WAIT_SCHEMA) if job_id else None
+    is_decided_elsewhere = at_server is None and yard.jobs.outlives_process
+    if not job_id or not (status["status"] == "working" or is_decided_elsewhere):
+        return envelope
+    terminal.inform(f"It is the job '{job_id}'. {status.get('what_to_do', '') if _waits(envelope) else ''}".rstrip())
+    shown: dict[str, Any] | None = None
+    try:
+        while True:
+            if at_server is None:
+                view = (await yard.jobs.wait(job_id, None, seconds=_LOOK_S)).view()
+            else:
+                answer = await at_server({"job_id": job_id, "timeout_s": _LOOK_S})
+                if not answer.success:
+                    return answer
+                view: dict[str, Any] = answer.data
+            if view.get("progress") != shown:
+                shown = view["progress"]
+                _show_progress(terminal, msgspec.convert(shown, Progress))
+            if view["status"] in ENDED:
+                break
+    except asyncio.CancelledError:
+        goes_on = f"goes on at the server: 'callyard call {options.target} wait_job job_id={job_id}' waits for it"
+        ends = "ends with this command, because no server runs it"
+        terminal.say(f"The job '{job_id}' {ends if at_server is None else goes_on}.")
+        raise
+    if at_server is None:
+        return await yard.jobs.result(await yard.jobs.get(job_id, None)) or envelope
+    return Envelope.from_json(encode(view["result"]))
 
 
 def _channel(options: Options, terminal: Terminal) -> Channel:
@@ -268,12 +347,13 @@ def _channel(options: Options, terminal: Terminal) -> Channel:
             shown = [f"{key}={value}" for key, value in facts.items()]
             terminal.say(" ".join([f"{level}:", text.rstrip("\n"), *shown]))
 
-    def show(note: Progress) -> None:
-        total = "" if note.total is None else f"/{note.total:g}"
-        terminal.show_progress(f"{note.done:g}{total} {note.text}".rstrip())
-
     # the whole result, because a handle would be gone when the command ends
-    return Channel(name="cli", progress=show, log=log, result_characters=sys.maxsize)
+    return Channel(name="cli", progress=partial(_show_progress, terminal), log=log, result_characters=sys.maxsize)
+
+
+def _show_progress(terminal: Terminal, note: Progress) -> None:
+    total = "" if note.total is None else f"/{note.total:g}"
+    terminal.show_progress(f"{note.done:g}{total} {note.text}".rstrip())
 
 
 def run_runtime(options: Options, terminal: Terminal) -> int:

@@ -301,13 +301,15 @@ async def _check_rules(yard: Yard, profile: Profile, options: Options, terminal:
 
 
 async def _explain(yard: Yard, profile: Profile, options: Options, terminal: Terminal) -> int:
-    if config_from(options, terminal).settings.serve.ask_before_destroy:
-        yard.ask_before_destroy()
+    asks = config_from(options, terminal).settings.serve.ask_before_destroy
+    if asks:
+        yard.ask_before_destroy(always=False)
     caller = Caller(identity=options.caller, profile=profile)
     with as_launch_error(ToolError):
         tool = yard.registry.find(options.name, profile)
         given = read_arguments(options.arguments).parse(tool.spec.input_schema)
-        judged = [(one, _verdict(yard, one, text, caller)) for one, text in _calls(yard, profile, tool, encode(given))]
+        calls = _calls(yard, profile, tool, encode(given))
+        judged = [(one, _verdict(yard, one, text, caller, asks=asks)) for one, text in calls]
     tool, verdict = max(
         reversed(judged), key=lambda one: _STRICTEST.index("ask" if one[1] is None else one[1].decision)
     )
@@ -351,10 +353,10 @@ def _calls(yard: Yard, profile: Profile, tool: Tool, text: bytes) -> Iterator[tu
         yield from _calls(yard, profile, inner, encode(args))
 
 
-def _verdict(yard: Yard, tool: Tool, text: bytes, caller: Caller) -> Verdict | None:
+def _verdict(yard: Yard, tool: Tool, text: bytes, caller: Caller, *, asks: bool) -> Verdict | None:
     if yard.gate is None or caller.profile is None:
         return ALLOWED
-    return yard.gate.explain(tool.spec, caller.profile.name, views_of(tool.bind(text)), caller)
+    return yard.gate.explain(tool.spec, caller.profile.name, views_of(tool.bind(text)), caller, asks=asks)
 
 
 def _tool_reference(name: str, version: str, specs: Sequence[ToolSpec]) -> str:

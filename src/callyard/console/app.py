@@ -80,7 +80,8 @@ class Console:
         self._yard = yard
         serving, find = config.settings.serve, partial(find_profile, yard)
         self.access = Access(serving, authenticator, is_operator=is_operator, find_profile=find, token=token)
-        self._parts = Parts(yard=yard, config=config, metrics=metrics, records=records, runs=Runs(yard), agents=agents)
+        runs = Runs(yard, asks_before_destroy=config.settings.serve.ask_before_destroy)
+        self._parts = Parts(yard=yard, config=config, metrics=metrics, records=records, runs=runs, agents=agents)
         self._pages: dict[str, Page] = {}
         self._notices: dict[str, tuple[str, Done]] = {}
         """The last notices by the keys that URLs have, each with the login that it is for."""

@@ -81,7 +81,7 @@ class Picture(msgspec.Struct, frozen=True):
 class Run:
     """One call, while it runs and afterwards."""
 
-    def __init__(self, yard: Yard, person: Person, tool: str, arguments: str) -> None:
+    def __init__(self, yard: Yard, person: Person, tool: str, arguments: str, *, asks: bool) -> None:
         self.id = token_urlsafe(12)
         self.login = person.login
         self.tool = tool
@@ -98,6 +98,7 @@ class Run:
         self.text = ""
         self.images: list[Picture] = []
         self._yard = yard
+        self._asks = asks
         self.caller = person.caller
         self._task: asyncio.Task[None] | None = None
         self._withdrawal: asyncio.Task[None] | None = None
@@ -186,6 +187,7 @@ class Run:
             log=self._on_log,
             ask=self._ask,
             capabilities=_ELICITATION,
+            asks_before_destroy=self._asks,
         )
         arguments = msgspec.Raw(self.arguments.encode() or b"{}")
         self._finish(await self._yard.call(self.tool, arguments, caller=self.caller, channel=channel))
@@ -298,8 +300,9 @@ def _pictures(envelope: Envelope) -> list[Picture]:
 class Runs:
     """The runs of all logins."""
 
-    def __init__(self, yard: Yard) -> None:
+    def __init__(self, yard: Yard, *, asks_before_destroy: bool = True) -> None:
         self._yard = yard
+        self._asks = asks_before_destroy
         self._runs: dict[str, Run] = {}
 
     async def start(self, person: Person, tool: str, arguments: str, *, grace_s: float = 0.1) -> Run:
@@ -313,7 +316,7 @@ class Runs:
         running = [run for run in self._runs.values() if not run.is_over]
         if len(running) >= _RUNNING or sum(run.login == person.login for run in running) >= _RUNNING_OF_LOGIN:
             raise ToolError("overloaded", "Too many runs are still going. Wait for one of them, or cancel it.")
-        run = Run(self._yard, person, tool, arguments)
+        run = Run(self._yard, person, tool, arguments, asks=self._asks)
         self._runs[run.id] = run
         self._make_room(person.login)
         await asyncio.wait([run.start()], timeout=grace_s)

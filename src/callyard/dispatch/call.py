@@ -115,6 +115,8 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     trace_id: str | None = None
     job_id: str = ""
     """The job that the call runs in; its request is over, and the credentials of its request are gone."""
+    asks_before_destroy: bool = False
+    """Whether a person must approve tools of the operation `destroy`, in this call and everything inside it."""
     result_characters: int | None = None
     """The longest answer that the client accepts, where it states one."""
 

@@ -30,6 +30,7 @@ from callyard.dispatch.call import (
     Limiter,
     Middleware,
     Policy,
+    ambient,
     stated_options,
 )
 from callyard.dispatch.execution import Execution
@@ -49,7 +50,7 @@ from callyard.dispatch.registry import Registry
 from callyard.dispatch.replies import Replies
 from callyard.dispatch.resource import complete_argument, contents_of, messages_of
 from callyard.dispatch.results import Results, may_contain_refs, too_large
-from callyard.dispatch.run import Run, RunStore, is_first
+from callyard.dispatch.run import Run, RunStore, is_first, run_of
 from callyard.dispatch.sessions import Session, Sessions
 from callyard.dispatch.tool import InvalidArgumentsError, Tool, decode_arguments, encode_arguments
 from callyard.eval_rules.guard import guard
@@ -185,6 +186,10 @@ class Dispatcher:
             run.stop("cancelled")
         return run is not None
 
+    def may_be_asker(self) -> bool:
+        """Return whether a call that asks before `destroy` is in flight: an unknown thread may be part of it."""
+        return any(run.asks_before_destroy for run in self._execution.runs.values())
+
     def serves(self, server: int) -> bool:
         """Return whether a client of a server context waits for a call."""
         return self._execution.serves(server)
@@ -218,12 +223,26 @@ class Dispatcher:
         run = Run(run_id, call, self, parent=parent, options=options, started=time.perf_counter(), job=options.job)
         if options.job is not None:
             run.inside = options.job.inside
+        run.askers = self._askers(channel, parent)
         for started in self._on_started:
             try:
                 started(call)
             except BaseException:  # noqa: BLE001 - an observer may raise anything, and must not fail the call
                 log_exception(_log, "observer_failed id=%s", run_id)
         return run
+
+    def _askers(self, channel: Channel, parent: Run | None) -> "tuple[Dispatcher, ...]":
+        """Return who asks before `destroy` in a call: as for the call around it, and this yard if its channel says so.
+
+        The call around it is the parent, or the one whose code makes it: `yard.call` in a handler, in a task that the
+        handler started, or in its thread. A channel is looked at where a call comes in, because a mounted yard, which
+        gets the same one, would ask a second time.
+        """
+        if parent is not None:
+            return parent.askers
+        around = ambient.get(None)
+        askers = () if around is None else run_of(around).askers
+        return (*askers, self) if channel.asks_before_destroy and self not in askers else askers
 
     def _find(self, run: Run) -> Tool:
         """Return the tool of a call, if its caller's profile has it and the call may begin."""

@@ -61,6 +61,10 @@ class Suggestions(msgspec.Struct, frozen=True):
     describe: str = ""
     read: str = ""
     """Takes the handle of a stored result."""
+    wait: str = ""
+    """Takes the id of a job."""
+    wait_unlisted: str = ""
+    """The same, by way of a metatool that calls others."""
 
 
 _NO_SUGGESTIONS: Final = Suggestions()
@@ -204,6 +208,18 @@ class Registry:
     def suggest_read(self, handle: str, profile: Profile) -> list[str]:
         """Return the action that reads a stored result, if the profile has one."""
         return self.available_actions(profile, self._suggestions.read.format(handle))
+
+    def suggest_wait(self, job_id: str, profile: Profile) -> str:
+        """Return the action that waits for a job, as a client writes it that calls only what is listed; empty if none.
+
+        So a metatool that is not listed is called by another one.
+        """
+        action = self._suggestions.wait.format(job_id)
+        if not self.available_actions(profile, action):
+            return ""
+        by_other = self.available_actions(profile, self._suggestions.wait_unlisted.format(job_id))
+        is_listed = any(spec.name == action.partition("(")[0] for spec in self.list(profile))
+        return action if is_listed or not by_other else by_other[0]
 
     def find_resource(self, uri: str, profile: Profile) -> ResourceMatch:
         """Return the resource of that URI, or else the most specific template of this profile that matches it.

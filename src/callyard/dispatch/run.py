@@ -102,6 +102,8 @@ class Run(msgspec.Struct, eq=False):
     funnel: "Dispatcher"
     name: str = ""
     parent: "Run | None" = None
+    askers: "tuple[Dispatcher, ...]" = ()
+    """The yards that ask before `destroy` in this call: it came in by a channel that says so, or inside such a call."""
     options: InvokeOptions = DEFAULT_OPTIONS
     tool: "Tool | None" = None
     """The tool, once it is found."""
@@ -180,6 +182,11 @@ class Run(msgspec.Struct, eq=False):
     def depth(self) -> int:
         """Return how many calls this one is nested in."""
         return 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def asks_before_destroy(self) -> bool:
+        """Return whether a person must approve the call if its tool destroys something."""
+        return self.funnel in self.askers
 
     @property
     def server(self) -> int:

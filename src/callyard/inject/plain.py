@@ -78,8 +78,9 @@ class Conversation:
         profile = options.get("profile")
         scope = options.get("scope") or caller.scope or f"inject-{token_hex(8)}"
         self.yard = yard
-        if options.get("ask_before_destroy", True):
-            yard.ask_before_destroy()
+        asks = options.get("ask_before_destroy", True)
+        if asks:
+            yard.ask_before_destroy(always=False)
         self.caller = msgspec.structs.replace(
             caller,
             scope=scope,
@@ -96,6 +97,7 @@ class Conversation:
             log=options.get("log"),
             ask=None if elicit is None else _ask_with(elicit),
             capabilities=frozenset() if elicit is None else _ELICITATION,
+            asks_before_destroy=asks,
         )
         self._session = options.get("session")
 

@@ -60,6 +60,10 @@ RUNNING: Final = "job_running/"
 MESSAGES: Final = "job_mail/"
 """The prefix of messages to the processes that run jobs, then of the job's id."""
 _LOG_CHARACTERS: Final = 1000
+_STARTED: Final = (
+    "The job goes on by itself, so do not make the same call again. Call {} until 'status' is no longer 'working': "
+    "then 'result' has the answer."
+)
 TASKS: Final = "tasks"
 """The capability of clients that declare MCP's extension for tasks."""
 
@@ -108,6 +112,8 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace_id: str | None = None
     result_characters: int | None = None
     """The longest answer that the client accepts, where it states one."""
+    asks_before_destroy: bool = True
+    """Whether its call asked before `destroy`; one of an earlier version, which did not say so, asks."""
 
     @property
     def owner(self) -> str:
@@ -247,9 +253,10 @@ def resume_hash(spec: ToolSpec) -> str:
     return sha256(encode_sorted([spec.name, spec.input_schema, str(spec.operation)])).hexdigest()[:32]
 
 
-def started_data(job: Job) -> dict[str, Any]:
-    """Return the data of the answer to a call that became a job."""
-    return {"status": "working", "job_id": job.id, "poll_after_ms": POLL_MS}
+def started_data(job: Job, wait: str) -> dict[str, Any]:
+    """Return the data of the answer to a call that became a job; `wait` is the action that waits for it, if any."""
+    started = {"status": "working", "job_id": job.id, "poll_after_ms": POLL_MS}
+    return {**started, "what_to_do": _STARTED.format(wait)} if wait else started
 
 
 def cancelled(job: Job) -> Envelope:

@@ -66,6 +66,7 @@ class RunningJob:
             trace_id=order.trace_id,
             job_id=job.id,
             result_characters=order.result_characters,
+            asks_before_destroy=order.asks_before_destroy,
         )
         self.settled = asyncio.Event()
         """Set while the job has ended or asks something."""

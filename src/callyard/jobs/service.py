@@ -240,7 +240,8 @@ class Jobs(StoredJobs):
             run.call.channel = running.channel  # nothing ran yet that could have the channel of the request
         if run.replies is not None:
             self._follow(running, run.replies.task)
-        return running, _first_answer(job, run.outlives_as, approval_id)
+        wait = self._registry.suggest_wait(job.id, run.call.profile)
+        return running, _first_answer(job, run.outlives_as, approval_id, wait=wait)
 
     def _new_job(self, run: Run, order: JobOrder, *, is_running: bool) -> Job:
         now, replies = time.time(), run.replies
@@ -280,6 +281,7 @@ class Jobs(StoredJobs):
             trace=dict(call.channel.trace),
             trace_id=call.channel.trace_id,
             result_characters=call.channel.result_characters,
+            asks_before_destroy=run.asks_before_destroy,
         )
 
     def _check(self, call: Call) -> None:
@@ -475,8 +477,8 @@ async def _all_keys(store: Store, prefix: str) -> AsyncGenerator[str]:
         page = await store.keys(prefix, after=page[-1])
 
 
-def _first_answer(job: Job, status: str, approval_id: str) -> dict[str, Any]:
+def _first_answer(job: Job, status: str, approval_id: str, *, wait: str) -> dict[str, Any]:
     if not approval_id:
-        return started_data(job)
+        return started_data(job, wait)
     data = {"status": status, "approval_id": approval_id, "job_id": job.id}
     return {**data, "poll_after_ms": POLL_MS, "what_to_do": _WHAT_TO_DO}

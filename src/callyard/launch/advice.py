@@ -75,7 +75,10 @@ def rule_warnings(yard: Yard) -> Iterator[str]:
 def unsettled_line(yard: Yard, config: Config) -> str:
     """Return how many tools wait for a person because nobody has said what they do, or nothing if none does."""
     gate = yard.gate
-    specs = [] if gate is None else [spec for spec in yard.registry.visible(EVERYTHING) if gate.asks_what_it_does(spec)]
+    if gate is None:
+        return ""
+    asks = config.settings.serve.ask_before_destroy
+    specs = [spec for spec in yard.registry.visible(EVERYTHING) if gate.asks_what_it_does(spec, asks=asks)]
     if not specs:
         return ""
     sources = sorted(spec.source for spec in specs)

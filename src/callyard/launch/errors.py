@@ -24,6 +24,7 @@ __all__ = [
     "STATUSES",
     "TERMINATED",
     "USAGE",
+    "WAITING",
     "LaunchError",
     "NotOpenedError",
     "as_launch_error",
@@ -40,6 +41,8 @@ __all__ = [
 DEFECT: Final = 1
 DIFFERENT: Final = 1
 USAGE: Final = 2
+WAITING: Final = 75
+"""As `EX_TEMPFAIL` of `sysexits.h`: it is not done, and trying again later may do it."""
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
 TERMINATED: Final = 143
@@ -49,6 +52,7 @@ STATUSES: Final[dict[int, str]] = {
     "could not be used, the "
     "output could not be written, or Callyard or a search strategy has a defect.",
     USAGE: "The command line is wrong, or TARGET cannot be loaded or opened.",
+    WAITING: "The call has not run yet: it waits for the approval of a person.",
     INTERRUPTED: "Interrupted with Ctrl-C (SIGINT); the yard was closed first.",
     CLOSED_PIPE: "The reader of the output closed it early, as `head` does.",
     TERMINATED: "Terminated (SIGTERM); the yard was closed first. `serve` exits with 0 instead.",

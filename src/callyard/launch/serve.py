@@ -321,7 +321,7 @@ async def serve_forever(
         http_options["mounts"] = {**http_options.get("mounts", {}), **part.mounts}
     transport = make_transport(serving, authenticator, listeners=listeners, http_options=http_options)
     if serving.ask_before_destroy:
-        yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
+        yard.ask_before_destroy(always=False)  # before it opens, because jobs of an earlier process may go on then
     thresholds = gc.get_threshold()
     if 0 < thresholds[0] < _YOUNG_OBJECTS:
         gc.set_threshold(_YOUNG_OBJECTS, *thresholds[1:])

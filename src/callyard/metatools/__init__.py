@@ -54,7 +54,11 @@ METATOOL_NAMES: Final = (
 )
 """Every metatool; the listed ones come first."""
 SUGGESTIONS: Final = Suggestions(
-    search="search_tools(query=…)", describe="describe_tool(tool_id={!r})", read="read_result(handle={!r})"
+    search="search_tools(query=…)",
+    describe="describe_tool(tool_id={!r})",
+    read="read_result(handle={!r})",
+    wait="wait_job(job_id={!r})",
+    wait_unlisted="run_tool(tool_id='wait_job', args={{'job_id': {!r}}})",
 )
 """The actions that the core suggests to callers whose profile has the metatool."""
 LEARNING: Final = "learning"

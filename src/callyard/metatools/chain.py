@@ -123,8 +123,9 @@ def _needs_approval(planned: PlannedStep, call: Call, gate: Gate | None, *, look
     profile = call.profile.name
     bind = partial(planned.tool.bind, planned.options.text) if looks and planned.checked is not None else None
     spec = planned.tool.spec
-    own = gate.needs_approval(spec, profile, call.caller, bind)
-    inner = [gate.needs_approval(tool.spec, profile, call.caller) for tool in planned.inner]
+    asks = run_of(call).asks_before_destroy
+    own = gate.needs_approval(spec, profile, call.caller, asks=asks, bind=bind)
+    inner = [gate.needs_approval(tool.spec, profile, call.caller, asks=asks) for tool in planned.inner]
     if not inner and spec.source == METATOOLS and spec.metatool.use == "call":  # nobody knows yet what it calls
         inner.append(None)
     if own or any(inner):

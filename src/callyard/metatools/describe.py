@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from callyard.dispatch.call import Call, Caller
+from callyard.dispatch.run import run_of
 from callyard.dispatch.tool import Tool
 from callyard.metatools.catalogue import Catalogue
 from callyard.metatools.metatool import TEXT, YardParts, build_metatool, build_with_alias, object_schema, room
@@ -59,7 +60,8 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, yard: Ya
     async def describe(call: Call) -> dict[str, Any]:
         spec = _find(catalogue, call)
         level = call.arguments["detail_level"]
-        needs = yard.gate is not None and yard.gate.needs_approval(spec, call.profile.name, call.caller)
+        gate, asks = yard.gate, run_of(call).asks_before_destroy
+        needs = gate is not None and gate.needs_approval(spec, call.profile.name, call.caller, asks=asks)
         approval = {} if needs is False else {"needs_approval": needs}  # None: it depends on the arguments
         if level == "stub":
             return {"tool_id": spec.name, "stub": stub(spec), **approval}

@@ -52,8 +52,8 @@ def job_metatools(yard: YardParts) -> list[Tool]:
     metatool = partial(build_metatool, reasons=_REASONS)
     about_one = partial(metatool, output_schema=_VIEW)
     return [
-        about_one("get_job", get_text, get_job, input_schema=one),
-        about_one("wait_job", wait_text, wait_job, input_schema=waits),
+        about_one("get_job", get_text, get_job, input_schema=one, use="follow"),
+        about_one("wait_job", wait_text, wait_job, input_schema=waits, use="follow"),
         about_one("cancel_job", "Cancel a job and show it.", cancel_job, input_schema=one, operation=Operation.COMMAND),
         metatool("list_jobs", list_text, list_jobs, input_schema=object_schema(limit=limit), output_schema=listed),
     ]

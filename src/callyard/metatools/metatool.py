@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from callyard._internal.signed_tokens import Signer
 from callyard.dispatch.call import Call, Handler
@@ -43,7 +43,7 @@ def build_metatool(
     input_schema: dict[str, Any],
     output_schema: dict[str, Any],
     listed: bool = False,
-    finds: bool = False,
+    use: Literal["find", "follow", "other"] = "other",
     wraps: bool = False,
     alias_of: str = "",
     alias: str = "",
@@ -54,7 +54,6 @@ def build_metatool(
     make: type[Tool] = Tool,
 ) -> Tool:
     """Return a metatool; one that wraps other tools has their effects and no deadline of its own."""
-    use = "call" if wraps else "other"
     spec = ToolSpec(
         name=name,
         description=description,
@@ -65,7 +64,7 @@ def build_metatool(
         timeout=0 if wraps else None,
         source=METATOOLS,
         tags=(*((OTHER_NAME,) if alias_of else ()), *(() if listed else (UNLISTED,))),
-        metatool=Metatool("find" if finds else use, alias_of, alias),
+        metatool=Metatool("call" if wraps else use, alias_of, alias),
         reasons=dict(reasons),
     )
     return make(

@@ -81,7 +81,7 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
         input_schema=_INPUT_SCHEMA,
         output_schema=_OUTPUT_SCHEMA,
         listed=True,
-        finds=True,
+        use="find",
     )
 
 

@@ -199,12 +199,23 @@ def listed(
     """Return the tools that the profile lists, and whether that is the short list of metatools and pins.
 
     The surface `auto` changes only when the cost is a quarter past the budget, so that clients can cache the list.
-    Without metatools to find and to call the other tools, all tools are listed. A full list has no metatools.
+    Without metatools to find and to call the other tools, all tools are listed. A full list has no metatools, but those
+    that follow jobs, where a tool is always one: most clients call only what is listed.
     """
+    has_jobs = any(spec.job == "always" for spec in specs)
     pinned = [
-        spec for spec in specs if _is_listed_metatool(spec) or PINNED in spec.tags or _any_matches(spec, profile.pins)
+        spec
+        for spec in specs
+        if _is_listed_metatool(spec)
+        or PINNED in spec.tags
+        or (has_jobs and spec.metatool.use == "follow")
+        or _any_matches(spec, profile.pins)
     ]
-    rest = [spec for spec in specs if spec.source != METATOOLS or _any_matches(spec, profile.pins)]
+    rest = [
+        spec
+        for spec in specs
+        if spec.source != METATOOLS or (has_jobs and spec.metatool.use == "follow") or _any_matches(spec, profile.pins)
+    ]
     if profile.surface is Surface.META:
         return pinned, True
     uses = {spec.metatool.use for spec in pinned if _is_listed_metatool(spec)}

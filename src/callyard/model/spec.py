@@ -123,8 +123,11 @@ class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Metatool(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a profile must know of a metatool to list and to deny it; profiles know no metatool by its name."""
 
-    use: Literal["find", "call", "other"] = "other"
-    """What it does with tools that are not listed; a short list needs one that finds them and one that calls them."""
+    use: Literal["find", "call", "follow", "other"] = "other"
+    """What it does with tools that are not listed; a short list needs one that finds them and one that calls them.
+
+    One that follows jobs is listed where a tool is always a job.
+    """
     alias_of: str = ""
     """Metatool that it is an alias of; a rule that denies that one denies the alias."""
     alias: str = ""

@@ -82,15 +82,15 @@ class Gate:
         self._decision_point: DecisionPoint | None = options.get("decision_point")
         self._own_store: Store | None = options.get("approval_store")
         self._rechecks = rechecks  # because middleware may change arguments after they were judged
-        self._asks_before_destroy = False
+        self._always_asks = False
         self._rules = Rules()
-        self._entries: dict[tuple[str, str], _Entry] = {}
+        self._entries: dict[tuple[str, str, bool], _Entry] = {}
         self.approvals = Approvals(store if self._own_store is None else self._own_store, audit=audit)
         self.requests = ApprovalRequests(self.approvals, limits, webhook=options.get("webhook"))
 
-    def use(self, rules: Iterable[Rule], *, asks_before_destroy: bool) -> None:
-        """Use these rules from now on, and perhaps ask before `destroy` where no rule decides."""
-        self._rules, self._asks_before_destroy = Rules(rules), asks_before_destroy
+    def use(self, rules: Iterable[Rule], *, always_asks: bool) -> None:
+        """Use these rules from now on; where none decides, perhaps ask before `destroy` whoever calls."""
+        self._rules, self._always_asks = Rules(rules), always_asks
         self._entries = {}
 
     @property
@@ -100,21 +100,30 @@ class Gate:
 
     def judges(self, call: Call) -> bool:
         """Return whether a call must be judged: False if the rules allow every call of its tool."""
-        certain = self._learn(call.spec, call.profile.name).certain
+        certain = self._entry_of(call).certain
         return certain is None or certain.decision != "allow"
 
-    def explain(self, spec: ToolSpec, profile: str, views: Views, caller: Caller) -> Verdict | None:
-        """Return the verdict about a call, or None if a decision point decides."""
-        entry = self._learn(spec, profile)
-        return entry.certain or judge(entry.candidates, views, caller) or self._default(spec)
+    def explain(self, spec: ToolSpec, profile: str, views: Views, caller: Caller, *, asks: bool) -> Verdict | None:
+        """Return the verdict about a call, or None if a decision point decides.
+
+        `asks` says whether a person is asked before `destroy` where no rule decides.
+        """
+        entry = self._learn(spec, profile, asks=asks)
+        return entry.certain or judge(entry.candidates, views, caller) or self._default(spec, asks=asks)
 
     def needs_approval(
-        self, spec: ToolSpec, profile: str, caller: Caller, bind: Callable[[], BoundArguments] | None = None
+        self,
+        spec: ToolSpec,
+        profile: str,
+        caller: Caller,
+        *,
+        asks: bool,
+        bind: Callable[[], BoundArguments] | None = None,
     ) -> bool | None:
         """Return whether a call needs an approval; None if that depends on what is not known yet."""
-        verdict = self._learn(spec, profile).certain
+        verdict = self._learn(spec, profile, asks=asks).certain
         if verdict is None and bind is not None:
-            verdict = self.explain(spec, profile, views_of(bind()), caller)
+            verdict = self.explain(spec, profile, views_of(bind()), caller, asks=asks)
         return None if verdict is None else verdict.decision == "ask"
 
     def check_completion(self, call: Call) -> None:
@@ -123,8 +132,8 @@ class Gate:
         Raises:
             ToolError: `permission_denied`.
         """
-        entry = self._learn(call.spec, call.profile.name)
-        verdict = entry.certain or first_for(entry.candidates, call.caller) or self._default(call.spec)
+        entry, asks = self._entry_of(call), run_of(call).asks_before_destroy
+        verdict = entry.certain or first_for(entry.candidates, call.caller) or self._default(call.spec, asks=asks)
         if verdict is None or verdict.decision != "allow":
             message = f"The arguments of '{call.spec.name}' are not completed, because its calls need a decision."
             raise _forbidden(message, "completion_refused")
@@ -162,11 +171,11 @@ class Gate:
         Raises:
             ToolError: `permission_denied` or `approval_denied`, or `overloaded` if the store cannot be used.
         """
-        run, certain = run_of(call), self._learn(call.spec, call.profile.name).certain
+        run, certain = run_of(call), self._entry_of(call).certain
         if certain is not None and certain.decision == "deny":
             raise _denied(call, certain)
         bound = run.bind()
-        verdict = certain or self.explain(call.spec, call.profile.name, views_of(bound, call.arguments), call.caller)
+        verdict = certain or self._verdict(call, call.spec, views_of(bound, call.arguments))
         if verdict is None:
             assert self._decision_point is not None  # noqa: S101 - else there is a default
             verdict = await self._decision_point(call, views_of(bound, call.arguments))
@@ -185,11 +194,12 @@ class Gate:
         Raises:
             ToolError: `permission_denied` or `approval_denied`.
         """
-        certain = self._learn(tool.spec, call.profile.name).certain
+        asks = run_of(call).asks_before_destroy
+        certain = self._learn(tool.spec, call.profile.name, asks=asks).certain
         if certain is not None and certain.decision == "allow":
             return options
         bound = tool.bind(options.text)
-        verdict = certain or self.explain(tool.spec, call.profile.name, views_of(bound), call.caller)
+        verdict = certain or self._verdict(call, tool.spec, views_of(bound))
         if verdict is not None and verdict.decision == "deny":
             raise _denied(call, verdict, tool.spec)
         approval = None
@@ -217,38 +227,45 @@ class Gate:
             if judged is None or current == judged:
                 call.arguments = run.bind().arguments()
                 return
-            verdict = self.explain(call.spec, call.profile.name, [current], call.caller)
+            verdict = self._verdict(call, call.spec, [current])
             if current is None or verdict is None or verdict.decision != "allow":
                 raise _approval_denied("The arguments were changed after a rule allowed others.", "arguments_changed")
 
         return check
 
-    def _learn(self, spec: ToolSpec, profile: str) -> _Entry:
+    def _verdict(self, call: Call, spec: ToolSpec, views: Views) -> Verdict | None:
+        """Return the verdict about a call, or one that will be made inside it."""
+        return self.explain(spec, call.profile.name, views, call.caller, asks=run_of(call).asks_before_destroy)
+
+    def _entry_of(self, call: Call) -> _Entry:
+        return self._learn(call.spec, call.profile.name, asks=run_of(call).asks_before_destroy)
+
+    def _learn(self, spec: ToolSpec, profile: str, *, asks: bool) -> _Entry:
         """Return what is known of a tool in a profile, remembered until the tool or the rules change."""
-        entry = self._entries.get((profile, spec.name))
+        entry = self._entries.get((profile, spec.name, asks))
         if entry is None or entry.spec is not spec:
-            candidates = self._rules.of(spec, profile, may_destroy=self.asks_what_it_does(spec))
-            certain = self._default(spec)
+            candidates = self._rules.of(spec, profile, may_destroy=self.asks_what_it_does(spec, asks=asks))
+            certain = self._default(spec, asks=asks)
             if candidates:
                 certain = candidates[0].verdict if candidates[0].is_certain else None
             if len(self._entries) >= _MAX_ENTRIES:
                 self._entries.clear()
-            entry = self._entries[profile, spec.name] = _Entry(spec, candidates, certain)
+            entry = self._entries[profile, spec.name, asks] = _Entry(spec, candidates, certain)
         return entry
 
-    def asks_what_it_does(self, spec: ToolSpec) -> bool:
+    def asks_what_it_does(self, spec: ToolSpec, *, asks: bool) -> bool:
         """Return whether calls of a tool wait for a person because nobody has said what it does."""
-        return spec.unsettled == "ask" or (spec.unsettled == "default" and self._asks_before_destroy)
+        return spec.unsettled == "ask" or (spec.unsettled == "default" and (asks or self._always_asks))
 
-    def _default(self, spec: ToolSpec) -> Verdict | None:
+    def _default(self, spec: ToolSpec, *, asks: bool) -> Verdict | None:
         """Return the verdict where no rule matches, or None if the decision point gives it."""
         if spec.source == METATOOLS:
             return ALLOWED
         if self._decision_point is not None:
             return None
-        if self.asks_what_it_does(spec):
+        if self.asks_what_it_does(spec, asks=asks):
             return _UNSETTLED
-        return _DESTROY if self._asks_before_destroy and spec.operation is Operation.DESTROY else ALLOWED
+        return _DESTROY if (asks or self._always_asks) and spec.operation is Operation.DESTROY else ALLOWED
 
 
 def views_of(bound: BoundArguments, arguments: Mapping[str, Any] | None = None) -> Views:

@@ -70,11 +70,11 @@ class ServerContext:
         self.serving = serving
         self.channel = channel
         if serving.ask_before_destroy:
-            yard.ask_before_destroy()
+            yard.ask_before_destroy(always=False)
         self.number = next(_server_numbers)
         """Marks the calls that came in here, so that closing cancels these and no others."""
-        self.default_channel = Channel(name=channel, server=self.number)
-        self.stateless_channel = Channel(name=channel, server=self.number, stateless=True)
+        self.default_channel = Channel(name=channel, server=self.number, asks_before_destroy=serving.ask_before_destroy)
+        self.stateless_channel = msgspec.structs.replace(self.default_channel, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
         self.input_required = InputRequired(yard.dispatcher, yard.signer, store=yard.store, seconds=serving.ask_seconds)
         self.notifier = ChangeNotifier(yard, self.lists)
@@ -248,6 +248,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             stateless=self.stateless,
             hang_up=self.hang_up,
             result_characters=None if is_quiet else self._result_characters(),
+            asks_before_destroy=self.server.serving.ask_before_destroy,
         )
 
     def _result_characters(self) -> int | None:

@@ -126,7 +126,8 @@ class Lists:
         its schema.
         """
         gate = self._yard.gate
-        is_asked = gate is not None and gate.needs_approval(spec, profile.name, ANYONE) is not False
+        asks = self._serving.ask_before_destroy
+        is_asked = gate is not None and gate.needs_approval(spec, profile.name, ANYONE, asks=asks) is not False
         if is_asked or spec.confirmation or spec.job or self._yard.dispatcher.admission.policies:
             return True
         tool = self._yard.registry.get(spec.name)

@@ -208,7 +208,8 @@ class Tools(Page):
 
     def _describe(self, spec: ToolSpec, view: View) -> dict[str, Any]:
         gate = self.yard.gate
-        needs = False if gate is None else gate.needs_approval(spec, self.profile_of(view).name, view.person.caller)
+        asks, caller = self.parts.config.settings.serve.ask_before_destroy, view.person.caller
+        needs = gate is not None and gate.needs_approval(spec, self.profile_of(view).name, caller, asks=asks)
         schemas = (("Input schema", spec.input_schema), ("Output schema", spec.output_schema))
         examples = [example for example in spec.examples if len(encode(example)) <= _EXAMPLE_CHARACTERS]
         return {

@@ -125,7 +125,7 @@ class App:
     ) -> None:
         self.yard = yard
         if serving.ask_before_destroy:
-            yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
+            yard.ask_before_destroy(always=False)  # before it opens, because jobs of an earlier process may go on then
         self.serving = serving
         self.is_ready = True
         self.is_open = authenticator is None
