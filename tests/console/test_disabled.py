@@ -113,7 +113,7 @@ async def test_only_operators_log_in_with_credentials_and_disable(serve: Any) ->
     assert by == "key:boss"
 
 
-async def test_what_cannot_be_done_is_said(serve: Any) -> None:
+async def test_a_wrong_form_changes_nothing_and_gets_a_notice(serve: Any) -> None:
     async with serve(yard_of()) as served:
         person = await served.person()
         wrong = [

@@ -172,8 +172,8 @@ async def test_rounds_under_load_answer_no_call_wrongly_and_leave_nothing(
             await switches.enable(target, by=OPERATOR)
             await until(lambda: yard.registry.resolve("pack_add") is not None)
             load.change(is_off=False)
-        await yard.switches.disable("pack", by=OPERATOR)
         load.change(is_off=None)
+        await yard.switches.disable("pack", by=OPERATOR)
         load.is_over.set()
         await calling
         await until(lambda: not len(yard.sessions))

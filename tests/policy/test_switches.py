@@ -253,7 +253,7 @@ async def test_enabling_adds_nothing_that_the_yard_does_not_allow() -> None:
     assert listed == ["other", "other_peek"]
 
 
-async def test_what_is_published_while_its_source_is_disabled_is_disabled_too() -> None:
+async def test_a_tool_that_is_published_while_its_source_is_disabled_is_disabled_too() -> None:
     provider = shop()
     async with yard_of(provider) as yard:
         await yard.switches.disable("shop", by=OPERATOR)
@@ -481,7 +481,7 @@ async def two_yards(folder: Path, **options: Any) -> AsyncGenerator[tuple[Yard, 
         yield one, two
 
 
-async def test_what_is_disabled_reaches_every_yard_on_the_store_and_no_other(
+async def test_every_yard_on_the_store_follows_and_no_other(
     tmp_path: Path, until: Callable[[Callable[[], object]], Any]
 ) -> None:
     store = SqliteStore(tmp_path / "store")
@@ -508,7 +508,7 @@ async def test_what_is_disabled_reaches_every_yard_on_the_store_and_no_other(
     assert revived.error.code == "not_running"
 
 
-async def test_what_is_disabled_stays_so_after_a_restart_and_is_never_listed(tmp_path: Path) -> None:
+async def test_a_disabled_source_stays_so_after_a_restart_and_is_never_listed(tmp_path: Path) -> None:
     path, seen = tmp_path / "store", list[str]()
     async with yard_of(store=SqliteStore(path)) as yard:
         await yard.switches.disable("shop", by=OPERATOR, reason="It is wrong.", seconds=3600)
@@ -594,7 +594,7 @@ async def test_a_damaged_record_disables_its_name_until_it_is_enabled() -> None:
     assert found.success
 
 
-async def test_who_disables_and_enables_is_in_the_audit_log() -> None:
+async def test_the_audit_log_has_the_person_who_disables_or_enables() -> None:
     lines: list[AuditLine] = []
     yard = yard_of()
     yard.audit = lines.append
@@ -608,7 +608,7 @@ async def test_who_disables_and_enables_is_in_the_audit_log() -> None:
     ]
 
 
-async def test_what_cannot_be_disabled_or_enabled_is_refused() -> None:
+async def test_a_name_or_time_that_cannot_be_used_is_refused() -> None:
     switches = StoredSwitches(MemoryStore(max_bytes=10**6))
     codes = list[str]()
     for target, seconds in (("", None), ("a b", None), ("a" * 201, None), ("a\n", None), ("a", 0.0), ("a", 1e9)):
@@ -673,3 +673,54 @@ async def test_instructions_of_a_disabled_source_are_not_given() -> None:
 def test_a_yard_that_is_not_open_has_no_switches() -> None:
     with pytest.raises(RuntimeError):
         _ = yard_of().switches
+
+
+async def test_the_registry_announces_each_tool_once_and_clients_may_keep_their_lists() -> None:
+    seen: list[tuple[str, str]] = []
+    async with yard_of() as yard:
+        before = yard.registry.hash(EVERYTHING)
+        stop = yard.registry.watch(lambda change: seen.append((change.kind, change.name)))
+        await yard.switches.disable("shop_[bf]*", by=OPERATOR)
+        await yard.switches.disable("shop_burn", by=OPERATOR)
+        await yard.switches.enable("shop_burn", by=OPERATOR)
+        await yard.switches.enable("shop_[bf]*", by=OPERATOR)
+        stop()
+        after = yard.registry.hash(EVERYTHING)
+
+    assert seen == [(kind, name) for kind in ("withdrawn", "registered") for name in ("shop_find", "shop_burn")]
+    assert before == after
+
+
+async def test_a_time_that_is_over_brings_a_tool_back_in_a_yard_without_a_store(
+    until: Callable[[Callable[[], object]], Any],
+) -> None:
+    async with yard_of() as yard:
+        await yard.switches.disable("shop", by=OPERATOR, seconds=0.2)
+        assert yard.registry.resolve("shop_find") is None
+        await until(lambda: yard.registry.resolve("shop_find"))
+        left = yard.switches.active
+
+    assert left == ()
+
+
+async def test_a_defect_of_the_store_does_not_stop_the_following(
+    until: Callable[[Callable[[], object]], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(MemoryStore):
+        fault: Exception | None = None
+
+        async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+            if self.fault is not None and prefix.startswith("disabled"):
+                raise self.fault
+            return await super().keys(prefix, after=after, limit=limit)
+
+    store = Odd(max_bytes=10**6)
+    async with yard_of(store=store) as yard:
+        await yard.switches.disable("shop", by=OPERATOR, seconds=1.2)
+        store.fault = ValueError("odd")
+        await until(lambda: any("switches_not_followed" in line for line in caplog.messages))
+        store.fault = StoreUnavailableError("It is gone.", reason="gone")
+        await until(lambda: yard.registry.resolve("shop_find"))  # the time is over, although nothing can be read
+        store.fault = None
+        await StoredSwitches(store).disable("own", by=OPERATOR)
+        await until(lambda: yard.registry.resolve("other") is None)
