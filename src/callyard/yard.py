@@ -36,6 +36,7 @@ from callyard.policy.approvals import Audit
 from callyard.policy.gate import DecisionPoint, Gate, Webhook
 from callyard.policy.queue import CallLimiter
 from callyard.policy.settings import BudgetSettings, LoadSettings, QueueSettings, RateSettings, Rule
+from callyard.policy.switches import Switches
 from callyard.providers import Provider, Publish
 from callyard.providers.provider_set import Mount, ProviderSet, all_providers, own_provider
 from callyard.providers.upstream import make_upstreams
@@ -78,6 +79,8 @@ class YardOverrides(TypedDict, total=False):
     """Where approvals are kept, if not in the yard's own store."""
     webhook: Webhook
     decision_point: DecisionPoint
+    switch_store: Store
+    """Where to read what is disabled, if not in the yard's own store."""
 
 
 def known_packs(packs: Iterable[str]) -> list[str]:
@@ -191,6 +194,7 @@ class Yard:
         self._limiter: CallLimiter | None = None
         self._dispatcher: Dispatcher | None = None
         self._jobs: Jobs | None = None
+        self._switches: Switches | None = None
         self._open: AsyncExitStack | None = None
 
     def configure(
@@ -290,6 +294,17 @@ class Yard:
         if self._jobs is None:
             raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
         return self._jobs
+
+    @property
+    def switches(self) -> Switches:
+        """Return what is disabled, and what disables and enables.
+
+        Raises:
+            RuntimeError: The yard is not open.
+        """
+        if self._switches is None:
+            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
+        return self._switches
 
     @property
     def has_store(self) -> bool:
@@ -450,6 +465,7 @@ class Yard:
         self.registry = Registry(self.limits, allow_eval=allow_eval, suggestions=SUGGESTIONS)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated, prepare=self._judge_unannotated)
         self.sessions = Sessions(self.limits, clock=self._clock, store=self._own_store)
+        self.sessions.is_disabled = self.registry.is_disabled
         self.store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:
@@ -534,6 +550,22 @@ class Yard:
         if gate is not None:
             await gate.close()
 
+    async def _open_switches(self, stack: AsyncExitStack) -> None:
+        other = self._policy_options.get("switch_store")
+        if other is not None:
+            stack.push_async_callback(other.close)
+        self._switches = Switches(
+            other or self.store,
+            self.registry,
+            self.sessions,
+            approvals=lambda: None if self.gate is None else self.gate.approvals,
+            is_shared=other is not None or self.has_store,
+            audit=self.audit,
+        )
+        stack.callback(setattr, self, "_switches", None)
+        must_read = other is None and not self._store_is_optional
+        await stack.enter_async_context(self._switches.open(must_read=must_read))
+
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         if self._own_store is not None:
             stack.push_async_callback(self._own_store.close)
@@ -550,6 +582,7 @@ class Yard:
         )
         stack.push_async_callback(self._close_gate)
         self._apply_policy(dispatcher)
+        await self._open_switches(stack)  # before anything is published
         await stack.enter_async_context(background_task(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))

@@ -92,7 +92,8 @@ async def test_below_a_path_of_a_proxy_every_link_form_stream_and_cookie_stays_t
             await page.get_by_label("Token").fill(served.login.partition("#token=")[2])
             await page.get_by_role("button", name="Log in").click()
             await expect(page.locator("#state")).to_have_text("Running")
-            for name in ("Tools", "Calls", "Jobs", "Sessions", "Upstreams", "Runtimes", "Settings", "Approvals"):
+            names = ("Tools", "Calls", "Jobs", "Sessions", "Upstreams", "Disabled", "Runtimes", "Settings", "Approvals")
+            for name in names:
                 await page.locator("#nav").get_by_role("link", name=name).click()
                 await expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
             await served.call("wipe", {"place": "mars"})

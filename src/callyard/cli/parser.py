@@ -46,6 +46,7 @@ class Options(Namespace):
     watch: bool = False
     grant: float = 0.0
     any_arguments: bool = False
+    seconds: float | None = None
     caller: str = "local"
     profile: str | None = None
     allow_eval: bool = False
@@ -142,13 +143,17 @@ def _limit(text: str) -> int:
     return int(text)
 
 
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
 def _seconds(text: str) -> float:
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     try:
-        seconds = float(text)
+        seconds = float(number) * _UNITS[unit]
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < inf:
-        raise ArgumentTypeError(f"'{text}' is not a number of seconds.")
+        raise ArgumentTypeError(f"'{text}' is not a time such as '90s', '30m', '1h' or '2d'.")
     return seconds
 
 
@@ -263,6 +268,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "jobs": Command("store", "list, show, wait for or cancel calls in the background"),
     "approvals": Command("store", "list, show, approve or deny calls that wait for a person"),
     "policy": Command("inspect", "explain which rule decides about a call, or check the rules"),
+    "disable": Command("store", "disable tools, an upstream, a pack or an API of running servers, or list what is"),
+    "enable": Command("store", "enable what was disabled"),
     "describe": Command("inspect", "describe a tool: arguments, behaviour and answer"),
     "manifest": Command("inspect", "print every tool of a yard, as JSON or Markdown"),
     "search": Command("search", "find tools of a yard by what they do"),
@@ -364,6 +371,24 @@ _ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _switch("--watch", text="print further approvals as they come, until interrupted"),
         _CONFIG,
         _json("print JSON, with '--watch' one line for each"),
+    ),
+    "disable": (
+        _optional("name", "NAME", "a tool, an upstream, a pack or an API, or a pattern; without it, what is disabled"),
+        _value(
+            "--for",
+            "TIME",
+            "how long, such as '30m', '1h' or '2d' (default: until enabled)",
+            type=_seconds,
+            dest="seconds",
+        ),
+        _value("--reason", "TEXT", "why; callers get it"),
+        _CONFIG,
+        _json("print JSON"),
+    ),
+    "enable": (
+        _value("name", "NAME", "the name or pattern as it was disabled"),
+        _CONFIG,
+        _json(),
     ),
     "policy": (
         _value(

@@ -1,8 +1,8 @@
-"""`callyard jobs` and `callyard approvals`: what the store of a project shows to whoever may read it."""
+"""`callyard jobs`, `approvals`, `disable` and `enable`: what the store of a project has for whoever may read it."""
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,7 @@ from callyard.cli.call import write_envelope
 from callyard.cli.parser import Options
 from callyard.cli.targets import config_from
 from callyard.cli.terminal import Line, Painted, Style, Terminal
+from callyard.config import Config
 from callyard.jobs.job import Job
 from callyard.jobs.service import StoredJobs
 from callyard.launch.build import make_store
@@ -19,12 +20,15 @@ from callyard.launch.errors import LaunchError, as_launch_error
 from callyard.launch.signals import run
 from callyard.model.envelope import encode
 from callyard.model.errors import ToolError
+from callyard.model.names import did_you_mean
+from callyard.model.switch import Switch
 from callyard.monitor.log_files import AuditLog
 from callyard.policy.approvals import Approval, Approvals, Audit, Grant, local_user
+from callyard.policy.switches import StoredSwitches, withdraw_covered
 from callyard.state.memory import MemoryStore
 from callyard.state.store import Store, StoreUnavailableError
 
-__all__ = ["run_approvals", "run_jobs"]
+__all__ = ["run_approvals", "run_disable", "run_enable", "run_jobs"]
 
 _STYLES: Final[dict[str, Style]] = {
     "completed": "good",
@@ -119,13 +123,20 @@ def run_approvals(options: Options, terminal: Terminal) -> int:
         raise LaunchError("'--watch' is for the list.")
     if (options.grant and options.action != "approve") or (options.any_arguments and not options.grant):
         raise LaunchError("'--grant' is for 'approve', and '--any-arguments' for '--grant'.")
-    settings = config_from(options, terminal).settings.monitor
-    audit = None
-    if settings.audit_log is not None:  # of the project's server, so that decisions of this command are in it, too
-        path = Path(settings.audit_log).expanduser()
-        audit = AuditLog(path, max_bytes=settings.log_bytes, backups=settings.log_backups)
-    with audit or nullcontext():
+    with _audit_of(config_from(options, terminal)) as audit:
         return run(_approvals(options, terminal, audit))
+
+
+@contextmanager
+def _audit_of(config: Config) -> Generator[Audit | None]:
+    """Open the audit log of the project's server, if it has one, so that decisions of a command are in it, too."""
+    settings = config.settings.monitor
+    if settings.audit_log is None:
+        yield None
+        return
+    path = Path(settings.audit_log).expanduser()
+    with AuditLog(path, max_bytes=settings.log_bytes, backups=settings.log_backups) as audit:
+        yield audit
 
 
 async def _approvals(options: Options, terminal: Terminal, audit: Audit | None) -> int:
@@ -188,6 +199,63 @@ def _write(approval: Approval, options: Options, terminal: Terminal) -> None:
     if approval.decided_by:
         reason = f": {approval.reason}" if approval.reason else ""
         terminal.write(f"  Decided by {approval.decided_by}{reason}")
+
+
+def run_disable(options: Options, terminal: Terminal) -> int:
+    """Disable a name or pattern, or list what is disabled."""
+    if not options.name and (options.seconds or options.reason):
+        raise LaunchError("Name what to disable: 'callyard disable NAME'.")
+    config = config_from(options, terminal)
+    with _audit_of(config) as audit:
+        return run(_disable(options, terminal, config, audit))
+
+
+async def _disable(options: Options, terminal: Terminal, config: Config, audit: Audit | None) -> int:
+    async with _open_store(options, terminal) as store:
+        switches = StoredSwitches(store, audit=audit)
+        if not options.name:
+            found = await switches.all()
+            if options.json:
+                terminal.write_json(encode([switch.view() for switch in found]))
+            elif not found:
+                terminal.inform("Nothing is disabled.")
+            else:
+                for switch in found:
+                    _write_switch(switch, terminal)
+            return 0
+        switch = await switches.disable(options.name, by=local_user(), reason=options.reason, seconds=options.seconds)
+        await withdraw_covered(Approvals(store, audit=audit), switch)
+    if options.json:
+        terminal.write_json(encode(switch.view()))
+    else:
+        _write_switch(switch, terminal)
+    known = [*config.upstreams, *config.settings.packs]
+    meant = "" if options.name in known else did_you_mean(options.name, known)
+    terminal.inform(f"Running servers of this store follow within two seconds.{meant}")
+    return 0
+
+
+def _write_switch(switch: Switch, terminal: Terminal) -> None:
+    until = f"until {switch.end}" if switch.end else "until it is enabled"
+    reason = f": {switch.reason}" if switch.reason else ""
+    terminal.write(Painted(switch.target, "bold"), f"  disabled {until}, by {switch.by}{reason}")
+
+
+def run_enable(options: Options, terminal: Terminal) -> int:
+    """Enable what was disabled."""
+    with _audit_of(config_from(options, terminal)) as audit:
+        return run(_enable(options, terminal, audit))
+
+
+async def _enable(options: Options, terminal: Terminal, audit: Audit | None) -> int:
+    async with _open_store(options, terminal) as store:
+        switch = await StoredSwitches(store, audit=audit).enable(options.name, by=local_user())
+    if options.json:
+        terminal.write_json(encode(switch.view()))
+    else:
+        terminal.write(Painted(switch.target, "bold"), "  enabled")
+    terminal.inform("Running servers of this store follow within two seconds.")
+    return 0
 
 
 def _left(one: Approval | Grant) -> str:

@@ -19,6 +19,7 @@ from callyard.dispatch.tool import Tool
 from callyard.model.elicitation import ClientRequest, Confirmation, form_content
 from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
+from callyard.model.spec import ToolSpec
 from callyard.state.store import StoreUnavailableError
 
 __all__ = ["Admission", "GatePolicy"]
@@ -54,6 +55,8 @@ class Admission:
         self._deadlines = deadlines
         self.gate: GatePolicy | None = None
         """Judges calls by rules, where a yard has them."""
+        self.check_enabled: Callable[[str, ToolSpec], None] = lambda _name, _spec: None
+        """Raises a `ToolError` if what is called is disabled now."""
 
     def has_nothing_to_do(self, run: Run, tool: Tool) -> bool:
         """Return whether a call runs at once: nothing judges it, limits it or asks about it."""
@@ -67,10 +70,16 @@ class Admission:
     async def admit(self, run: Run) -> Envelope | None:
         """Ask the policies and for the declared confirmation, store a job, and wait for the limiters.
 
+        What was disabled while the call waited does not run.
+
         Returns:
             The answer of a policy in place of the tool's.
         """
-        held = await self._judge(run)
+        try:
+            held = await self._judge(run)
+        except ToolError:  # such as an approval that was withdrawn
+            self.check_enabled(run.call.name, run.call.spec)
+            raise
         if held is not None:
             return held
         if run.call.spec.confirmation is not None:
@@ -82,6 +91,7 @@ class Admission:
             elif run.call.spec.job is not None:
                 jobs.require_job(run)
         await self._acquire(run, self.limiters)
+        self.check_enabled(run.call.name, run.call.spec)
         if run.job is not None:
             await run.job.claim()
         return None

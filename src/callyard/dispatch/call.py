@@ -301,8 +301,10 @@ class Call(msgspec.Struct, eq=False):
         """
         if self._run.finished:
             raise ToolError("state_error", "The call is over, so it can start no session.")
-        sessions = self._run.funnel.sessions
-        session = sessions.start(self.caller.owner, kind=kind, session_id=session_id, outlives_client=outlives_client)
+        sessions, source = self._run.funnel.sessions, self.spec.source
+        session = sessions.start(
+            self.caller.owner, kind=kind, source=source, session_id=session_id, outlives_client=outlives_client
+        )
         if self.session is not None:
             sessions.leave(self.session, None)
         self.session = session

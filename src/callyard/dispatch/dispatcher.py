@@ -85,6 +85,7 @@ class Dispatcher:
         self.loop = self._execution.loop
         self.threads = self._execution.threads
         self.admission = self._execution.admission
+        self.admission.check_enabled = registry.check_enabled
         self.timeouts = self._execution.timeouts
         self.questions = Questions()
         self.sessions = sessions

@@ -23,7 +23,8 @@ from callyard.model.envelope import fingerprint
 from callyard.model.errors import ToolError
 from callyard.model.limits import Limits
 from callyard.model.profile import EVERYTHING, METATOOLS, Profile, listed
-from callyard.model.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
+from callyard.model.spec import AnySpec, Kind, PromptSpec, ResourceSpec, ToolSpec
+from callyard.model.switch import Switch, covering
 from callyard.model.uri_template import UriTemplate
 
 __all__ = ["Change", "Registry", "ResourceMatch", "Subscription", "SubscriptionWatcher", "Subscriptions", "Suggestions"]
@@ -32,6 +33,7 @@ T = TypeVar("T")
 SubscriptionWatcher = Callable[[AbstractSet[str]], "asyncio.Future[None] | None"]
 """Takes every URI of its source that has a subscriber; may return a future that is done once updates arrive."""
 
+_ParsedTemplate = tuple[UriTemplate, Resource, Unavailable | None]
 _MAX_CACHED_LISTS: Final = 256
 _MAX_SIMILAR: Final = 5
 _GATED: Final = "It runs code; open the yard with '--allow-eval' (or 'allow_eval=True')."
@@ -125,17 +127,18 @@ class Registry:
         self._suggestions = suggestions
         self.has_foreign = False
         """Whether a foreign source has published, so that some specs may break the rules for our own."""
-        announce = self._announce
+        self._switches: tuple[Switch, ...] = ()
+        common: dict[str, Any] = {"announce": self._announce, "switch_of": self.switch_of}
         self._tools = Table[Tool](
-            "tool", check=partial(check_tool, limits=limits), announce=announce, refusal=self._eval_refusal
+            "tool", check=partial(check_tool, limits=limits), refusal=self._eval_refusal, **common
         )
-        self._resources = Table[Resource]("resource", check=partial(check_resource, limits=limits), announce=announce)
-        self._prompts = Table[Prompt]("prompt", check=partial(check_prompt, limits=limits), announce=announce)
+        self._resources = Table[Resource]("resource", check=partial(check_resource, limits=limits), **common)
+        self._prompts = Table[Prompt]("prompt", check=partial(check_prompt, limits=limits), **common)
         self._by_name = self._tools.entries
         # the method of the dictionary itself, because a function around it would be felt by every call
         self.get: Callable[[str], Tool | None] = self._by_name.get
         """Returns the tool of exactly this name, ignoring profiles and former names."""
-        self._templates: tuple[int, list[tuple[UriTemplate, Resource]]] = (0, [])
+        self._templates: tuple[int, list[_ParsedTemplate]] = (0, [])
         self.subscriptions = Subscriptions()
         self._watchers: list[Callable[[Change], None]] = []
         self._update_watchers: list[Callable[[str], None]] = []
@@ -177,6 +180,32 @@ class Registry:
         """Withdraw everything of a source; entries that gave way to it are published again."""
         self.publish(source)
 
+    def use_switches(self, switches: Sequence[Switch]) -> None:
+        """Disable what these switches cover, and nothing else; what is published later is looked at then."""
+        self._switches = tuple(switches)
+        self._templates = (-1, [])  # they may be disabled until another time
+        for table in (self._tools, self._resources, self._prompts):
+            table.switch()
+
+    def switch_of(self, spec: AnySpec) -> Switch | None:
+        """Return the switch that disables what has this spec, or None."""
+        return covering(self._switches, spec) if self._switches else None
+
+    def is_disabled(self, source: str) -> bool:
+        """Return whether everything of a source is disabled."""
+        return any(switch.covers_source(source) for switch in self._switches)
+
+    def check_enabled(self, name: str, spec: ToolSpec) -> None:
+        """Refuse a call that has waited, if what it calls was disabled meanwhile.
+
+        Raises:
+            ToolError: The same as for a call that comes now.
+        """
+        switch = self.switch_of(spec)
+        if switch is not None:
+            disabled = Unavailable(spec, "disabled", switch.why, switch.until)
+            raise _not_usable(name, disabled) if spec.kind == "tool" else _not_readable(name, spec.kind, disabled)
+
     def find(self, name: str, profile: Profile, *, suggestion: str = "{}(…)") -> Tool:
         """Return the tool of that current or former name for callers of this profile, in constant time.
 
@@ -193,6 +222,11 @@ class Registry:
     def resolve(self, name: str) -> Tool | None:
         """Return the tool of that current or former name, ignoring profiles."""
         return self._tools.resolve(name)
+
+    def published(self, name: str) -> ToolSpec | None:
+        """Return the spec of the tool of that current or former name, disabled or not, ignoring profiles."""
+        tool = self._tools.holder(name)
+        return None if tool is None else tool.spec
 
     def available_actions(self, profile: Profile, *actions: str) -> list[str]:
         """Return the actions whose metatool is published and allowed by the profile."""
@@ -233,11 +267,13 @@ class Registry:
         if resource is not None and not resource.spec.is_template and profile.allows(resource.spec):
             return ResourceMatch(resource, {})
         unavailable = self._resources.find_unavailable(uri, profile)
-        if unavailable is not None and unavailable.status == "withheld":  # no template may serve it
-            raise _unknown_uri(uri, f"'{uri}' is withheld. {unavailable.reason}", status=unavailable.status)
-        for template, candidate in self._parsed_templates():
+        if unavailable is not None and unavailable.status in {"disabled", "withheld"}:  # no template may serve it
+            raise _not_readable(uri, "resource", unavailable)
+        for template, candidate, disabled in self._parsed_templates():
             variables = template.match(uri)
             if variables is not None and _allows_as(profile, candidate.spec, uri):
+                if disabled is not None:  # a template of another source is no substitute
+                    raise _not_readable(uri, "resource", disabled)
                 return ResourceMatch(candidate, variables)
         raise _unknown_uri(uri)
 
@@ -249,6 +285,9 @@ class Registry:
         """
         resource = self._resources.entries.get(uri)
         if resource is None or not profile.allows(resource.spec):
+            unavailable = self._resources.find_unavailable(uri, profile)
+            if unavailable is not None and unavailable.status == "disabled":
+                raise _not_readable(uri, "resource", unavailable)
             raise _unknown_uri(uri)
         return resource
 
@@ -262,9 +301,9 @@ class Registry:
         if prompt is not None and profile.allows(prompt.spec):
             return prompt
         unavailable = self._prompts.find_unavailable(name, profile)
-        message, similar = "There is no prompt of that name.", self._prompts.similar(name, profile)[:_MAX_SIMILAR]
         if unavailable is not None:
-            message, similar = f"'{name}' is {unavailable.status}. {unavailable.reason}", []
+            raise _not_readable(name, "prompt", unavailable)
+        message, similar = "There is no prompt of that name.", self._prompts.similar(name, profile)[:_MAX_SIMILAR]
         raise ToolError("not_found", message, reason="unknown_prompt", may_have_run=False, name=name, similar=similar)
 
     def all_specs(self) -> Iterator[ToolSpec]:
@@ -341,13 +380,7 @@ class Registry:
     def _tool_not_found(self, name: str, profile: Profile, suggestion: str) -> ToolError:
         unavailable = self._tools.find_unavailable(name, profile)
         if unavailable is not None:
-            return ToolError(
-                "tool_not_found",
-                f"'{name}' is {unavailable.status}. {unavailable.reason}",
-                hint="Use another tool, or ask whoever runs the yard.",
-                status=unavailable.status,
-                similar=[],
-            )
+            return _not_usable(name, unavailable)
         every = self._tools.similar(name, profile)
         similar = [other for other in every if self._by_name[other].spec.source != METATOOLS] or every
         actions, hint = [suggestion.format(closest) for closest in similar[:1]], None
@@ -358,12 +391,15 @@ class Registry:
         message = "There is no tool of that name."
         return ToolError("tool_not_found", message, hint=hint, next_actions=actions, similar=similar[:_MAX_SIMILAR])
 
-    def _parsed_templates(self) -> "list[tuple[UriTemplate, Resource]]":
-        """Return the parsed templates, the one with the most literal characters first."""
+    def _parsed_templates(self) -> "list[_ParsedTemplate]":
+        """Return the parsed templates, disabled ones too, the one with the most literal characters first."""
         version = self.versions["resource"]
         if self._templates[0] != version:
-            templates = [resource for resource in self._resources.entries.values() if resource.spec.is_template]
-            parsed = [(UriTemplate(resource.spec.uri), resource) for resource in templates]
+            parsed = [
+                (UriTemplate(resource.spec.uri), resource, disabled)
+                for resource, disabled in self._resources.published()
+                if resource.spec.is_template
+            ]
             parsed.sort(key=lambda pair: (-pair[0].literal_characters, pair[1].spec.uri))
             self._templates = (version, parsed)
         return self._templates[1]
@@ -377,8 +413,25 @@ class Registry:
         _notify(self._watchers, Change(kind, name, self.version, what))
 
 
-def _unknown_uri(uri: str, message: str = "There is no resource of that URI.", **details: Any) -> ToolError:
-    return ToolError("not_found", message, reason="unknown_uri", may_have_run=False, uri=uri, **details)
+def _unknown_uri(uri: str) -> ToolError:
+    message = "There is no resource of that URI."
+    return ToolError("not_found", message, reason="unknown_uri", may_have_run=False, uri=uri)
+
+
+def _not_usable(name: str, unavailable: Unavailable) -> ToolError:
+    """Return the failure of a call of a tool that exists and cannot be used."""
+    message = f"'{name}' is {unavailable.status}. {unavailable.reason}"
+    hint = "Use another tool, or ask whoever runs the yard."
+    return ToolError("tool_not_found", message, hint=hint, similar=[], **unavailable.details)
+
+
+def _not_readable(name: str, kind: Kind, unavailable: Unavailable) -> ToolError:
+    """Return the failure of a request for a resource or prompt that exists and cannot be used."""
+    known: dict[str, Any] = {"reason": "unknown_uri", "uri": name}
+    if kind == "prompt":
+        known = {"reason": "unknown_prompt", "name": name, "similar": []}
+    message = f"'{name}' is {unavailable.status}. {unavailable.reason}"
+    return ToolError("not_found", message, may_have_run=False, **{**known, **unavailable.details})
 
 
 def _allows_as(profile: Profile, spec: ResourceSpec, uri: str) -> bool:

@@ -29,6 +29,8 @@ EndReason = Literal["ended", "idle", "closed"]
 SHARED_OWNER: Final = "5:local:*"
 """The owner of everything of callers that nothing tells apart; only an id that cannot be guessed separates them."""
 _ID_BYTES: Final = 8
+_SESSIONS: Final = "session/"
+"""What the keys of sessions in the store begin with."""
 _MAX_RELEASED: Final = 1000
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class _StoredSession(msgspec.Struct, frozen=True, omit_defaults=True):
 
     data: dict[str, Any]
     kind: str = ""
+    source: str = ""
     is_bound: bool = False
     """Whether it also has objects that exist only in its process."""
 
@@ -50,6 +53,8 @@ class Session(msgspec.Struct, eq=False):
     kind: str
     started: float
     last_used: float
+    source: str = ""
+    """The source of the tool that started it."""
     state: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """Any objects; they end with the process."""
     data: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -64,7 +69,7 @@ class Session(msgspec.Struct, eq=False):
     """What the store has of it, as this process last saw it."""
     stored_at: float = 0.0
     ends_unused: bool = False
-    """Whether it ends as soon as no call uses it, because its owner has gone."""
+    """Whether it ends as soon as no call uses it, because its owner has gone or its source is disabled."""
     saving: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     _cleanups: list[Cleanup] = msgspec.field(default_factory=list[Cleanup])
 
@@ -115,6 +120,8 @@ class Sessions:
         """The last owners that went; jobs of them may still start sessions."""
         self._ending: set[asyncio.Task[bool]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_disabled: Callable[[str], bool] = lambda _: False
+        """Returns whether a source is disabled, so that its sessions end and none begins."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -124,7 +131,13 @@ class Sessions:
         return self._clock()
 
     def start(
-        self, owner: str, *, kind: str = "", session_id: str | None = None, outlives_client: bool = False
+        self,
+        owner: str,
+        *,
+        kind: str = "",
+        source: str = "",
+        session_id: str | None = None,
+        outlives_client: bool = False,
     ) -> Session:
         """Start a session, with a random id if `session_id` is missing.
 
@@ -138,9 +151,15 @@ class Sessions:
         self._check_room(owner)
         session_id, now = session_id or f"s_{os.urandom(_ID_BYTES).hex()}", self._clock()
         session = Session(
-            session_id, owner=owner, kind=kind, started=now, last_used=now, outlives_client=outlives_client
+            session_id,
+            owner=owner,
+            kind=kind,
+            source=source,
+            started=now,
+            last_used=now,
+            outlives_client=outlives_client,
         )
-        session.ends_unused = owner in self._released and not outlives_client
+        session.ends_unused = (owner in self._released and not outlives_client) or self.is_disabled(source)
         self._live[session.id] = session
         if owner != SHARED_OWNER:  # whose sessions are never listed, and never found without their id
             self._by_owner.setdefault(owner, {})[session.id] = session
@@ -244,8 +263,10 @@ class Sessions:
         if text is None or session_id in self._live:
             return
         found = msgspec.json.decode(text, type=_StoredSession)
+        if self.is_disabled(found.source):
+            return
         if not found.is_bound:
-            session = self.start(owner, kind=found.kind, session_id=session_id)
+            session = self.start(owner, kind=found.kind, source=found.source, session_id=session_id)
             session.data, session.stored, session.stored_at = found.data, text, self._clock()
         elif is_named:
             message = "The session is not here: it has objects that only another process has, or had."
@@ -268,6 +289,8 @@ class Sessions:
         """
         if self._store is None or session.id not in self._live or not self.is_stored(session):
             return
+        if self.is_disabled(session.source):  # it ends after this call, and another process may have forgotten it
+            return
         async with session.saving:
             text, ttl = self._encode(session), self._limits.session_idle or None
             if text == session.stored and (ttl is None or self._clock() < session.stored_at + ttl / 2):
@@ -288,7 +311,7 @@ class Sessions:
 
     def _encode(self, session: Session) -> bytes:
         try:
-            text = msgspec.json.encode(_StoredSession(session.data, session.kind, session.is_bound))
+            text = msgspec.json.encode(_StoredSession(session.data, session.kind, session.source, session.is_bound))
         except (TypeError, ValueError, RecursionError) as error:
             message = "The data of the session cannot be written as JSON."
             raise ToolError("internal_error", message, blame="tool") from error
@@ -329,9 +352,30 @@ class Sessions:
         if owner not in self._released:
             self._released.append(owner)
         for session in self.of(owner):
-            session.ends_unused = not session.outlives_client
+            session.ends_unused = session.ends_unused or not session.outlives_client
             if session.ends_unused and not session.busy:
                 self._end_soon(session.id)
+
+    def end_disabled(self) -> None:
+        """End the sessions of disabled sources: now, or when the last call leaves them."""
+        self._loop = asyncio.get_running_loop()
+        for session in self.all():
+            if self.is_disabled(session.source):
+                session.ends_unused = True
+                if not session.busy:
+                    self._end_soon(session.id)
+
+    async def forget_disabled(self) -> None:
+        """Delete the sessions of disabled sources that no process has any more from the store."""
+        after, page = "", [""]
+        while self._store is not None and page:
+            page = await self._store.keys(_SESSIONS, after=after)
+            for key in page:
+                text = await self._store.get(key)
+                is_live = key.rpartition("/")[2] in self._live
+                if text is not None and not is_live and self.is_disabled(_source_of(text)):
+                    await self._store.delete(key)
+            after = page[-1] if page else ""
 
     def _end_soon(self, session_id: str) -> None:
         task = asyncio.ensure_future(self.end(session_id))
@@ -385,4 +429,11 @@ class Sessions:
 
 
 def _prefix(owner: str) -> str:
-    return f"session/{owner_key(owner)}/"
+    return f"{_SESSIONS}{owner_key(owner)}/"
+
+
+def _source_of(text: bytes) -> str:
+    try:
+        return msgspec.json.decode(text, type=_StoredSession).source
+    except msgspec.DecodeError:
+        return ""

@@ -1,11 +1,12 @@
 """A table of published entries of one kind by key, and an index that finds similar keys.
 
-It knows the source of each entry and why some entries are unavailable. It runs nothing.
+It knows the source of each entry and why some entries are unavailable. It runs nothing. A disabled entry stays
+published, so that no other source gets its name, and callers cannot use it.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -17,12 +18,13 @@ from callyard.dispatch.resource import Prompt, Resource
 from callyard.dispatch.tool import Tool
 from callyard.model.names import LIKE, Likeness, words_of
 from callyard.model.profile import Profile
-from callyard.model.spec import Kind, PublishError
+from callyard.model.spec import AnySpec, Kind, PublishError
+from callyard.model.switch import Switch
 
 __all__ = ["NONE_WITHHELD", "ChangeKind", "NameIndex", "Status", "Table", "Unavailable", "WithheldReasons"]
 
 ChangeKind = Literal["registered", "updated", "withdrawn"]
-Status = Literal["gated", "quarantined", "withdrawn", "withheld"]
+Status = Literal["disabled", "gated", "quarantined", "withdrawn", "withheld"]
 WithheldReasons = Mapping[tuple[Kind, str], str]
 """Why a source withholds some entries, by kind and key."""
 NONE_WITHHELD: Final[WithheldReasons] = MappingProxyType({})
@@ -81,6 +83,15 @@ class Unavailable(msgspec.Struct, frozen=True):
     spec: Any
     status: Status
     reason: str
+    until: float | None = None
+    """When it can be used again by itself, in seconds since the epoch, if that is known."""
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Return the details of a failure because of it."""
+        if self.status != "disabled":
+            return {"status": self.status}
+        return {"status": self.status, "reason": self.status, "until": self.until}
 
 
 class Table(Generic[P]):
@@ -93,13 +104,18 @@ class Table(Generic[P]):
         check: Callable[..., None],
         announce: Callable[[ChangeKind, Kind, str], None],
         refusal: Callable[[P], str | None] = lambda _: None,
+        switch_of: Callable[[AnySpec], Switch | None] = lambda _: None,
     ) -> None:
         self.kind: Final = kind
         self.entries: Final[dict[str, P]] = {}
-        """Published entries by their first key. Callers keep this dictionary, so it is never replaced."""
+        """Entries that can be used, by their first key. Callers keep this dictionary, so it is never replaced."""
+        self._published: dict[str, P] = {}
+        """The same with those that are disabled."""
+        self._disabled: dict[str, Unavailable] = {}
         self._check = check
         self._announce = announce
         self._refusal = refusal
+        self._switch_of = switch_of
         self._aliases: dict[str, str] = {}
         self._by_source: dict[str, dict[str, P]] = {}
         self._gives_way: set[str] = set()
@@ -154,6 +170,7 @@ class Table(Generic[P]):
         gives_way: bool,
     ) -> None:
         before = self._by_source.pop(source, {})
+        usable = {key: entry for key, entry in before.items() if key in self.entries}
         self._displaced = {key: entry for key, entry in self._displaced.items() if entry.spec.source != source}
         for key, entry in before.items():
             self._remove(entry, "" if key in entries else "Its source no longer publishes it.")
@@ -162,7 +179,7 @@ class Table(Generic[P]):
             self._add(entry, gives_way=gives_way)
         if entries:
             self._by_source[source] = entries
-        self._announce_changes(before, entries)
+        self._announce_changes(usable, {key: entry for key, entry in entries.items() if key in self.entries})
         self._unavailable = {key: former for key, former in self._unavailable.items() if former.spec.source != source}
         for entry in displaced:
             self._set_displaced(entry)
@@ -170,8 +187,22 @@ class Table(Generic[P]):
         self._unavailable.update(unavailable)
 
     def resolve(self, key: str) -> P | None:
-        """Return the entry of a current or former key."""
+        """Return the entry of a current or former key, if it can be used."""
         return self.entries.get(key) or self.entries.get(self._aliases.get(key, ""))
+
+    def published(self) -> Iterator[tuple[P, Unavailable | None]]:
+        """Yield every published entry; with the second part if it is disabled."""
+        return ((entry, self._disabled.get(key)) for key, entry in self._published.items())
+
+    def switch(self) -> None:
+        """Look anew which entries are disabled, and announce those that can or cannot be used any more."""
+        for key, entry in tuple(self._published.items()):
+            was_usable = key in self.entries
+            self._enlist(key, entry)
+            if was_usable and key not in self.entries:
+                self._announce("withdrawn", self.kind, key)
+            elif not was_usable and key in self.entries:
+                self._announce("registered", self.kind, key)
 
     def visible(self, profile: Profile) -> list[P]:
         """Return the entries that the profile allows, sorted by key."""
@@ -179,11 +210,13 @@ class Table(Generic[P]):
 
     def unavailable(self, profile: Profile) -> Sequence[Unavailable]:
         """Return the unavailable entries that the profile allows, sorted by key, without those that were withdrawn."""
-        return [unavailable for _, unavailable in sorted(self._unavailable.items()) if profile.allows(unavailable.spec)]
+        every = {**self._unavailable, **self._disabled}
+        return [unavailable for _, unavailable in sorted(every.items()) if profile.allows(unavailable.spec)]
 
     def find_unavailable(self, key: str, profile: Profile) -> Unavailable | None:
-        """Return the unavailable or withdrawn entry of a key, if the profile allows it."""
-        unavailable = self._unavailable.get(key) or self._withdrawn.get(key)
+        """Return the disabled, unavailable or withdrawn entry of a key, if the profile allows it."""
+        disabled = self._disabled.get(key) or self._disabled.get(self._aliases.get(key, ""))
+        unavailable = disabled or self._unavailable.get(key) or self._withdrawn.get(key)
         return unavailable if unavailable is not None and profile.allows(unavailable.spec) else None
 
     def similar(self, key: str, profile: Profile) -> list[str]:
@@ -204,15 +237,19 @@ class Table(Generic[P]):
         for key in entry.keys:
             if key in claimed:
                 return PublishError(f"Two {self.kind}s of '{source}' are named '{key}'.")
-            other = self.resolve(key)
+            other = self.holder(key)
             if other is None or other.spec.source == source or gives_way or other.keys[0] in self._gives_way:
                 continue
             return PublishError(f"{noun} '{key}' of '{source}' has the name of a {self.kind} of '{other.spec.source}'.")
         return None
 
     def _is_taken(self, entry: P, source: str) -> bool:
-        owners = [self.resolve(key) for key in entry.keys]
-        return any(owner is not None and owner.spec.source != source for owner in owners)
+        holders = [self.holder(key) for key in entry.keys]
+        return any(holder is not None and holder.spec.source != source for holder in holders)
+
+    def holder(self, key: str) -> P | None:
+        """Return the entry that has a current or former key, disabled or not."""
+        return self._published.get(key) or self._published.get(self._aliases.get(key, ""))
 
     def _announce_changes(self, before: dict[str, P], entries: dict[str, P]) -> None:
         for key in before:
@@ -227,13 +264,15 @@ class Table(Generic[P]):
     def _displace_for(self, entry: P) -> None:
         """Displace the entries that have a key of this one; `prepare` refused it unless they give way."""
         for key in entry.keys:
-            other = self.resolve(key)
+            other = self.holder(key)
             if other is None:
                 continue
+            was_usable = other.keys[0] in self.entries
             self._set_displaced(other)
             self._remove(other, f"Another source published a {self.kind} of its name.")
             self._by_source[other.spec.source].pop(other.keys[0], None)
-            self._announce("withdrawn", self.kind, other.keys[0])
+            if was_usable:
+                self._announce("withdrawn", self.kind, other.keys[0])
 
     def _set_displaced(self, entry: P) -> None:
         _log.warning("gave_way tool=%s source=%s", entry.keys[0], entry.spec.source)
@@ -241,27 +280,43 @@ class Table(Generic[P]):
 
     def _restore_displaced(self) -> None:
         for key, entry in list(self._displaced.items()):
-            if all(self.resolve(name) is None for name in entry.keys):
+            if all(self.holder(name) is None for name in entry.keys):
                 del self._displaced[key]
                 self._add(entry, gives_way=True)
                 self._by_source.setdefault(entry.spec.source, {})[key] = entry
-                self._announce("registered", self.kind, key)
+                if key in self.entries:
+                    self._announce("registered", self.kind, key)
 
     def _add(self, entry: P, *, gives_way: bool) -> None:
         key, *aliases = entry.keys
-        self.entries[key] = entry
-        self._names.add(key)
+        self._published[key] = entry
+        self._enlist(key, entry)
         self._aliases.update(dict.fromkeys(aliases, key))
         self._unavailable.pop(key, None)
         self._withdrawn.pop(key, None)
         if gives_way:
             self._gives_way.add(key)
 
+    def _enlist(self, key: str, entry: P) -> None:
+        """Let callers use a published entry, unless a switch disables it."""
+        switch = self._switch_of(entry.spec)
+        if switch is None:
+            self._disabled.pop(key, None)
+            if key not in self.entries:
+                self._names.add(key)
+            self.entries[key] = entry
+        else:
+            self._disabled[key] = Unavailable(entry.spec, "disabled", switch.why, switch.until)
+            if self.entries.pop(key, None) is not None:
+                self._names.remove(key)
+
     def _remove(self, entry: P, why: str) -> None:
         """Remove an entry; a reason makes it known as withdrawn."""
         key, *aliases = entry.keys
-        del self.entries[key]
-        self._names.remove(key)
+        del self._published[key]
+        self._disabled.pop(key, None)
+        if self.entries.pop(key, None) is not None:
+            self._names.remove(key)
         for alias in aliases:
             self._aliases.pop(alias, None)
         self._gives_way.discard(key)

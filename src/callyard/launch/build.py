@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,6 +113,9 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     if config.rules and not stores and not yard.has_store:
         # a command: an approval must outlive its process, and nothing else does
         policy["approval_store"] = make_store(config, state_dir=yard.state_dir)
+    kept = None if stores or yard.has_store else _kept_store(config, yard)
+    if kept is not None:
+        policy["switch_store"] = kept
     if not origins and not providers and not config.profiles and not stores and not policy:
         return
     options: dict[str, Any] = {**stores, **policy} | {
@@ -158,6 +162,14 @@ def _store_options(yard: Yard, config: Config, *, serves: bool) -> dict[str, Sto
         _log.warning("store_in_memory reason=%s", log_value(error.message))
         return {}
     return {"store" if is_chosen else "default_store": store}
+
+
+def _kept_store(config: Config, yard: Yard) -> Store | None:
+    """Return the store of the project's servers, if there is one: commands obey what operators disabled."""
+    with suppress(LaunchError, OSError):
+        store = make_store(config, state_dir=yard.state_dir)
+        return store if isinstance(store, SqliteStore) and store.path.exists() else None
+    return None
 
 
 def check_profiles(yard: Yard, config: Config) -> None:

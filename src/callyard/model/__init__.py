@@ -16,6 +16,7 @@ Its files:
 - `simple_schema`: simple schemas, which are checked without the validator, so that a yard of simple tools starts
   sooner
 - `spec`: tools, resources and prompts as data, and the checks that a spec must pass to be published
+- `switch`: what an operator disabled, until when and why
 - `uri_template`: matches a URI against a template and returns the values of its variables
 """
 

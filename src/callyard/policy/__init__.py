@@ -1,4 +1,4 @@
-"""Policy: checks that a call passes before it runs. Rules decide, and people approve where a rule asks.
+"""Policy: checks that a call passes before it runs. Rules decide, people approve where a rule asks, operators disable.
 
 Its files:
 
@@ -10,6 +10,7 @@ Its files:
 - `rates`: how often calls may come, as token buckets in the memory of this process
 - `rules`: the rules of a yard, compiled: they judge a call by its tool, caller and arguments
 - `settings`: settings of what a call must pass: rules, queue, rates and budgets
+- `switches`: what operators disabled, in the store and in an open yard
 - `webhook`: services that take part in decisions: a webhook that receives approvals, and a decision point that judges
   calls
 """

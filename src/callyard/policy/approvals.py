@@ -157,13 +157,14 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the audit log about an approval or a grant, without the arguments."""
+    """A line of the audit log about an approval, a grant or what was disabled, without the arguments."""
 
     started: float
     """Seconds since the epoch."""
     event: str
-    approval_id: str
+    approval_id: str = ""
     tool: str
+    """The tool, or the name or pattern that was disabled."""
     source: str = ""
     identity: str
     by: str = ""
@@ -328,6 +329,16 @@ class Approvals:
         """Return the approvals that were decided in the last hour, the newest decision first."""
         keys = await self._store.keys("approval_decided/", limit=limit)
         return await self._existing(dict.fromkeys(key.rpartition("/")[2] for key in keys))
+
+    async def usable(self, seen: set[str], *, also_approved: bool) -> list[Approval]:
+        """Return the pending approvals not seen yet, which then are, and perhaps unused ones of the last hour."""
+        keys = await self._store.keys(_pending(), limit=_MAX_PENDING)
+        ids = {key.rpartition("/")[2].partition("-")[2] for key in keys}
+        found = await self._existing(ids - seen)
+        seen &= ids
+        seen |= ids
+        decided = await self.decided(limit=_MAX_PENDING) if also_approved else ()
+        return [approval for approval in (*found, *decided) if approval.status in {"pending", "approved"}]
 
     async def watch(self, seen: set[str]) -> Approval:
         """Wait for a pending approval that was not seen yet, add it to the seen ones and return it."""

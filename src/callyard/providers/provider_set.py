@@ -131,7 +131,8 @@ class ProviderSet:
 
     def instructions(self) -> str:
         """Return the providers' instructions for clients, each with the provider's name, cut to a bounded length."""
-        texts = {provider.name: str(getattr(provider, "instructions", "")).strip() for provider in self}
+        enabled = [provider for provider in self if not self._registry.is_disabled(provider.name)]
+        texts = {provider.name: str(getattr(provider, "instructions", "")).strip() for provider in enabled}
         parts = [f"About '{name}': {text[:_INSTRUCTIONS_CHARACTERS]}" for name, text in texts.items() if text]
         return "\n\n".join(parts)[:_ALL_INSTRUCTIONS_CHARACTERS]
 

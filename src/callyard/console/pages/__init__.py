@@ -5,6 +5,7 @@ Its files:
 - `approvals`: what waits for a person, the decision, and standing grants
 - `calls`: calls as they happen, as trees with a timeline, and one call in full
 - `chat`: a conversation with an agent that has the yard's tools
+- `disabled`: what operators disabled, and the forms that disable and enable
 - `jobs`: calls that go on in the background, their questions and their results
 - `server`: the pages about the server: its state, sessions and clients, the sandboxes of this machine, and every
   setting
@@ -18,6 +19,7 @@ from callyard.console.page import Page
 from callyard.console.pages.approvals import ApprovalsPage
 from callyard.console.pages.calls import Calls
 from callyard.console.pages.chat import Chat
+from callyard.console.pages.disabled import DisabledPage
 from callyard.console.pages.jobs import JobsPage
 from callyard.console.pages.server import Overview, RuntimesPage, SessionsPage, SettingsPage
 from callyard.console.pages.tools import Tools
@@ -34,6 +36,7 @@ PAGES: Final[tuple[type[Page], ...]] = (
     JobsPage,
     SessionsPage,
     UpstreamsPage,
+    DisabledPage,
     RuntimesPage,
     SettingsPage,
 )

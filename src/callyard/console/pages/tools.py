@@ -11,6 +11,7 @@ import msgspec
 
 from callyard.console.form import make_form, read_answer
 from callyard.console.page import FRESH, Done, Page, Parts, View, changed, page_of, pretty, url
+from callyard.console.pages.disabled import PERIODS
 from callyard.console.runs import Action, Run
 from callyard.metatools.catalogue import Catalogue
 from callyard.metatools.describe import full_description
@@ -21,6 +22,7 @@ from callyard.model.errors import ToolError
 from callyard.model.profile import METATOOLS, Profile, cost
 from callyard.model.signature import one_line, stub
 from callyard.model.spec import Operation, ToolSpec
+from callyard.model.switch import Switch
 from callyard.monitor.metrics import CallStats, Label
 from callyard.policy.approvals import Approval
 from callyard.transports.http.response import JSON, ResponseWriter
@@ -73,6 +75,8 @@ class Tools(Page):
             "cost": self._cost,
             "one_line": one_line,
             "missing": query.get("open", "") if spec is None else "",
+            "switch": self._switch_of(query.get("open", ""), profile) if spec is None else None,
+            "periods": PERIODS,
             "opened": spec,
             "describe": lambda: self._describe(cast("ToolSpec", spec), view),
             "form": lambda: make_form(cast("ToolSpec", spec).input_schema),
@@ -128,6 +132,11 @@ class Tools(Page):
         with suppress(ToolError):
             return self.yard.registry.find(name, profile).spec if name else None
         return None
+
+    def _switch_of(self, name: str, profile: Profile) -> Switch | None:
+        """Return what disables a tool that the profile allows."""
+        spec = self.yard.registry.published(name)
+        return None if spec is None or not profile.allows(spec) else self.yard.registry.switch_of(spec)
 
     def _run_of(self, view: View) -> Run | None:
         """Return the run that the URL names; nothing if it is gone or of another login."""

@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 
 from callyard.console.access import is_local
 from callyard.console.page import Done, Page, Parts, View, url
+from callyard.console.pages.disabled import PERIODS
 from callyard.model.envelope import fingerprint
 from callyard.model.errors import ToolError
+from callyard.model.switch import Switch
 from callyard.monitor.metrics import CallStats
 from callyard.providers.upstream.health import State, Status, more_command
 from callyard.providers.upstream.oauth.vault import LoginError
@@ -127,7 +129,7 @@ class UpstreamsPage(Page):
     async def context(self, view: View) -> dict[str, Any]:
         """Return every upstream, those that need a person first, and the one that is open."""
         open_ones, sources = self._open(), self.parts.metrics.sources()
-        rows = [_row(upstream) for upstream in open_ones.values()]
+        rows = [self._with_switch(_row(upstream)) for upstream in open_ones.values()]
         for name, entry in self.parts.config.upstreams.items():
             if name not in open_ones and not entry.settings.enabled:
                 advice = Advice(_SWITCHED_OFF.format(name))
@@ -139,7 +141,17 @@ class UpstreamsPage(Page):
             raise LookupError
         stats = {row.name: sources.get(row.name, _NO_CALLS) for row in rows}
         details = await self._details(open_ones[opened], view) if opened in open_ones else {"upstream": None}
-        return {"upstreams": rows, "open": row, "stats": stats, **details}
+        facts = {"switch": self._switch_of(opened), "periods": PERIODS}
+        return {"upstreams": rows, "open": row, "stats": stats, **facts, **details}
+
+    def _switch_of(self, source: str) -> Switch | None:
+        return next((switch for switch in self.yard.switches.active if switch.covers_source(source)), None)
+
+    def _with_switch(self, row: UpstreamRow) -> UpstreamRow:
+        """Return the row of an upstream, which says so if an operator disabled it."""
+        if self._switch_of(row.name) is None:
+            return row
+        return row._replace(state=f"{row.state}, disabled", kind="warn" if row.kind == "ok" else row.kind)
 
     async def count(self) -> int:
         """Return how many upstreams need a person."""
