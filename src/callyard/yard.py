@@ -55,7 +55,7 @@ class YardOverrides(TypedDict, total=False):
     profile: str | None
     profiles: Iterable[Profile]
     """More profiles; one of the same name replaces the yard's."""
-    allow_eval: bool
+    allow_eval: bool | Iterable[str]
     metatools: bool | tuple[str, ...]
     packs: Iterable[str]
     providers: Iterable[Provider]
@@ -147,7 +147,7 @@ class Yard:
         limits: Limits | None = None,
         runtime: RuntimeSettings | None = None,
         state_dir: str | None = None,
-        allow_eval: bool = False,
+        allow_eval: bool | Iterable[str] = False,
         version: str = VERSION,
         instructions: str = "",
         clock: Clock = time.monotonic,
@@ -433,9 +433,11 @@ class Yard:
             with Mount(self.name, self.registry, self.dispatcher, profile=self.profile).shown(publish):
                 yield
 
-    def _equip(self, *, allow_eval: bool) -> None:
+    def _equip(self, *, allow_eval: bool | Iterable[str]) -> None:
         self.signer = default_signer(self.state_dir)
-        self.registry = Registry(self.limits, allow_eval=allow_eval, suggestions=SUGGESTIONS)
+        targets = (allow_eval,) if isinstance(allow_eval, str) else allow_eval
+        allowed = targets if isinstance(targets, bool) else tuple(targets)
+        self.registry = Registry(self.limits, allow_eval=allowed, suggestions=SUGGESTIONS)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated)
         self.sessions = Sessions(self.limits, clock=self._clock, store=self._own_store)
         self.store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)

@@ -415,7 +415,7 @@ def serve(
     config: str | None = None,
     authenticator: Authenticator | None = None,
     profile: str | None = None,
-    allow_eval: bool | None = None,
+    allow_eval: bool | Sequence[str] | None = None,
     shape: Shape | None = None,
     packs: Sequence[str] | None = None,
     metatools: bool | Sequence[str] | None = None,
