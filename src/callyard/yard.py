@@ -15,7 +15,7 @@ from callyard._internal.project import find_project
 from callyard._internal.signed_tokens import default_signer, environment_secret
 from callyard._internal.tasks import background_task
 from callyard._version import VERSION
-from callyard.config.settings import PACKS
+from callyard.config.packs import PackTable, pack_tables_of_code
 from callyard.dispatch.call import ANYONE, LIBRARY, Caller, CallRequest, Channel, Limiter, Middleware, Policy
 from callyard.dispatch.dispatcher import Dispatcher
 from callyard.dispatch.outcome import RecordSinks, Sink
@@ -30,7 +30,8 @@ from callyard.model.envelope import Envelope
 from callyard.model.limits import Limits
 from callyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
 from callyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
-from callyard.packs import make_pack
+from callyard.packs.pack import Pack
+from callyard.packs.pack_set import PackSet
 from callyard.policy.approvals import Audit
 from callyard.policy.gate import DecisionPoint, Gate, Webhook
 from callyard.policy.queue import CallLimiter
@@ -46,7 +47,7 @@ from callyard.state.store import Clock, Store, StoreUnavailableError
 if TYPE_CHECKING:
     from callyard.providers.upstream.settings import ResolvedUpstream  # most yards have no upstream
 
-__all__ = ["Lifespan", "Yard", "YardOverrides", "background_task", "known_packs"]
+__all__ = ["Lifespan", "Yard", "YardOverrides", "background_task"]
 
 
 class YardOverrides(TypedDict, total=False):
@@ -58,6 +59,10 @@ class YardOverrides(TypedDict, total=False):
     allow_eval: bool | Iterable[str]
     metatools: bool | tuple[str, ...]
     packs: Iterable[str]
+    pack_tables: Mapping[str, PackTable]
+    """The tables of packs by name."""
+    project: str
+    """The project whose state folder packs use."""
     providers: Iterable[Provider]
     """More providers; the same holds for packs."""
     search: Mapping[str, Any]
@@ -77,19 +82,6 @@ class YardOverrides(TypedDict, total=False):
     """Where approvals are kept, if not in the yard's own store."""
     webhook: Webhook
     decision_point: DecisionPoint
-
-
-def known_packs(packs: Iterable[str]) -> list[str]:
-    """Return the names of packs as a list.
-
-    Raises:
-        ValueError: There is no pack of that name.
-    """
-    named = [packs] if isinstance(packs, str) else list(packs)
-    for pack in named:
-        if pack not in PACKS:
-            raise ValueError(f"There is no pack '{pack}'. Known: {', '.join(sorted(PACKS))}.")
-    return named
 
 
 def _resolve(upstreams: Mapping[str, Mapping[str, Any]]) -> "dict[str, ResolvedUpstream]":
@@ -128,7 +120,8 @@ class Yard:
         prompts: Iterable[object] = (),
         providers: Iterable[Provider] = (),
         upstreams: Mapping[str, Mapping[str, Any]] | None = None,
-        packs: Iterable[str] = (),
+        packs: Iterable[str | Pack] = (),
+        pack_settings: Mapping[str, Mapping[str, Any]] | None = None,
         metatools: bool | Iterable[str] = True,
         search: SearchSettings | None = None,
         profile: Profile = EVERYTHING,
@@ -169,11 +162,11 @@ class Yard:
         self._own_store = store
         self._store_is_optional = False
         self._equip(allow_eval=allow_eval)
-        self._packs = known_packs(packs)
+        self.packs = PackSet(packs, pack_tables_of_code(pack_settings or {}))
         self._metatools = select_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
         self._upstreams = _resolve(upstreams or {})
-        self._providers = all_providers(own, providers, others=[*self._packs, *self._upstreams])
+        self._providers = all_providers(own, providers, others=[*self.packs.names, *self._upstreams])
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
@@ -204,9 +197,11 @@ class Yard:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
         self._profiles.shape = cast("Shape", overrides.get("shape", self._profiles.shape))
         self.adopt(overrides.get("profiles", ()), profile=overrides.get("profile"))
-        self._packs = known_packs(dict.fromkeys([*self._packs, *overrides.get("packs", ())]))
+        self.packs.configure(
+            overrides.get("packs", ()), overrides.get("pack_tables", {}), project=overrides.get("project")
+        )
         providers = [*self._providers, *overrides.get("providers", ())]
-        self._providers = all_providers(None, providers, others=[*self._packs, *self._upstreams])
+        self._providers = all_providers(None, providers, others=[*self.packs.names, *self._upstreams])
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.search = read_environment({}, msgspec.structs.replace(self.search, **overrides.get("search", {})))
         self.runtime = msgspec.structs.replace(self.runtime, **overrides.get("runtime", {}))
@@ -223,7 +218,12 @@ class Yard:
 
     def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
         """Add or replace profiles, and select the yard's own by name; also while the yard is open."""
-        self.profile = self._profiles.adopt(profiles, own=profile)
+        self._profiles.adopt(profiles, own=profile)
+        self.complete_profiles()
+
+    def complete_profiles(self) -> None:
+        """Give profiles the toolsets of packs that have opened."""
+        self.profile = self._profiles.complete(self.packs.toolsets)
         if self._dispatcher is not None:
             self._dispatcher.profile = self.profile
 
@@ -401,7 +401,7 @@ class Yard:
             "name": self.name,
             "version": self.version,
             "profile": self.profile.name,
-            "packs": self._packs,
+            "packs": self.packs.names,
             "metatools": metatools_setting(self._metatools),
             "search.strategy": self.search.strategy,
             "state_dir": self.state_dir,
@@ -529,8 +529,9 @@ class Yard:
             upstreams = make_upstreams(self._upstreams, state_dir=self.state_dir, project=project, longest=longest)
         for provider in (*self._providers, *upstreams):
             await self.providers.add(provider)
-        for pack in self._packs:
-            await self.providers.add(make_pack(pack, self), gives_way=True)
+        await self.packs.open_all(self)
+        self.complete_profiles()
+        self.packs.check_profiles(self.profiles)
         if self._metatools or self.runtime.enabled:
             await self.providers.add(Metatools(self, self._metatools), gives_way=True)
         await self.providers.wait_ready(_READY_S, unless_known=True)

@@ -54,6 +54,8 @@ class Session(msgspec.Struct, eq=False):
     """Any objects; they end with the process."""
     data: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """JSON, which is stored after each call that changes it; with a lasting store it survives a restart."""
+    source: str = ""
+    """The provider whose tool started it; it ends with that provider."""
     outlives_client: bool = False
     """Whether it stays until it is idle although the client that is its owner has gone."""
     last_code: str | None = None
@@ -124,7 +126,13 @@ class Sessions:
         return self._clock()
 
     def start(
-        self, owner: str, *, kind: str = "", session_id: str | None = None, outlives_client: bool = False
+        self,
+        owner: str,
+        *,
+        kind: str = "",
+        session_id: str | None = None,
+        outlives_client: bool = False,
+        source: str = "",
     ) -> Session:
         """Start a session, with a random id if `session_id` is missing.
 
@@ -138,7 +146,13 @@ class Sessions:
         self._check_room(owner)
         session_id, now = session_id or f"s_{os.urandom(_ID_BYTES).hex()}", self._clock()
         session = Session(
-            session_id, owner=owner, kind=kind, started=now, last_used=now, outlives_client=outlives_client
+            session_id,
+            owner=owner,
+            kind=kind,
+            started=now,
+            last_used=now,
+            outlives_client=outlives_client,
+            source=source,
         )
         session.ends_unused = owner in self._released and not outlives_client
         self._live[session.id] = session
@@ -353,6 +367,12 @@ class Sessions:
         await session.stop()
         await self._forget(session, reason)
         return True
+
+    async def end_of(self, source: str) -> None:
+        """End the sessions that tools of a source started, newest first."""
+        for session in reversed(self.all()):
+            if session.source == source:
+                await self.end(session.id)
 
     async def end_all(self) -> None:
         """End every session, newest first, even if this task is cancelled meanwhile."""

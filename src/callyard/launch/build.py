@@ -112,11 +112,12 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     if config.rules and not stores and not yard.has_store:
         # a command: an approval must outlive its process, and nothing else does
         policy["approval_store"] = make_store(config, state_dir=yard.state_dir)
-    if not origins and not providers and not config.profiles and not stores and not policy:
+    if not any((origins, providers, config.profiles, config.pack_tables, stores, policy)):
         return
     options: dict[str, Any] = {**stores, **policy} | {
         name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins
     }
+    options |= {"pack_tables": config.pack_tables, "project": config.project}
     options |= {"profiles": config.profiles.values(), "providers": providers} | {
         name: config.explicit(name) for name in sections if name
     }
