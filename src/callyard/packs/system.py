@@ -14,7 +14,8 @@ from typing_extensions import TypedDict
 
 from callyard.dispatch.call import Call, current_call
 from callyard.dispatch.outcome import Record, Sink
-from callyard.dispatch.sessions import Session, Sessions
+from callyard.dispatch.sessions import Session
+from callyard.packs.pack_set import PackFacts, PackSet, YardParts
 from callyard.providers import Publish
 from callyard.providers.functions import Functions, tool
 
@@ -23,7 +24,7 @@ __all__ = ["System", "YardView"]
 _MAX_LAST_ERRORS: Final = 1000
 
 
-class YardView(Protocol):
+class YardView(YardParts, Protocol):
     """The part of a yard that the pack uses."""
 
     @property
@@ -42,11 +43,6 @@ class YardView(Protocol):
         ...
 
     @property
-    def sessions(self) -> Sessions:
-        """Return the live sessions."""
-        ...
-
-    @property
     def abandoned_threads(self) -> int:
         """Return how many threads still run after their deadlines."""
         ...
@@ -55,6 +51,8 @@ class YardView(Protocol):
     def calls_in_flight(self) -> int:
         """Return how many calls are running."""
         ...
+
+    packs: PackSet
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from."""
@@ -149,6 +147,11 @@ class System:
     async def list_sessions(self, call: Call) -> list[SessionFacts]:
         """List your live sessions in this process, oldest first. Stateless clients without credentials see none."""
         return [self._facts(session) for session in self._yard.sessions.of(call.caller.owner)]
+
+    @tool(operation="query", tags=("system",))
+    async def list_packs(self, call: Call) -> list[PackFacts]:
+        """List the packs that you have tools of: version, tools with their state, and what they need."""
+        return self._yard.packs.describe(self._yard, call.profile)
 
     @tool(operation="query", tags=("system",), session="required")
     async def describe_session(self, session: Session) -> SessionFacts:
