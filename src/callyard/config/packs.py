@@ -26,6 +26,11 @@ class PackTable(msgspec.Struct, frozen=True):
     folder: Path
     """The folder that files of secrets are relative to."""
 
+    @classmethod
+    def empty(cls, name: str) -> "PackTable":
+        """Return the table of a pack that has none."""
+        return cls({}, Location(f"{PACK}.{name}"), Path())
+
     def masked(self) -> dict[str, Any]:
         """Return what may be shown without the pack, which alone says what is no secret: numbers and switches."""
         return {key: value if isinstance(value, bool | int | float) else _HIDDEN for key, value in self.values.items()}

@@ -35,6 +35,7 @@ __all__ = [
     "SubscriptionWatcher",
     "Subscriptions",
     "Suggestions",
+    "is_allowed",
 ]
 
 T = TypeVar("T")
@@ -367,12 +368,17 @@ class Registry:
 
     def allows_eval(self, target: str) -> bool:
         """Return whether code may run in a target; only a yard that allows all code allows it in its own process."""
-        return self.allow_eval if isinstance(self.allow_eval, bool) else target in self.allow_eval
+        return is_allowed(target, self.allow_eval)
 
     def _announce(self, kind: ChangeKind, what: Kind, name: str) -> None:
         self.version += 1
         self.versions[what] += 1
         _notify(self._watchers, Change(kind, name, self.version, what))
+
+
+def is_allowed(target: str, allow_eval: AllowEval) -> bool:
+    """Return whether code may run in a target; an empty one is this process."""
+    return allow_eval if isinstance(allow_eval, bool) else target in allow_eval
 
 
 def _unknown_uri(uri: str, message: str = "There is no resource of that URI.", **details: Any) -> ToolError:

@@ -46,7 +46,7 @@ CLOSED_PIPE: Final = 141
 TERMINATED: Final = 143
 STATUSES: Final[dict[int, str]] = {
     0: "Success.",
-    DEFECT: "`diff`, `scan` or `upstreams --check` found something; or the yard did not close cleanly, a file "
+    DEFECT: "`diff`, `scan`, `packs` or `upstreams --check` found something; or the yard did not close cleanly, a file "
     "could not be used, the "
     "output could not be written, or Callyard or a search strategy has a defect.",
     USAGE: "The command line is wrong, or TARGET cannot be loaded or opened.",

@@ -9,6 +9,7 @@ Its files:
 - `pack`: a pack as data: what an installed package offers, and what its provider is given for one yard
 - `pack_set`: the packs of a yard: named by code and by settings, opened with it, and changed while it is open
 - `provider`: the provider of a named pack: opens what the pack makes, and checks what it publishes
+- `survey`: which packs are installed and named, and what is missing, without opening any
 - `system`: tools that describe the yard to an agent
 """
 

@@ -13,8 +13,7 @@ from typing_extensions import TypedDict
 from callyard._internal.files import find_state_dir
 from callyard._internal.project import find_project, project_dir
 from callyard._version import VERSION
-from callyard.config.convert import Location
-from callyard.config.packs import PACK, PackTable
+from callyard.config.packs import PackTable
 from callyard.dispatch.registry import Registry
 from callyard.dispatch.sessions import Sessions
 from callyard.model.names import did_you_mean
@@ -24,7 +23,7 @@ from callyard.packs.pack import SYSTEM, Pack, PackError, check_pack
 from callyard.packs.provider import OPEN_S, PackProvider, is_installed
 from callyard.providers.provider_set import ProviderSet
 
-__all__ = ["PackChanges", "PackFacts", "PackSet", "YardParts", "facts_of_needs"]
+__all__ = ["PackChanges", "PackFacts", "PackSet", "ProgramState", "TargetState", "YardParts", "facts_of_needs"]
 
 _log = logging.getLogger(__name__)
 
@@ -220,7 +219,7 @@ class PackSet:
         return project_dir(find_state_dir(state_dir), self._project or find_project()) / "packs" / name
 
     def _table(self, name: str) -> PackTable:
-        return self._tables.get(name) or PackTable({}, Location(f"{PACK}.{name}"), Path())
+        return self._tables.get(name) or PackTable.empty(name)
 
     def _check(self, names: Sequence[str], tables: Mapping[str, PackTable]) -> None:
         for name in names:
