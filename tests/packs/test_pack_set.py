@@ -205,7 +205,7 @@ async def test_a_missing_required_program_is_named_and_an_optional_one_is_not_ne
         assert names(yard) == ["page_read"]
 
 
-async def test_what_was_open_closes_in_reverse_order_when_a_later_pack_fails() -> None:
+async def test_open_packs_close_in_reverse_order_when_a_later_one_fails() -> None:
     events: list[str] = []
     one = Pack(name="one", make=lambda _: FakeProvider(events, name="one"))
     two = Pack(name="two", make=lambda _: FakeProvider(events, name="two"))

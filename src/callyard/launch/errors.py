@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 import callyard
 from callyard.model.errors import CODES, CodeName
-from callyard.packs.pack import PackError
 
 if TYPE_CHECKING:
     from callyard.yard import Yard
@@ -102,7 +101,7 @@ def explain_cause(error: BaseException) -> str:
 def explain_refusal(failure: BaseException, yard: "Yard") -> str:
     """Return why a yard cannot be opened: Callyard's own message, or the cause with its place."""
     error = innermost(failure)
-    if isinstance(error, callyard.PublishError | callyard.StoreUnavailableError | PackError):
+    if isinstance(error, callyard.PublishError | callyard.StoreUnavailableError | callyard.PackError):
         return str(error)
     if isinstance(error, ValueError | ImportError) and is_own(error):
         from callyard.search import StrategyError  # noqa: PLC0415 - '--version' starts without
