@@ -15,11 +15,12 @@ WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/t
 help: ## Show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt
+$(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt $(wildcard packs/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Callyard needs Python 3.11 or newer. Set it with PYTHON=…")'
 	@test -x $(UV) || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/bootstrap.txt; }
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@for pack in $(wildcard packs/*/pyproject.toml); do $(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable $$(dirname $$pack) || exit 1; done
 	@touch $@
 
 # The trap keeps the shell alive on Ctrl-C, which ends only the server; otherwise make would print "*** Interrupt".
@@ -58,7 +59,7 @@ house: $(READY)
 	$(BIN)/python scripts/generate.py --check
 
 unit: $(READY)
-	CI_EXAMPLES=100 $(BIN)/pytest -q -n 2 $(addprefix --ignore=tests/,$(WHOLE))
+	CI_EXAMPLES=100 $(BIN)/pytest -q -n 2 $(addprefix --ignore=tests/,$(WHOLE)) tests $(wildcard packs/*/tests)
 
 generate: $(READY) ## Write the generated pages of docs/reference
 	$(BIN)/python scripts/generate.py

@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` itself is more than 
 if TYPE_CHECKING:
     from typing import Any
 
+    from callyard._internal.programs import KeptProgram
     from callyard.config.settings import Serving
     from callyard.dispatch.call import Call, Caller, Channel, Handler, Limiter, Middleware, Policy, current_call
     from callyard.dispatch.outcome import Record, Sink
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
         ResourceSpec,
         ToolSpec,
     )
+    from callyard.packs.pack import Needs, Pack, PackContext, PackError
     from callyard.policy.settings import BudgetSettings, Predicate, QueueSettings, RateSettings, Rule
-    from callyard.providers import Provider
+    from callyard.providers import Provider, Publish
     from callyard.providers.functions import Functions, prompt, resource, tool
     from callyard.providers.upstream.provider import make_upstream
     from callyard.providers.upstream.settings import UpstreamSettings
@@ -67,13 +69,18 @@ __all__ = [
     "Functions",
     "Handler",
     "Image",
+    "KeptProgram",
     "Lease",
     "Limiter",
     "Limits",
     "MemoryStore",
     "Message",
     "Middleware",
+    "Needs",
     "Operation",
+    "Pack",
+    "PackContext",
+    "PackError",
     "Policy",
     "Predicate",
     "Profile",
@@ -81,6 +88,7 @@ __all__ = [
     "PromptArgument",
     "PromptSpec",
     "Provider",
+    "Publish",
     "PublishError",
     "QueueSettings",
     "RateSettings",
@@ -118,6 +126,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "_internal.programs": ("KeptProgram",),
     "config.settings": ("Serving",),
     "dispatch.call": ("Call", "Caller", "Channel", "Handler", "Limiter", "Middleware", "Policy", "current_call"),
     "dispatch.outcome": ("Record", "Sink"),
@@ -143,8 +152,9 @@ _HOMES = {
         "ResourceSpec",
         "ToolSpec",
     ),
+    "packs.pack": ("Needs", "Pack", "PackContext", "PackError"),
     "policy.settings": ("BudgetSettings", "Predicate", "QueueSettings", "RateSettings", "Rule"),
-    "providers": ("Provider",),
+    "providers": ("Provider", "Publish"),
     "providers.functions": ("Functions", "prompt", "resource", "tool"),
     "providers.upstream.provider": ("make_upstream",),
     "providers.upstream.settings": ("UpstreamSettings",),

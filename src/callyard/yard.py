@@ -16,7 +16,7 @@ from callyard._internal.project import find_project
 from callyard._internal.signed_tokens import default_signer, environment_secret
 from callyard._internal.tasks import background_task
 from callyard._version import VERSION
-from callyard.config.settings import PACKS
+from callyard.config.packs import PackTable, pack_tables_of_code
 from callyard.dispatch.call import ANYONE, LIBRARY, Caller, CallRequest, Channel, Limiter, Middleware, Policy
 from callyard.dispatch.dispatcher import Dispatcher
 from callyard.dispatch.outcome import RecordSinks, Sink
@@ -31,7 +31,8 @@ from callyard.model.envelope import Envelope
 from callyard.model.limits import Limits
 from callyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
 from callyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
-from callyard.packs import make_pack
+from callyard.packs.pack import Pack
+from callyard.packs.pack_set import PackSet
 from callyard.policy.approvals import Audit
 from callyard.policy.gate import DecisionPoint, Gate, Webhook
 from callyard.policy.queue import CallLimiter
@@ -48,7 +49,7 @@ from callyard.state.store import Clock, Store, StoreUnavailableError, check_stor
 if TYPE_CHECKING:
     from callyard.providers.upstream.settings import ResolvedUpstream  # most yards have no upstream
 
-__all__ = ["Lifespan", "Yard", "YardOverrides", "background_task", "known_packs"]
+__all__ = ["Lifespan", "Yard", "YardOverrides", "background_task"]
 
 
 class YardOverrides(TypedDict, total=False):
@@ -57,9 +58,13 @@ class YardOverrides(TypedDict, total=False):
     profile: str | None
     profiles: Iterable[Profile]
     """More profiles; one of the same name replaces the yard's."""
-    allow_eval: bool
+    allow_eval: bool | Iterable[str]
     metatools: bool | tuple[str, ...]
     packs: Iterable[str]
+    pack_tables: Mapping[str, PackTable]
+    """The tables of packs by name."""
+    project: str
+    """The project whose state folder packs use."""
     providers: Iterable[Provider]
     """More providers; the same holds for packs."""
     search: Mapping[str, Any]
@@ -81,19 +86,6 @@ class YardOverrides(TypedDict, total=False):
     decision_point: DecisionPoint
     switch_store: Store
     """Where to read what is disabled, if not in the yard's own store."""
-
-
-def known_packs(packs: Iterable[str]) -> list[str]:
-    """Return the names of packs as a list.
-
-    Raises:
-        ValueError: There is no pack of that name.
-    """
-    named = [packs] if isinstance(packs, str) else list(packs)
-    for pack in named:
-        if pack not in PACKS:
-            raise ValueError(f"There is no pack '{pack}'. Known: {', '.join(sorted(PACKS))}.")
-    return named
 
 
 def _resolve(upstreams: Mapping[str, Mapping[str, Any]]) -> "dict[str, ResolvedUpstream]":
@@ -132,7 +124,8 @@ class Yard:
         prompts: Iterable[object] = (),
         providers: Iterable[Provider] = (),
         upstreams: Mapping[str, Mapping[str, Any]] | None = None,
-        packs: Iterable[str] = (),
+        packs: Iterable[str | Pack] = (),
+        pack_settings: Mapping[str, Mapping[str, Any]] | None = None,
         metatools: bool | Iterable[str] = True,
         search: SearchSettings | None = None,
         profile: Profile = EVERYTHING,
@@ -151,7 +144,7 @@ class Yard:
         limits: Limits | None = None,
         runtime: RuntimeSettings | None = None,
         state_dir: str | None = None,
-        allow_eval: bool = False,
+        allow_eval: bool | Iterable[str] = False,
         version: str = VERSION,
         instructions: str = "",
         clock: Clock = time.monotonic,
@@ -174,11 +167,11 @@ class Yard:
         self._own_store = store
         self._store_is_optional = False
         self._equip(allow_eval=allow_eval)
-        self._packs = known_packs(packs)
+        self.packs = PackSet(packs, pack_tables_of_code(pack_settings or {}))
         self._metatools = select_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
         self._upstreams = _resolve(upstreams or {})
-        self._providers = all_providers(own, providers, others=[*self._packs, *self._upstreams])
+        self._providers = all_providers(own, providers, others=[*self.packs.names, *self._upstreams])
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
@@ -211,9 +204,11 @@ class Yard:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
         self._profiles.shape = cast("Shape", overrides.get("shape", self._profiles.shape))
         self.adopt(overrides.get("profiles", ()), profile=overrides.get("profile"))
-        self._packs = known_packs(dict.fromkeys([*self._packs, *overrides.get("packs", ())]))
+        self.packs.configure(
+            overrides.get("packs", ()), overrides.get("pack_tables", {}), project=overrides.get("project")
+        )
         providers = [*self._providers, *overrides.get("providers", ())]
-        self._providers = all_providers(None, providers, others=[*self._packs, *self._upstreams])
+        self._providers = all_providers(None, providers, others=[*self.packs.names, *self._upstreams])
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.search = read_environment({}, msgspec.structs.replace(self.search, **overrides.get("search", {})))
         self.runtime = msgspec.structs.replace(self.runtime, **overrides.get("runtime", {}))
@@ -230,7 +225,12 @@ class Yard:
 
     def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
         """Add or replace profiles, and select the yard's own by name; also while the yard is open."""
-        self.profile = self._profiles.adopt(profiles, own=profile)
+        self._profiles.adopt(profiles, own=profile)
+        self.complete_profiles()
+
+    def complete_profiles(self) -> None:
+        """Give profiles the toolsets of packs that have opened."""
+        self.profile = self._profiles.complete(self.packs.toolsets)
         if self._dispatcher is not None:
             self._dispatcher.profile = self.profile
 
@@ -428,7 +428,7 @@ class Yard:
             "name": self.name,
             "version": self.version,
             "profile": self.profile.name,
-            "packs": self._packs,
+            "packs": self.packs.names,
             "metatools": metatools_setting(self._metatools),
             "search.strategy": self.search.strategy,
             "state_dir": self.state_dir,
@@ -460,9 +460,11 @@ class Yard:
             with Mount(self.name, self.registry, self.dispatcher, profile=self.profile).shown(publish):
                 yield
 
-    def _equip(self, *, allow_eval: bool) -> None:
+    def _equip(self, *, allow_eval: bool | Iterable[str]) -> None:
         self.signer = default_signer(self.state_dir)
-        self.registry = Registry(self.limits, allow_eval=allow_eval, suggestions=SUGGESTIONS)
+        targets = (allow_eval,) if isinstance(allow_eval, str) else allow_eval
+        allowed = targets if isinstance(targets, bool) else tuple(targets)
+        self.registry = Registry(self.limits, allow_eval=allowed, suggestions=SUGGESTIONS)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated, prepare=self._judge_unannotated)
         self.sessions = Sessions(self.limits, clock=self._clock, store=self._own_store)
         self.sessions.is_disabled = self.registry.is_disabled
@@ -593,8 +595,9 @@ class Yard:
             upstreams = make_upstreams(self._upstreams, state_dir=self.state_dir, project=project, longest=longest)
         for provider in (*self._providers, *upstreams):
             await self.providers.add(provider)
-        for pack in self._packs:
-            await self.providers.add(make_pack(pack, self), gives_way=True)
+        await self.packs.open_all(self)
+        self.complete_profiles()
+        self.packs.check_profiles(self.profiles)
         if self._metatools or self.runtime.enabled:
             await self.providers.add(Metatools(self, self._metatools), gives_way=True)
         await self.providers.wait_ready(_READY_S, unless_known=True)

@@ -21,7 +21,16 @@ from callyard.policy.settings import LoadSettings
 from callyard.testing import FakeClock
 
 ME, YOU = Caller(identity="me"), Caller(identity="you")
-NAMES = ["describe_session", "get_server_info", "get_session_count", "get_settings", "list_sessions", "ping", "status"]
+NAMES = [
+    "describe_session",
+    "get_server_info",
+    "get_session_count",
+    "get_settings",
+    "list_packs",
+    "list_sessions",
+    "ping",
+    "status",
+]
 
 
 @tool

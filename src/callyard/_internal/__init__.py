@@ -10,6 +10,7 @@ Its files:
 - `logfmt`: log lines: an event followed by `key=value` fields, and exceptions without contents
 - `mask`: masks secrets in what people read: log lines, states of upstreams, cards of approvals, settings
 - `pipes`: pipes, terminals and files on the event loop: lines from bytes, a reader and a writer with back-pressure
+- `programs`: programs that end with us, in process groups of their own
 - `project`: which project a yard or a command belongs to, and the folder in the state directory that is the project's
   alone
 - `signed_tokens`: JSON with an HMAC, readable by its holder but not forgeable

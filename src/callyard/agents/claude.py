@@ -15,12 +15,12 @@ from typing import Any, Final, cast
 
 from callyard._internal.logfmt import log_value
 from callyard._internal.mask import mask_text
+from callyard._internal.programs import is_inherited
 from callyard.agents.events import Source, StreamEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, ToolResult
 from callyard.agents.turn import TurnRequest
 from callyard.inject.claude import SERVER_NAME, check_server_names, claude_instructions, claude_options
 from callyard.inject.plain import Conversation, import_sdk
 from callyard.model.errors import CodeName, ToolError, refused, shortened
-from callyard.providers.upstream.stdio import is_inherited
 
 __all__ = ["ASK_TOOL", "ClaudeRuntime"]
 

@@ -9,6 +9,7 @@ Its files:
 - `inspect`: `callyard describe`, `list`, `manifest` and `policy explain`: a yard's tools, and which rule decides
   about a call
 - `login`: `callyard login` and `callyard logout`: OAuth at an upstream, with a browser, and the stored login
+- `packs`: which packs are installed, named and open, here or at a running server, and what is missing
 - `parser`: the command line: a table of commands with their arguments and options, and the parser that reads it
 - `program`: from arguments to an exit status
 - `search`: `callyard search` and `callyard eval search`: find tools as an agent does, and measure how well that works

@@ -49,7 +49,7 @@ class Options(Namespace):
     seconds: float | None = None
     caller: str = "local"
     profile: str | None = None
-    allow_eval: bool = False
+    allow_eval: bool | str = False
     output: str | None = None
     json: bool = False
     markdown: bool = False
@@ -219,10 +219,14 @@ _PROJECT: Final = _value(
 )
 _JSON_ARRAY: Final = _json("print an array of objects")
 _JSON_ENVELOPE: Final = _json("print the envelope as one line of JSON")
+_TARGETS_FLAG: Final = "--allow-eval-targets"
+"""What `--allow-eval=TARGETS` is read as, because argparse has no switch that may have a value only after '='."""
+_EVAL_TARGETS: Final = Argument((_TARGETS_FLAG,), {"dest": "allow_eval", "help": SUPPRESS, "default": SUPPRESS})
 _VIEW: Final = (
     _CONFIG,
     _value("--profile", "NAME", "show the yard as callers of this profile see it (default: the yard's own)"),
-    _switch("--allow-eval", text="publish the tools that run code"),
+    _switch("--allow-eval", text="publish the tools that run code; '--allow-eval=TARGETS' those that run it there"),
+    _EVAL_TARGETS,
 )
 _CREDENTIALS: Final = (
     _value(
@@ -233,7 +237,12 @@ _CREDENTIALS: Final = (
     _repeated("--header", "NAME:VALUE", "a header for the server at a URL"),
 )
 _TARGET: Final = (_optional("target", "TARGET", _YARD_BY_DEFAULT), *_CREDENTIALS)
-_SETTINGS: Final = (*_TARGET, _CONFIG, *(_setting(key, metavar) for key, metavar in _FLAGS.items()))
+_SETTINGS: Final = (
+    *_TARGET,
+    _CONFIG,
+    *(_setting(key, metavar) for key, metavar in _FLAGS.items()),
+    Argument((_TARGETS_FLAG,), {"dest": f"{_SETTING}allow_eval", "help": SUPPRESS, "default": SUPPRESS}),
+)
 _WAIT: Final = _switch("--wait", text="wait until every upstream has answered or failed")
 _UPSTREAM: Final = _value("name", "NAME", "the upstream")
 _LOGIN: Final = (_value("name", "NAME", "the upstream, or its URL"), _PROJECT)
@@ -257,6 +266,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "config": Command("config", "print every setting with its value and origin"),
     "key": Command("config", "create an API key and print its line for 'callyard.toml'"),
     "upstreams": Command("upstreams", "list the upstreams: state, number of tools and last error"),
+    "packs": Command("packs", "list the packs: which are installed, named and open, and what is missing"),
     "restart": Command("upstreams", "restart an upstream of a running yard"),
     "logs": Command("upstreams", "print what a program that is an upstream wrote to stderr"),
     "login": Command("login", "sign in at an upstream, in a browser"),
@@ -298,6 +308,12 @@ _ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         *_TARGET,
         _switch("--check", text="start or call each of them now, for at most 5 seconds"),
         _WAIT,
+        _JSON_ARRAY,
+    ),
+    "packs": (
+        _optional("target", "URL", "a running server; without it, the packs that the settings name"),
+        *_CREDENTIALS,
+        _CONFIG,
         _JSON_ARRAY,
     ),
     "restart": (_UPSTREAM, _PROJECT),
@@ -578,7 +594,10 @@ def read_options(arguments: Sequence[str]) -> Options:
     parser = commands.get(options.command)
     if parser is None:
         program.error(f"There is no command '{options.command}'.{did_you_mean(options.command, list(commands))}")
-    own = list(arguments[position + 1 :])
+    own = [
+        text.replace("--allow-eval=", f"{_TARGETS_FLAG}=", 1) if text.startswith("--allow-eval=") else text
+        for text in arguments[position + 1 :]
+    ]
     if options.command in TAKE_PROGRAM and "--" in own:
         end = own.index("--")
         own, options.program = own[:end], own[end + 1 :]

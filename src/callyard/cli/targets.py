@@ -21,7 +21,9 @@ from callyard._internal.mask import mask_url
 from callyard._internal.project import project_dir
 from callyard.cli.terminal import Terminal
 from callyard.config import CLIENT_FILES, Config
+from callyard.config.convert import Location, parse_text
 from callyard.config.settings import PREFIX
+from callyard.dispatch.registry import AllowEval
 from callyard.launch.build import apply_settings, find_profile, read_settings
 from callyard.launch.errors import DEFECT, USAGE, LaunchError, exit_status, explain_cause, explain_refusal
 from callyard.launch.signals import run
@@ -388,7 +390,7 @@ async def _run(
     yard: Yard, options: "Options", terminal: Terminal, *, wait: Callable[[], Awaitable[None]], work: Work
 ) -> int:
     status: int | None = None
-    yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
+    yard.registry.allow_eval = _allowed_eval(yard.registry.allow_eval, options.allow_eval)
     try:
         async with open_yard(yard, logged=options.verbose > 0):
             await wait()
@@ -400,6 +402,14 @@ async def _run(
         message = f"The yard '{yard.name}' did not close cleanly: {explain_cause(error)}"
         raise LaunchError(message, status=DEFECT) from error
     return status
+
+
+def _allowed_eval(configured: AllowEval, flag: bool | str) -> AllowEval:  # noqa: FBT001 - a switch that may have a value
+    """Return where code may run: where the settings say, and where the flag says."""
+    named: AllowEval = flag if isinstance(flag, bool) else parse_text(flag, AllowEval, Location("--allow-eval"))
+    if named is True or configured is True:
+        return True
+    return (*(configured or ()), *(named or ())) or False
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ The origin of each value is remembered, so that it can be shown.
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -29,9 +29,10 @@ from callyard.config.convert import (
     require_table,
     unknown_key,
 )
+from callyard.config.packs import PACK, PackTable, read_pack_tables
 from callyard.config.settings import PACKS, PREFIX, Key, Setting, Settings, known_settings, values_of
 from callyard.model.names import closest_name
-from callyard.model.profile import METATOOLS, Profile, Shape, Surface, Toolset
+from callyard.model.profile import METATOOLS, Profile, Shape, Surface, Toolset, pending_toolset
 from callyard.policy.settings import Rule
 from callyard.search.settings import read_environment
 
@@ -83,7 +84,7 @@ PROFILES: Final = "profiles"
 TOOLSETS: Final = "toolsets"
 RULES: Final = "rules"
 _OF_UPSTREAMS: Final = ("upstreams", "upstream_defaults")
-_TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS, RULES)
+_TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS, RULES, PACK)
 """The tables whose keys are names that people choose."""
 
 
@@ -108,9 +109,10 @@ class ProfileTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How successes are sent: 'envelope' or 'plain' (default: the yard's 'shape')."""
 
 
-def _read_profiles(document: Table, path: Path) -> dict[str, Profile]:
+def _read_profiles(document: Table, path: Path, packs: Iterable[str]) -> dict[str, Profile]:
     toolsets = {name: _toolset(name, table, location) for name, table, location in _tables(document, TOOLSETS, path)}
-    return {name: _profile(name, table, place, toolsets) for name, table, place in _tables(document, PROFILES, path)}
+    tables = _tables(document, PROFILES, path)
+    return {name: _profile(name, table, place, toolsets, packs=packs) for name, table, place in tables}
 
 
 def _read_rules(document: Table, path: Path) -> tuple[Rule, ...]:
@@ -138,8 +140,12 @@ def _toolset(name: str, table: object, location: Location) -> Toolset:
     return build_struct(Toolset, {"name": name, **convert_fields(table, Toolset, location)}, location)
 
 
-def _profile(name: str, table: object, location: Location, toolsets: dict[str, Toolset]) -> Profile:
+def _profile(
+    name: str, table: object, location: Location, toolsets: dict[str, Toolset], *, packs: Iterable[str]
+) -> Profile:
     rules: ProfileTable = build_struct(ProfileTable, convert_fields(table, ProfileTable, location), location)
+    of_packs = [known for known in rules.toolsets if any(known.startswith(f"{pack}_") for pack in packs)]
+    toolsets = {**{known: pending_toolset(known) for known in of_packs}, **toolsets}
     for number, toolset in enumerate(rules.toolsets):
         item = location.child(f".toolsets[{number}]")
         if toolset not in toolsets:
@@ -229,6 +235,8 @@ class Config(msgspec.Struct, frozen=True):
     profiles: Mapping[str, Profile]
     rules: tuple[Rule, ...]
     """Rules of the file, in the order in which they are tried."""
+    pack_tables: Mapping[str, PackTable]
+    """The tables of packs by name."""
     tables: Mapping[str, Any]
     """Values of upstreams, profiles and toolsets by key, secrets masked."""
     files: "Mapping[Path, Stamp]"
@@ -312,10 +320,13 @@ def read_config(
     target = settings.target
     if target is not None and target.endswith(CLIENT_FILES) and "://" not in target:
         files[Path(target)] = stamp_of(Path(target))
-    profiles = {} if file is None else _read_profiles(tables, file)
+    profiles = {} if file is None else _read_profiles(tables, file, settings.packs)
     rules = () if file is None else _read_rules(tables, file)
     upstreams, warnings = _read_upstreams(tables, file, settings.target)
+    pack_tables = {} if file is None else read_pack_tables(tables, file)
     shown = _flat_tables(tables)
+    for name, table in pack_tables.items():
+        shown |= {f"{PACK}.{name}.{key}": value for key, value in table.masked().items()}
     origins |= dict.fromkeys(shown, Origin("file", str(file)))
     for name, entry in upstreams.items():
         masked = {f"upstreams.{name}.{field}": value for field, value in entry.masked().items()}
@@ -331,6 +342,7 @@ def read_config(
         upstreams=upstreams,
         profiles=profiles,
         rules=rules,
+        pack_tables=pack_tables,
         tables=shown,
         files=files,
     )
@@ -348,6 +360,13 @@ def stamp_of(path: Path) -> Stamp:
 def _from_file(document: Table, path: Path | None) -> Layer:
     if path is None:
         return
+    packs: object = document.get("packs")
+    if isinstance(packs, dict):
+        name = next(iter(cast("Table", packs)), "NAME")
+        written = f"'[packs.{name}]' in '{path}' is written '[{PACK}.{name}]'"
+        raise ConfigError(
+            f"{written}; 'packs' itself is the list of packs that are used, as in 'packs = [\"{name}\"]'."
+        )
     for key, value in _flat(document, path):
         converted = convert(value, known_settings()[key].type, Location(key, str(path)))
         yield key, _relative_to_file(path, key, converted), Origin("file", str(path))

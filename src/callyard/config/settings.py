@@ -314,8 +314,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The yard to serve: 'module:attr', 'file.py', 'file.py:attr', an MCP client's JSON file, or a server's URL."""
     profile: str | None = None
     """The profile of callers without one of their own."""
-    allow_eval: bool = False
-    """Whether tools that run code are published."""
+    allow_eval: bool | tuple[str, ...] = False
+    """Whether tools that run code are published, or the targets that code may run in, such as 'page'."""
     shape: Shape = "envelope"
     """How successes are sent to MCP clients: 'envelope', or 'plain' for the result, with its output schema listed."""
     packs: tuple[str, ...] = ()

@@ -301,9 +301,13 @@ class Call(msgspec.Struct, eq=False):
         """
         if self._run.finished:
             raise ToolError("state_error", "The call is over, so it can start no session.")
-        sessions, source = self._run.funnel.sessions, self.spec.source
+        sessions = self._run.funnel.sessions
         session = sessions.start(
-            self.caller.owner, kind=kind, source=source, session_id=session_id, outlives_client=outlives_client
+            self.caller.owner,
+            kind=kind,
+            session_id=session_id,
+            outlives_client=outlives_client,
+            source=self.spec.source,
         )
         if self.session is not None:
             sessions.leave(self.session, None)
@@ -316,6 +320,23 @@ class Call(msgspec.Struct, eq=False):
         sessions = self._run.funnel.sessions
         mine = self.session.id if self.session is not None and session_id is None else session_id
         return sessions.has(str(mine), self.caller.owner) and await sessions.end(str(mine))
+
+    async def store(self, result: object) -> str:
+        """Store a result of any size for a while and return its handle, which only this caller can use.
+
+        Raises:
+            ToolError: `too_large` if it is too long to store.
+            TypeError: It cannot be written as JSON.
+        """
+        return await self._run.funnel.results.keep(encode(result), self.caller.owner)
+
+    async def stored(self, handle: str) -> Any:
+        """Return the stored result of a handle of this caller.
+
+        Raises:
+            ToolError: `not_found` if there is none, or no longer.
+        """
+        return await self._run.funnel.results.read(handle, self.caller.owner)
 
     def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
         """Send progress to the client, throttled.

@@ -27,9 +27,21 @@ from callyard.model.spec import AnySpec, Kind, PromptSpec, ResourceSpec, ToolSpe
 from callyard.model.switch import Switch, covering
 from callyard.model.uri_template import UriTemplate
 
-__all__ = ["Change", "Registry", "ResourceMatch", "Subscription", "SubscriptionWatcher", "Subscriptions", "Suggestions"]
+__all__ = [
+    "AllowEval",
+    "Change",
+    "Registry",
+    "ResourceMatch",
+    "Subscription",
+    "SubscriptionWatcher",
+    "Subscriptions",
+    "Suggestions",
+    "is_allowed",
+]
 
 T = TypeVar("T")
+AllowEval = bool | tuple[str, ...]
+"""Whether code may run, or the targets that it may run in."""
 SubscriptionWatcher = Callable[[AbstractSet[str]], "asyncio.Future[None] | None"]
 """Takes every URI of its source that has a subscriber; may return a future that is done once updates arrive."""
 
@@ -37,6 +49,7 @@ _ParsedTemplate = tuple[UriTemplate, Resource, Unavailable | None]
 _MAX_CACHED_LISTS: Final = 256
 _MAX_SIMILAR: Final = 5
 _GATED: Final = "It runs code; open the yard with '--allow-eval' (or 'allow_eval=True')."
+_GATED_TARGET: Final = "It runs code in '{0}'; open the yard with '--allow-eval={0}' (or 'allow_eval=[\"{0}\"]')."
 _log = logging.getLogger(__name__)
 
 
@@ -118,12 +131,14 @@ class Subscriptions:
 class Registry:
     """Tools and prompts by name, resources by URI."""
 
-    def __init__(self, limits: Limits, *, allow_eval: bool = False, suggestions: Suggestions = _NO_SUGGESTIONS) -> None:
+    def __init__(
+        self, limits: Limits, *, allow_eval: AllowEval = False, suggestions: Suggestions = _NO_SUGGESTIONS
+    ) -> None:
         self.version = 0
         self.versions: dict[Kind, int] = {"tool": 0, "resource": 0, "prompt": 0}
         self._limits = limits
         self.allow_eval = allow_eval
-        """Whether tools that run code are published; read when they are."""
+        """Whether tools that run code are published, or where their code may run; read when they are published."""
         self._suggestions = suggestions
         self.has_foreign = False
         """Whether a foreign source has published, so that some specs may break the rules for our own."""
@@ -405,7 +420,14 @@ class Registry:
         return self._templates[1]
 
     def _eval_refusal(self, tool: Tool) -> str | None:
-        return _GATED if tool.spec.requires_eval and not self.allow_eval else None
+        target = tool.spec.eval_target
+        if not tool.spec.requires_eval or self.allows_eval(target):
+            return None
+        return _GATED_TARGET.format(target) if target else _GATED
+
+    def allows_eval(self, target: str) -> bool:
+        """Return whether code may run in a target; only a yard that allows all code allows it in its own process."""
+        return is_allowed(target, self.allow_eval)
 
     def _announce(self, kind: ChangeKind, what: Kind, name: str) -> None:
         self.version += 1
@@ -413,9 +435,13 @@ class Registry:
         _notify(self._watchers, Change(kind, name, self.version, what))
 
 
-def _unknown_uri(uri: str) -> ToolError:
-    message = "There is no resource of that URI."
-    return ToolError("not_found", message, reason="unknown_uri", may_have_run=False, uri=uri)
+def is_allowed(target: str, allow_eval: AllowEval) -> bool:
+    """Return whether code may run in a target; an empty one is this process."""
+    return allow_eval if isinstance(allow_eval, bool) else target in allow_eval
+
+
+def _unknown_uri(uri: str, message: str = "There is no resource of that URI.", **details: Any) -> ToolError:
+    return ToolError("not_found", message, reason="unknown_uri", may_have_run=False, uri=uri, **details)
 
 
 def _not_usable(name: str, unavailable: Unavailable) -> ToolError:

@@ -74,11 +74,7 @@ class Results:
         Raises:
             ToolError: `too_large` if it is too long to store.
         """
-        if len(encoded.text) > self._limits.stored_bytes:
-            size, most = len(encoded.text), self._limits.stored_bytes
-            message = f"The result has {size} bytes; at most {most} can be kept."
-            raise ToolError("too_large", message, may_have_run=True, bytes=size, limit=most)
-        handle = await self._put(encoded.text, owner)
+        handle = await self.keep(encoded.text, owner)
         read = "".join(f"Read parts of it with {action}. " for action in self.suggest_read(handle, profile))
         data = {
             "status": "stored",
@@ -91,8 +87,16 @@ class Results:
         shape = shape_of(encoded.data) if room is None else shape_within(encoded.data, room - len(encode(data)))
         return {**data, "shape": shape}
 
-    async def _put(self, text: bytes, owner: str) -> str:
-        """Store a result and return its handle, drop the owner's oldest ones beyond the limit."""
+    async def keep(self, text: bytes, owner: str) -> str:
+        """Store a result, which is JSON, and return its handle; drop the owner's oldest ones beyond the limit.
+
+        Raises:
+            ToolError: `too_large` if it is too long to store.
+        """
+        if len(text) > self._limits.stored_bytes:
+            size, most = len(text), self._limits.stored_bytes
+            message = f"The result has {size} bytes; at most {most} can be kept."
+            raise ToolError("too_large", message, may_have_run=True, bytes=size, limit=most)
         prefix = _prefix(owner)
         ttl, most = self._limits.stored_seconds, self._limits.stored_results
         if owner == SHARED_OWNER:  # others have the same owner: they must not guess the handle, nor push the result out

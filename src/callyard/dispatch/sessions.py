@@ -54,7 +54,7 @@ class Session(msgspec.Struct, eq=False):
     started: float
     last_used: float
     source: str = ""
-    """The source of the tool that started it."""
+    """The source of the tool that started it; it ends when that closes or is disabled."""
     state: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """Any objects; they end with the process."""
     data: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -397,6 +397,12 @@ class Sessions:
         await session.stop()
         await self._forget(session, reason)
         return True
+
+    async def end_of(self, source: str) -> None:
+        """End the sessions that tools of a source started, newest first."""
+        for session in reversed(self.all()):
+            if session.source == source:
+                await self.end(session.id)
 
     async def end_all(self) -> None:
         """End every session, newest first, even if this task is cancelled meanwhile."""

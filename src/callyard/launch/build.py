@@ -35,6 +35,7 @@ __all__ = [
     "apply_settings",
     "check_profiles",
     "find_profile",
+    "get_json",
     "make_authenticator",
     "make_providers",
     "make_store",
@@ -116,11 +117,12 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     kept = None if stores or yard.has_store else _kept_store(config, yard)
     if kept is not None:
         policy["switch_store"] = kept
-    if not origins and not providers and not config.profiles and not stores and not policy:
+    if not any((origins, providers, config.profiles, config.pack_tables, stores, policy)):
         return
     options: dict[str, Any] = {**stores, **policy} | {
         name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins
     }
+    options |= {"pack_tables": config.pack_tables, "project": config.project}
     options |= {"profiles": config.profiles.values(), "providers": providers} | {
         name: config.explicit(name) for name in sections if name
     }
@@ -291,7 +293,8 @@ def _webhook(config: Config, notices: Notices) -> Any:
 class _Answer:
     connection: Any = None
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self._status = 0
         self._body = b""
@@ -301,7 +304,7 @@ class _Answer:
 
     def on_body(self, piece: bytes) -> None:
         self._body += piece
-        if len(self._body) > _ANSWER_BYTES:
+        if len(self._body) > self._limit:
             self.on_error(ValueError("The answer is too long."))
 
     def on_complete(self) -> None:
@@ -319,14 +322,29 @@ async def post_json(url: str, body: bytes, headers: Mapping[str, str]) -> tuple[
     Raises:
         OSError: There is no answer.
     """
+    return await _exchange("POST", url, headers, body=body)
+
+
+async def get_json(url: str, headers: Mapping[str, str], *, limit: int) -> tuple[int, bytes]:
+    """Get JSON of at most so many bytes, in the same way.
+
+    Raises:
+        OSError: There is no answer.
+    """
+    return await _exchange("GET", url, headers, limit=limit)
+
+
+async def _exchange(
+    method: str, url: str, headers: Mapping[str, str], *, body: bytes = b"", limit: int = _ANSWER_BYTES
+) -> tuple[int, bytes]:
     # Loaded with the first request, because a server starts sooner without.
     from callyard.providers.upstream.http.client import Pool, RequestHead, parse_address  # noqa: PLC0415 - see above
 
     address = parse_address(url, url)
     pool = Pool("the service", address, limit=1, connect_seconds=_CONNECT_S)
-    answer = _Answer()
+    answer = _Answer(limit)
     try:
-        pool.send(answer, RequestHead(address, {}).request("POST", headers, credentials={}, message=body))
+        pool.send(answer, RequestHead(address, {}).request(method, headers, credentials={}, message=body))
         return await answer.done
     finally:
         await pool.close()

@@ -48,7 +48,7 @@ CLOSED_PIPE: Final = 141
 TERMINATED: Final = 143
 STATUSES: Final[dict[int, str]] = {
     0: "Success.",
-    DEFECT: "`diff`, `scan` or `upstreams --check` found something; or the yard did not close cleanly, a file "
+    DEFECT: "`diff`, `scan`, `packs` or `upstreams --check` found something; or the yard did not close cleanly, a file "
     "could not be used, the "
     "output could not be written, or Callyard or a search strategy has a defect.",
     USAGE: "The command line is wrong, or TARGET cannot be loaded or opened.",
@@ -105,7 +105,7 @@ def explain_cause(error: BaseException) -> str:
 def explain_refusal(failure: BaseException, yard: "Yard") -> str:
     """Return why a yard cannot be opened: Callyard's own message, or the cause with its place."""
     error = innermost(failure)
-    if isinstance(error, callyard.PublishError | callyard.StoreUnavailableError):
+    if isinstance(error, callyard.PublishError | callyard.StoreUnavailableError | callyard.PackError):
         return str(error)
     if isinstance(error, ValueError | ImportError) and is_own(error):
         from callyard.search import StrategyError  # noqa: PLC0415 - '--version' starts without

@@ -9,7 +9,8 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +22,12 @@ from callyard._internal.project import project_dir
 from callyard.config import Config, Key
 from callyard.dispatch.call import ANYONE, Caller
 from callyard.launch.errors import LaunchError, as_launch_error
+from callyard.model.envelope import encode
 from callyard.model.errors import ToolError
+from callyard.model.profile import EVERYTHING
 from callyard.monitor.metrics import Metrics
 from callyard.monitor.prometheus import UpstreamState, render, snapshot_of
+from callyard.packs.documents import server_text
 from callyard.policy.approvals import local_user
 from callyard.providers.upstream.health import supervised
 from callyard.state.store import StoreUnavailableError
@@ -33,12 +37,14 @@ from callyard.transports.http.request import RefusedError, Request
 from callyard.transports.http.response import ResponseWriter
 from callyard.yard import Yard
 
-__all__ = ["VARIABLE", "MetricsPage", "load_token", "need_token"]
+__all__ = ["VARIABLE", "MetricsPage", "ServerFacts", "load_token", "need_token"]
 
 VARIABLE: Final = "CALLYARD_CONSOLE_TOKEN"
 _FILE: Final = "console-token"
 _SHORTEST: Final = 16
 _BYTES: Final = 24
+PACKS_PATH: Final = "/api/packs"
+"""Where a running server lists its packs."""
 _OPEN: Final = frozenset({"/api/openapi.json"})
 """What needs no token: the description of the API."""
 _log = logging.getLogger(__name__)
@@ -92,6 +98,43 @@ def need_token(mounts: Mapping[str, Mount], token: str) -> dict[str, Mount]:
     }
 
 
+class ServerFacts:
+    """What a server tells about itself: '/llms.txt' to everybody, and '/api/packs' to callers with credentials."""
+
+    def __init__(self, yard: Yard, token: str, *, is_authenticated: bool) -> None:
+        """Let the server check credentials; without an authenticator `/api/packs` needs the token, or is not there.
+
+        Callers of the server see packs as their profile allows; the token belongs to whoever runs the server.
+        """
+        self._yard = yard
+        self._is_authenticated = is_authenticated
+        self.mounts: Mapping[str, Mount] = {"/llms.txt": Mount(handle=_serve_llms_text, needs_authentication=False)}
+        packs = {PACKS_PATH: Mount(handle=self._serve_packs)}
+        if is_authenticated or token:
+            self.mounts = {**self.mounts, **(packs if is_authenticated else need_token(packs, token))}
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Do nothing: both need nothing but the open yard."""
+        yield
+
+    async def _serve_packs(self, request: Request, writer: ResponseWriter) -> None:
+        _check_get(request)
+        profile = (request.caller.profile or self._yard.profile) if self._is_authenticated else EVERYTHING
+        facts = self._yard.packs.describe(self._yard, profile)
+        await writer.respond(200, encode(facts))
+
+
+async def _serve_llms_text(request: Request, writer: ResponseWriter) -> None:
+    _check_get(request)
+    await writer.respond(200, server_text().encode(), ((b"content-type", b"text/plain; charset=utf-8"),))
+
+
+def _check_get(request: Request) -> None:
+    if request.method not in {"GET", "HEAD"}:
+        raise RefusedError(405, "Only GET is allowed here.", ((b"allow", b"GET, HEAD"),))
+
+
 class MetricsPage:
     """Counts the calls of a yard, and shows the counts to Prometheus."""
 
@@ -125,8 +168,7 @@ class MetricsPage:
         return Caller(identity=admitted.identity)
 
     async def _serve(self, request: Request, writer: ResponseWriter) -> None:
-        if request.method not in {"GET", "HEAD"}:
-            raise RefusedError(405, "Only GET is allowed here.", ((b"allow", b"GET, HEAD"),))
+        _check_get(request)
         await self.settle_approvals()
         statuses = [provider.status() for provider in supervised(self._yard.providers)]
         upstreams = [UpstreamState(found.name, found.state, is_open=found.retry_at is not None) for found in statuses]

@@ -25,6 +25,7 @@ from callyard.launch.hangup import Hangup
 from callyard.launch.notices import Notices
 from callyard.launch.signals import run, success_on_sigterm
 from callyard.model.limits import LIVE
+from callyard.packs.pack import PackError
 from callyard.providers.upstream.settings import ResolvedUpstream, UpstreamSettings
 from callyard.transports.auth import Authenticator, ReplaceableAuthenticator
 from callyard.yard import Yard
@@ -272,7 +273,7 @@ class LiveSettings:
         """Apply the upstreams of the settings, one change after the other, and say what changed."""
         async with self._changing_upstreams:
             resolved = await asyncio.to_thread(resolve_upstreams, config, self._notices)
-            changes = [*changes, *await self._apply_upstreams(config, resolved)]
+            changes = [*changes, *await self._apply_upstreams(config, resolved), *await self._apply_packs(config)]
         if changes:
             self._notices.inform(f"The settings were reloaded: {', '.join(changes)}.")
 
@@ -318,7 +319,7 @@ class LiveSettings:
             return self._authenticator is not None
         if key == "monitor.metrics_keys":
             return self._use_metrics_keys is not None
-        return key == "profile" or (key in _LIVE and key in config.origins)
+        return key in {"profile", "packs"} or (key in _LIVE and key in config.origins)
 
     async def _apply_upstreams(self, config: Config, upstreams: dict[str, ResolvedUpstream]) -> Sequence[str]:
         """Close removed and changed upstreams, open added and changed ones, and return what changed in words."""
@@ -334,6 +335,19 @@ class LiveSettings:
             ("restarted", [name for name in changed if name in opened]),
             ("removed", removed),
         )
+        return [f"{_listed(names)} {change}" for change, names in parts if names]
+
+    async def _apply_packs(self, config: Config) -> Sequence[str]:
+        """Open and close packs as the settings name them now, and return what changed in words."""
+        try:
+            changes = await self._yard.packs.change(self._yard, config.settings.packs, config.pack_tables)
+        except PackError as error:
+            self._notices.say(f"The packs are unchanged: {error}")
+            return ()
+        self._yard.complete_profiles()
+        for problem in changes.problems:
+            self._notices.say(problem)
+        parts = (("added", changes.added), ("restarted", changes.restarted), ("removed", changes.removed))
         return [f"{_listed(names)} {change}" for change, names in parts if names]
 
     async def _close(self, name: str) -> None:

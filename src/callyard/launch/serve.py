@@ -148,7 +148,10 @@ def serve_configured(
                 serving,
                 authenticator,
                 monitor=monitor,
-                mounted=(advice,) if agents is None else (agents, advice),
+                mounted=(
+                    *_mounted(yard, serving, agents, token=token, is_authenticated=authenticator is not None),
+                    advice,
+                ),
                 ready=announce,
                 background=watch if config.files else None,
                 explain=lambda error: _refusal(error, yard, serving, listening=False).message,
@@ -193,6 +196,18 @@ def _make_agents(yard: Yard, config: Config, token: str) -> "Agents | None":
     from callyard.launch.agents import Agents  # noqa: PLC0415 - most servers run none
 
     return Agents(yard, config, token=token)
+
+
+def _mounted(
+    yard: Yard, serving: Serving, agents: "Agents | None", *, token: str, is_authenticated: bool
+) -> Sequence[Mounted]:
+    """Return the parts of a server over HTTP that have paths of their own, beside the monitor."""
+    if serving.transport != "http":
+        return ()
+    from callyard.launch.mounts import ServerFacts  # noqa: PLC0415 - stdio starts sooner without
+
+    facts = ServerFacts(yard, token, is_authenticated=is_authenticated)
+    return (facts,) if agents is None else (facts, agents)
 
 
 def _load_token(yard: Yard, config: Config) -> str:
@@ -418,7 +433,7 @@ def serve(
     config: str | None = None,
     authenticator: Authenticator | None = None,
     profile: str | None = None,
-    allow_eval: bool | None = None,
+    allow_eval: bool | Sequence[str] | None = None,
     shape: Shape | None = None,
     packs: Sequence[str] | None = None,
     metatools: bool | Sequence[str] | None = None,

@@ -31,6 +31,7 @@ __all__ = [
     "first_match",
     "listed",
     "matches_any",
+    "pending_toolset",
 ]
 
 T = TypeVar("T")
@@ -117,6 +118,11 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True, metaclass=Converted):
         )
 
 
+def pending_toolset(name: str) -> Toolset:
+    """Return what stands for the toolset of a pack that is not open: it holds nothing, not even a metatool."""
+    return Toolset(name=name, deny=("*",), description="It is of a pack that is not open.")
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, metaclass=Converted):
     """A rule: the tools in any of its toolsets exist for a caller, or all if it has none; pins are always listed.
 
@@ -138,9 +144,23 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, metaclass=Converted):
             twice = next(name for number, name in enumerate(names) if name in names[:number])
             raise ValueError(f"The profile '{self.name}' has two toolsets named '{twice}'.")
 
+    def completed(self, toolsets: Mapping[str, Toolset]) -> "Profile":
+        """Return the profile with toolsets in place of those that are pending."""
+        found = (toolsets.get(known.name, known) if _is_pending(known) else known for known in self.toolsets)
+        return msgspec.structs.replace(self, toolsets=tuple(found))
+
+    @property
+    def pending(self) -> Sequence[str]:
+        """Return the names of its toolsets that are of packs which are not open."""
+        return [toolset.name for toolset in self.toolsets if _is_pending(toolset)]
+
     def allows(self, spec: AnySpec) -> bool:
         """Return whether a tool, resource or prompt exists for callers of this profile."""
         return not self.toolsets or any(toolset.holds(spec) for toolset in self.toolsets)
+
+
+def _is_pending(toolset: Toolset) -> bool:
+    return toolset == pending_toolset(toolset.name)
 
 
 class Profiles:
@@ -171,6 +191,13 @@ class Profiles:
         by_name = {profile.name: self._shaped(profile) for profile in (*self._given, *profiles)}
         self._own = _get(by_name, own or self._given[0].name)
         self._by_name = by_name
+        return self._own
+
+    def complete(self, toolsets: Mapping[str, Toolset]) -> Profile:
+        """Put toolsets in place of those that are pending, and return the default profile."""
+        if toolsets:
+            self._own = self._own.completed(toolsets)
+            self._by_name = {name: profile.completed(toolsets) for name, profile in self._by_name.items()}
         return self._own
 
     def find(self, profile: Profile | str | None) -> Profile:

@@ -157,6 +157,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, me
     """
     eval: EvalRule | None = None
     requires_eval: bool = False
+    eval_target: str = ""
+    """Where the code runs, such as `page`, so that a yard can allow code there alone; empty is this process."""
     session: Literal["none", "optional", "required"] = "none"
     source: str = ""
     tags: tuple[str, ...] = ()
@@ -403,6 +405,8 @@ def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
 
 
 def _check_eval(spec: ToolSpec) -> None:
+    if spec.eval_target and not (spec.requires_eval and _NAME.match(spec.eval_target)):
+        raise _fault(spec, "has an eval target, so it must require the flag, and the target must be one small word.")
     if spec.operation is not Operation.EVAL:
         if spec.eval is not None:
             raise _fault(spec, "has an eval rule, so its operation must be 'eval'.")

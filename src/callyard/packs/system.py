@@ -14,16 +14,24 @@ from typing_extensions import TypedDict
 
 from callyard.dispatch.call import Call, current_call
 from callyard.dispatch.outcome import Record, Sink
-from callyard.dispatch.sessions import Session, Sessions
+from callyard.dispatch.sessions import Session
+from callyard.model.errors import ToolError
+from callyard.model.names import closest_name
+from callyard.packs.documents import DOCS, MANIFEST, manifest, page_names, read_page
+from callyard.packs.pack_set import PackFacts, PackSet, YardParts
 from callyard.providers import Publish
-from callyard.providers.functions import Functions, tool
+from callyard.providers.functions import Functions, resource, tool
 
 __all__ = ["System", "YardView"]
 
 _MAX_LAST_ERRORS: Final = 1000
 
 
-class YardView(Protocol):
+def _complete_page(text: str, _: dict[str, str]) -> list[str]:
+    return [name for name in page_names() if name.startswith(text)]
+
+
+class YardView(YardParts, Protocol):
     """The part of a yard that the pack uses."""
 
     @property
@@ -42,11 +50,6 @@ class YardView(Protocol):
         ...
 
     @property
-    def sessions(self) -> Sessions:
-        """Return the live sessions."""
-        ...
-
-    @property
     def abandoned_threads(self) -> int:
         """Return how many threads still run after their deadlines."""
         ...
@@ -55,6 +58,8 @@ class YardView(Protocol):
     def calls_in_flight(self) -> int:
         """Return how many calls are running."""
         ...
+
+    packs: PackSet
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from."""
@@ -112,7 +117,7 @@ class System:
         """Publish the tools, and record last errors while open."""
         stop = self._yard.add_sink(self._record_error)
         try:
-            publish(Functions(self.name, [self]).tools())
+            publish(Functions(self.name, [self]).tools(), resources=Functions(self.name, resources=[self]).resources())
             yield
         finally:
             stop()
@@ -150,6 +155,11 @@ class System:
         """List your live sessions in this process, oldest first. Stateless clients without credentials see none."""
         return [self._facts(session) for session in self._yard.sessions.of(call.caller.owner)]
 
+    @tool(operation="query", tags=("system",))
+    async def list_packs(self, call: Call) -> list[PackFacts]:
+        """List the packs that you have tools of: version, tools with their state, and what they need."""
+        return self._yard.packs.describe(self._yard, call.profile)
+
     @tool(operation="query", tags=("system",), session="required")
     async def describe_session(self, session: Session) -> SessionFacts:
         """Describe one of your live sessions."""
@@ -174,6 +184,27 @@ class System:
             "last_error": self._last_errors.get((call.caller.identity, call.caller.scope)),
             "sessions": {session.id: session.last_code for session in self._yard.sessions.of(call.caller.owner)},
         }
+
+    @resource(
+        DOCS,
+        name="callyard_docs",
+        mime_type="text/markdown",
+        tags=("system",),
+        complete={"page": _complete_page},
+    )
+    def read_docs(self, page: str) -> str:
+        """Read a guide to Callyard; the page 'index' lists them."""
+        text = read_page(page)
+        if text is None:
+            message = f"There is no page '{page}'. The page 'index' lists them."
+            similar = closest_name(page, page_names())
+            raise ToolError("not_found", message, reason="unknown_page", similar=[similar] if similar else [])
+        return text
+
+    @resource(MANIFEST, name="callyard_manifest", mime_type="application/json", tags=("system",))
+    def read_manifest(self, call: Call) -> dict[str, Any]:
+        """Read what you have here: every tool, resource and prompt that exists for you, with one line each."""
+        return manifest(self._yard.name, self._yard.version, self._yard.registry, call.profile)
 
     def _record_error(self, record: Record) -> None:
         if record.code is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from wired import SERVER, RecordingListener, Wired, children, descriptors, is_alive, until
 
+from callyard._internal import programs
 from callyard.providers.upstream import process_log, stdio
 from callyard.providers.upstream.intake import Share
 from callyard.providers.upstream.link import LinkError
@@ -349,8 +350,8 @@ CYCLES = 200
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give programs little time to end by themselves."""
-    monkeypatch.setattr(stdio, "_EOF_SECONDS", 0.05)
-    monkeypatch.setattr(stdio, "_TERM_SECONDS", 0.05)
+    monkeypatch.setattr(programs, "_EOF_SECONDS", 0.05)
+    monkeypatch.setattr(programs, "_TERM_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -559,7 +560,7 @@ async def test_a_program_that_is_killed_is_reported_with_its_signal(tmp_path: Pa
 async def test_without_a_shell_programs_run_without_a_guard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stdio, "_SHELL", "/no/such/shell")
+    monkeypatch.setattr(programs, "_SHELL", "/no/such/shell")
     async with Wired(tmp_path) as wired:
         assert await wired.call("echo", text="hello") == "hello"
 

@@ -75,6 +75,7 @@ class ToolOptions(Options, frozen=True, kw_only=True):
     idempotent: bool = False
     job: Literal["optional", "always", "required"] | None = None
     requires_eval: bool | None = None
+    eval_target: str = ""
     aliases: Sequence[str] = ()
     deprecated: str | None = None
     shape: Literal["envelope", "plain"] = "envelope"
@@ -105,6 +106,7 @@ def tool(
     idempotent: bool = False,
     job: Literal["optional", "always", "required"] | None = None,
     requires_eval: bool | None = None,
+    eval_target: str = "",
     aliases: Sequence[str] = (),
     deprecated: str | None = None,
     shape: Literal["envelope", "plain"] = "envelope",
@@ -334,6 +336,7 @@ def _spec(options: ToolOptions, **fields: Any) -> ToolSpec:
         operation_assumed=options.operation is None,
         eval=options.eval or (EvalRule("code") if options.operation == Operation.EVAL else None),
         requires_eval=options.operation == Operation.EVAL if options.requires_eval is None else options.requires_eval,
+        eval_target=options.eval_target,
         tags=as_tuple(options.tags),
         examples=tuple(example if isinstance(example, Example) else Example(example) for example in options.examples),
         reasons=_reasons(options),

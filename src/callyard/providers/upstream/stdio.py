@@ -1,18 +1,14 @@
 """The link to a program: messages go to its stdin and come from its stdout, one on each line.
 
 Output on stdout that is no message, such as a banner, is skipped and logged; a program that floods stdout with it is
-ended. The program runs in a process group of its
-own, which ends as a whole. Beside every program runs a guard, a shell that waits on a pipe from this process. When this
-process is killed, the pipe breaks and the guard ends the group, even if the program ignores the end of its input.
+ended. The program ends with this process.
 """
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,26 +17,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from callyard._internal.logfmt import log_fields
 from callyard._internal.pipes import LineSplitter, Reader, Writer
+from callyard._internal.programs import ProgramProcess, find_program, is_inherited
 from callyard.providers.upstream.intake import Intake, Share
 from callyard.providers.upstream.link import Link, LinkError, Listener, Received
 from callyard.providers.upstream.process_log import ProcessLog, log_failure
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.wire.messages import Id
 
-__all__ = ["Stderr", "StdioLink", "StrayLines", "environment_of", "is_inherited"]
+__all__ = ["Stderr", "StdioLink", "StrayLines", "environment_of"]
 
-_INHERITED: Final = frozenset(
-    ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER"]
-)
-_INHERITED_PREFIXES: Final = ("LC_", "XDG_")
-_SHELL: Final = "/bin/sh"
-_GUARD_SCRIPT: Final = 'read -r _; kill -s TERM -- "-$1" && sleep 2 && kill -s KILL -- "-$1"'
-_EOF_SECONDS: Final = 1.0
-_TERM_SECONDS: Final = 2.0
-_KILL_SECONDS: Final = 1.0
-_POLL_SECONDS: Final = 0.02
 _PIPE_BYTES: Final = 1024 * 1024
 _UNREAD_BYTES: Final = 4 * 1024 * 1024
 _STRAY_BYTES: Final = 1000
@@ -49,7 +35,6 @@ _STRAY_SECONDS: Final = 10.0
 _GRACE_SECONDS: Final = 0.5
 """How long the other pipes may stay open after one of them, or the program, has ended."""
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
-_log = logging.getLogger(__name__)
 
 
 def environment_of(settings: UpstreamSettings, ours: Mapping[str, str]) -> dict[str, str]:
@@ -57,18 +42,13 @@ def environment_of(settings: UpstreamSettings, ours: Mapping[str, str]) -> dict[
     return {**{key: value for key, value in ours.items() if is_inherited(key)}, **settings.env}
 
 
-def is_inherited(name: str) -> bool:
-    """Return whether every program that we start needs a variable of ours."""
-    return name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
-
-
-def _start(name: str, settings: UpstreamSettings, on_exit: Callable[[], None]) -> "_Process":
+def _start(name: str, settings: UpstreamSettings, on_exit: Callable[[], None]) -> ProgramProcess:
     command = os.path.expanduser(settings.command or "")  # noqa: PTH111 - a path would lose a leading './'
     folder = Path(settings.cwd or ".").expanduser()
     if not folder.is_dir():
         raise _cannot_start(name, f"There is no folder '{settings.cwd}' to run it in.")
     environment = environment_of(settings, os.environ)
-    program = _find(command, folder, environment.get("PATH", os.defpath))
+    program = find_program(command, folder, environment.get("PATH", os.defpath))
     if program is None:
         raise _cannot_start(name, f"There is no program '{command}'. Install it, or give its full path.")
     try:
@@ -86,115 +66,12 @@ def _start(name: str, settings: UpstreamSettings, on_exit: Callable[[], None]) -
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise _cannot_start(name, f"The program '{command}' cannot be run: {why}.") from None
-    return _Process(popen, on_exit)
+    return ProgramProcess(popen, on_exit)
 
 
 def _cannot_start(name: str, why: str) -> LinkError:
     """Return the error of a program that cannot be started; the reason names paths, so only the operator gets it."""
     return LinkError("unavailable", f"'{name}' cannot be started.", private=why)
-
-
-def _find(command: str, folder: Path, path: str) -> Path | None:
-    """Return the executable file of a command, searched relative to the folder and in the program's own PATH."""
-    places = [""] if os.sep in command else path.split(os.pathsep)
-    files = (folder.absolute() / place / command for place in places)
-    return next((file for file in files if file.is_file() and os.access(file, os.X_OK)), None)
-
-
-def _start_guard(group: int) -> "subprocess.Popen[bytes] | None":
-    """Start the guard of a process group; without a shell there is none."""
-    try:
-        return subprocess.Popen(  # noqa: S603 - our own script, and a number
-            [_SHELL, "-c", _GUARD_SCRIPT, "callyard-guard", str(group)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env={"PATH": os.defpath},
-            start_new_session=True,
-        )
-    except OSError as error:
-        _log.warning("keeper_missing%s", log_fields({"group": group, "why": error}))
-        return None
-
-
-class _Process:
-    """A running program, with pipes to it; a thread waits for its end and reaps it."""
-
-    def __init__(self, popen: "subprocess.Popen[bytes]", on_exit: Callable[[], None]) -> None:
-        self.pid = popen.pid
-        self._popen = popen
-        self._on_exit = on_exit
-        self._is_gone = False
-        self._pipes = [pipe for pipe in (popen.stdin, popen.stdout, popen.stderr) if pipe is not None]
-        self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
-        self._loop = asyncio.get_running_loop()
-        self._exited = asyncio.Event()
-        threading.Thread(target=self._wait_in_thread, name="callyard reaper", daemon=True).start()
-        self._guard = _start_guard(popen.pid)
-
-    @property
-    def exit_code(self) -> int | None:
-        """Return the exit code, or the negative number of a signal; None while it runs."""
-        return self._popen.returncode
-
-    async def end(self) -> None:
-        """End the program and all its descendants: close its input, then send SIGTERM, then SIGKILL."""
-        self._pipes[0].close()
-        self._is_gone = (
-            (await self._wait(_EOF_SECONDS) and not self._group_exists())
-            or (self._signal(signal.SIGTERM) and await self._wait_for_group(_TERM_SECONDS))
-            or (self._signal(signal.SIGKILL) and await self._wait_for_group(_KILL_SECONDS))
-        )
-
-    def close(self) -> None:
-        """Release everything at once; what still runs is killed."""
-        if not self._is_gone:
-            self._signal(signal.SIGKILL)
-        if not self._exited.is_set():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(_KILL_SECONDS)
-        if self._guard is not None:
-            self._guard.kill()
-            self._guard.communicate()  # it only waits, so it is gone at once
-        for pipe in self._pipes:
-            pipe.close()
-
-    def _wait_in_thread(self) -> None:
-        self._popen.wait()
-        with contextlib.suppress(RuntimeError):  # the loop was closed before the program ended
-            self._loop.call_soon_threadsafe(self._set_exited)
-
-    def _set_exited(self) -> None:
-        self._exited.set()
-        self._on_exit()
-
-    async def _wait(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._exited.wait(), seconds)
-        return self._exited.is_set()
-
-    async def _wait_for_group(self, seconds: float) -> bool:
-        deadline = self._loop.time() + seconds
-        has_exited = await self._wait(seconds)
-        while has_exited and self._group_exists() and self._loop.time() < deadline:  # noqa: ASYNC110 - a process group has no event
-            await asyncio.sleep(_POLL_SECONDS)
-        return has_exited and not self._group_exists()
-
-    def _group_exists(self) -> bool:
-        """Return whether the process group of an ended program has other members."""
-        # As the first process of a container we inherit orphans, and must reap them.
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-self.pid, os.WNOHANG)
-        return self._signal(0)
-
-    def _signal(self, number: int) -> bool:
-        """Send a signal to the process group, and return whether it has members; 0 only checks."""
-        try:
-            os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
 
 
 class Stderr:
@@ -250,7 +127,7 @@ class StdioLink(Link):
         self._name = name
         self._settings = settings
         self._log_path = log
-        self._process: _Process | None = None
+        self._process: ProgramProcess | None = None
         self._has_ended = self._has_answered = False
         self._open: set[Literal["exit", "stdin", "stdout", "stderr"]] = {"exit", "stdout", "stderr"}
         self._grace: asyncio.TimerHandle | None = None
@@ -308,7 +185,7 @@ class StdioLink(Link):
             self._closing = asyncio.ensure_future(self._close(self._process))
         await asyncio.wait((self._closing,))  # not awaited directly: a cancelled caller must not keep the program alive
 
-    async def _close(self, process: _Process) -> None:
+    async def _close(self, process: ProgramProcess) -> None:
         """End the program; its output is read until it has ended, because a full pipe would block it."""
         self._set_ended()
         try:
