@@ -167,7 +167,7 @@ async def test_rounds_under_load_answer_no_call_wrongly_and_leave_nothing(
             await until(lambda begun=begun: sum(load.counts.values()) >= begun + len(CALLS))
             if target == "pack":
                 await until(lambda: not len(yard.sessions))
-                assert all(process.returncode is not None for process in processes)
+                await until(lambda: all(process.returncode is not None for process in processes))
             load.change(is_off=None)
             await switches.enable(target, by=OPERATOR)
             await until(lambda: yard.registry.resolve("pack_add") is not None)

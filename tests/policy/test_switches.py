@@ -379,6 +379,24 @@ async def test_a_call_that_waits_for_its_turn_when_its_tool_is_disabled_does_not
     assert ran == ["first"]
 
 
+async def test_a_resource_and_a_prompt_that_wait_when_their_source_is_disabled_are_not_read() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: Call) -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with yard_of(policies=[wait]) as yard:
+        calls = [asyncio.ensure_future(yard.read("shop://list")), asyncio.ensure_future(yard.prompt("shop_words"))]
+        await begun.wait()
+        await asyncio.sleep(0)
+        await yard.switches.disable("shop", by=OPERATOR)
+        go_on.set()
+        answers = await asyncio.gather(*calls)
+
+    assert [refused(answer) for answer in answers] == [GONE_QUERY, GONE_QUERY]
+
+
 class _Started:
     def __init__(self, event: asyncio.Event) -> None:
         self._event = event

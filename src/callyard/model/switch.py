@@ -64,9 +64,8 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def view(self) -> dict[str, Any]:
         """Return what operators see of it."""
-        until = None if self.until is None else round(self.until, 3)
-        facts = {"target": self.target, "by": self.by, "at": round(self.at, 3), "until": until}
-        return {**facts, "reason": self.reason}
+        facts = {"target": self.target, "by": self.by, "at": self.at}
+        return {**facts, "until": self.until, "reason": self.reason}
 
 
 def covering(switches: Iterable[Switch], spec: AnySpec) -> Switch | None:

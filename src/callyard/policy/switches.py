@@ -66,8 +66,8 @@ class StoredSwitches:
         known = await self._store.keys(_SWITCH, limit=_MAX_SWITCHES)
         if len(known) >= _MAX_SWITCHES and _SWITCH + target not in known:
             raise ToolError("overloaded", "Too much is disabled already.", hint="Use a pattern.", may_have_run=False)
-        now = self.clock()
-        until = None if seconds is None else now + seconds
+        now = round(self.clock(), 3)
+        until = None if seconds is None else round(now + seconds, 3)
         switch = Switch(target=target, by=by, at=now, until=until, reason=reason.strip()[:_REASON_CHARACTERS])
         await self._store.put(_SWITCH + target, encode(switch), ttl=seconds)
         self._note("disabled", switch, by=by)
