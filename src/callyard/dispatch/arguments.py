@@ -49,6 +49,8 @@ class BoundArguments(msgspec.Struct, frozen=True):
     parse: Callable[[bytes], dict[str, Any]]
     common: Mapping[str, Any]
     """What equal calls have in common: the value without what default factories made for this call."""
+    inner: Callable[[bytes], dict[str, Any]] | None = None
+    """Parses the text as the tool of a mounted yard does, whose handler here only passes it on."""
 
     @property
     def generated(self) -> bool:

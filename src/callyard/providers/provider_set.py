@@ -254,7 +254,8 @@ class Mount:
             return await self._dispatcher.dispatch(request, channel=call.channel, parent=run, options=REFS_RESOLVED)
 
         def bind(text: bytes) -> BoundArguments:
-            return msgspec.structs.replace(inner.bind(text), parse=decode_arguments)
+            bound = inner.bind(text)
+            return msgspec.structs.replace(bound, parse=decode_arguments, inner=bound.inner or bound.parse)
 
         # the inner yard asks by itself where the upstream's settings say so
         unsettled = None if spec.unsettled == "ask" else spec.unsettled

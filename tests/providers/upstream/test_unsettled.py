@@ -171,7 +171,7 @@ async def test_an_upstream_that_is_added_to_an_open_yard_asks_from_its_first_cal
 
 
 @every_row("operation, hints", [("query", (True, False)), ("command", (False, False)), ("destroy", (False, True))])
-async def test_what_a_person_settled_decides_and_is_published(
+async def test_an_operation_that_a_person_settled_decides_and_is_published(
     operation: str, hints: tuple[bool, bool], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     silent = Silent(tmp_path_factory.mktemp("silent"))
@@ -187,7 +187,7 @@ async def test_what_a_person_settled_decides_and_is_published(
     assert silent.ran == ([] if operation == "destroy" else ["touch"])
 
 
-async def test_what_was_settled_is_in_the_lock_and_holds_after_a_restart(tmp_path: Path) -> None:
+async def test_a_settled_operation_is_in_the_lock_and_holds_after_a_restart(tmp_path: Path) -> None:
     async with yard_of(silent := Silent(tmp_path)):
         await silent.settle(touch="command")
     pin = parse_lock(silent.lock, silent.lock.read_bytes())["gh"][Key("tool", "touch")]
@@ -338,7 +338,7 @@ async def test_a_running_yard_uses_what_another_process_settles_and_takes_back(t
     assert waits(taken_back)
 
 
-async def test_what_is_settled_is_what_the_person_saw(tmp_path: Path) -> None:
+async def test_a_person_settles_only_the_definitions_that_they_saw(tmp_path: Path) -> None:
     async with yard_of(silent := Silent(tmp_path, pin="off")) as yard:
         seen = {tool.name: tool.hash for tool in silent.upstream.unsettled()}
         await silent.change(listed("touch", "Do something else."))
