@@ -22,7 +22,9 @@ NAMES = ("get_issue", "list_issues", "delete_issue", "frobnicate")
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     """Return the command of a server whose tools have no hints."""
-    tools = [{"name": name, "description": name, "inputSchema": {"type": "object"}} for name in NAMES]
+    tools: list[dict[str, Any]] = [
+        {"name": name, "description": name, "inputSchema": {"type": "object"}} for name in NAMES
+    ]
     tools.append({**tools[0], "name": "hinted", "annotations": {"readOnlyHint": True}})
     (tmp_path / "tools.json").write_text(json.dumps(tools))
     return [sys.executable, "-I", str(SERVER), str(tmp_path / "tools.json"), str(tmp_path / "calls")]
@@ -61,8 +63,8 @@ def at_a_terminal(answer: str, *arguments: str, **environment: str) -> tuple[int
 def settled(lock: str = "callyard.lock") -> dict[str, str | None]:
     """Return what the lock says of each tool of the server."""
     path = Path(lock)
-    pins = parse_lock(path, path.read_bytes()).get("gh", {}) if path.exists() else {}
-    return {key.name: pin.operation for key, pin in pins.items() if key.kind == "tool" and pin.operation}
+    pins = parse_lock(path, path.read_bytes() if path.exists() else b"")
+    return {key.name: pin.operation for key, pin in pins.get("gh", {}).items() if pin.operation}
 
 
 PROPOSED = {"get_issue": "query", "list_issues": "query", "delete_issue": "destroy", "frobnicate": "command"}

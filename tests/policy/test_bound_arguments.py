@@ -371,7 +371,7 @@ def test_a_schema_that_leads_nowhere_or_back_fills_in_nothing_wrong(schema: Argu
 
 
 def test_a_schema_whose_defaults_never_end_denies() -> None:
-    schema = {"type": "object", "properties": {name: {"$ref": "#", "default": {}} for name in "abc"}}
+    schema: Arguments = {"type": "object", "properties": {name: {"$ref": "#", "default": {}} for name in "abc"}}
     with pytest.raises(ToolError) as failure:
         with_defaults(schema, {})
 

@@ -222,7 +222,7 @@ class Home:
             "completion/complete": note({"completion": {"values": ["a"]}}),
         }
 
-    def own_readables(self) -> dict[str, list[Any]]:
+    def own_readables(self) -> dict[str, Any]:
         def names(value: str, _: dict[str, str]) -> list[str]:
             self.ran.append(value)
             return ["a"]
