@@ -105,6 +105,18 @@ def test_without_a_terminal_nothing_is_settled(callyard: Run, in_process: Any, m
     assert settled() == {}
 
 
+def test_the_tools_of_another_server_of_that_name_are_not_those_that_a_person_is_asked_about(
+    file: Path, tmp_path: Path, callyard: Run
+) -> None:
+    at_a_terminal("n\n", "settle", "gh")
+    other = json.loads((tmp_path / "tools.json").read_text())[0]
+    (tmp_path / "other.json").write_text(json.dumps([{**other, "name": "drop_all"}]))
+    file.write_text(file.read_text().replace("tools.json", "other.json"))
+    status, out, _ = callyard("settle", "gh", "--json")
+
+    assert (status, [row["tool"] for row in json.loads(out)]) == (1, ["drop_all"])
+
+
 @pytest.mark.usefixtures("file")
 def test_single_tools_are_settled_as_the_person_says() -> None:
     first = at_a_terminal("y\n", "settle", "gh", "frobnicate", "get_issue", "--as", "destroy")
