@@ -345,6 +345,21 @@ async def test_without_rules_every_dodge_runs(
     assert len(home.ran) == (3 if dodge.runs else 0), name
 
 
+@every_row("where", HOMES)
+async def test_what_was_judged_and_approved_is_what_runs(where: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = Home(tmp_path_factory.mktemp("home"), "schemas")
+    given: Arguments = {"to": {}, "via": {}, "tags": [1.0]}
+    whole = {"to": {"host": "prod"}, "via": {"mode": "force"}, "tags": [1], "mode": "force"}
+    async with target(home, where, rules=(ASK,)) as yard:
+        held = await yard.call("wipe", given)
+        (approval,) = await approvals_of(yard).pending()
+        await approvals_of(yard).decide(held.data["approval_id"], "approve", by="user:test")
+        await yard.call("wipe", given)
+
+    assert json.loads(approval.card.arguments) == whole
+    assert home.ran == [whole]
+
+
 READABLE_HOMES: dict[str, Callable[[Home], dict[str, Any]]] = {
     "own": lambda home: home.own_readables(),
     "mounted": lambda home: {"providers": [Yard("inner", **home.own_readables())]},
