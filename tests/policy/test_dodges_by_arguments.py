@@ -346,7 +346,7 @@ async def test_without_rules_every_dodge_runs(
 
 
 @every_row("where", HOMES)
-async def test_what_was_judged_and_approved_is_what_runs(where: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_the_judged_and_approved_arguments_are_those_that_run(where: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     home = Home(tmp_path_factory.mktemp("home"), "schemas")
     given: Arguments = {"to": {}, "via": {}, "tags": [1.0]}
     whole = {"to": {"host": "prod"}, "via": {"mode": "force"}, "tags": [1], "mode": "force"}
@@ -421,7 +421,7 @@ async def test_no_resource_or_prompt_is_read_or_completed_where_a_rule_asks_or_d
 
 
 @every_row("where", READABLE_HOMES)
-async def test_what_was_approved_of_one_resource_or_prompt_is_spent_on_no_other(
+async def test_an_approval_of_one_resource_or_prompt_is_spent_on_no_other(
     where: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = Home(tmp_path_factory.mktemp("home"), "schemas")
