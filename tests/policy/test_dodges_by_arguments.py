@@ -346,7 +346,9 @@ async def test_without_rules_every_dodge_runs(
 
 
 @every_row("where", HOMES)
-async def test_the_judged_and_approved_arguments_are_those_that_run(where: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_the_judged_and_approved_arguments_are_those_that_run(
+    where: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     home = Home(tmp_path_factory.mktemp("home"), "schemas")
     given: Arguments = {"to": {}, "via": {}, "tags": [1.0]}
     whole = {"to": {"host": "prod"}, "via": {"mode": "force"}, "tags": [1], "mode": "force"}
