@@ -22,7 +22,9 @@ NAMES = ("get_issue", "list_issues", "delete_issue", "frobnicate")
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     """Return the command of a server whose tools have no hints."""
-    tools = [{"name": name, "description": name, "inputSchema": {"type": "object"}} for name in NAMES]
+    tools: list[dict[str, Any]] = [
+        {"name": name, "description": name, "inputSchema": {"type": "object"}} for name in NAMES
+    ]
     tools.append({**tools[0], "name": "hinted", "annotations": {"readOnlyHint": True}})
     (tmp_path / "tools.json").write_text(json.dumps(tools))
     return [sys.executable, "-I", str(SERVER), str(tmp_path / "tools.json"), str(tmp_path / "calls")]
@@ -61,8 +63,8 @@ def at_a_terminal(answer: str, *arguments: str, **environment: str) -> tuple[int
 def settled(lock: str = "callyard.lock") -> dict[str, str | None]:
     """Return what the lock says of each tool of the server."""
     path = Path(lock)
-    pins = parse_lock(path, path.read_bytes()).get("gh", {}) if path.exists() else {}
-    return {key.name: pin.operation for key, pin in pins.items() if key.kind == "tool" and pin.operation}
+    pins = parse_lock(path, path.read_bytes() if path.exists() else b"")
+    return {key.name: pin.operation for key, pin in pins.get("gh", {}).items() if pin.operation}
 
 
 PROPOSED = {"get_issue": "query", "list_issues": "query", "delete_issue": "destroy", "frobnicate": "command"}
@@ -101,6 +103,18 @@ def test_without_a_terminal_nothing_is_settled(callyard: Run, in_process: Any, m
     assert "callyard settle gh" in err
     assert {row["tool"]: row["operation"] for row in listed} == PROPOSED
     assert settled() == {}
+
+
+def test_the_tools_of_another_server_of_that_name_are_not_those_that_a_person_is_asked_about(
+    file: Path, tmp_path: Path, callyard: Run
+) -> None:
+    at_a_terminal("n\n", "settle", "gh")
+    other = json.loads((tmp_path / "tools.json").read_text())[0]
+    (tmp_path / "other.json").write_text(json.dumps([{**other, "name": "drop_all"}]))
+    file.write_text(file.read_text().replace("tools.json", "other.json"))
+    status, out, _ = callyard("settle", "gh", "--json")
+
+    assert (status, [row["tool"] for row in json.loads(out)]) == (1, ["drop_all"])
 
 
 @pytest.mark.usefixtures("file")

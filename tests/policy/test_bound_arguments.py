@@ -4,14 +4,16 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_serializer
 from table_tests import every_row
 
-from callyard import Call, Envelope, Limits, Operation, ToolError, ToolSpec, Yard, prompt, resource, tool
+from callyard import Call, Caller, Envelope, Limits, Operation, ToolError, ToolSpec, Yard, prompt, resource, tool
+from callyard.dispatch.arguments import with_defaults
 from callyard.dispatch.call import Handler
+from callyard.dispatch.results import at_pointer
 from callyard.dispatch.tool import Tool
 from callyard.policy.approvals import Approval, Approvals
 from callyard.policy.settings import Predicate, Rule
@@ -149,6 +151,9 @@ async def test_a_rule_that_denies_sees_every_name_value_and_default(
         (1, True, False),
         ({"a": 1}, {"a": True}, False),
         (1, 1.0, True),
+        (10**16, 1e16, True),
+        (2**63, float(2**63), True),
+        (2**53 + 1, float(2**53), False),
         ([1.0, {"a": 2}], [1, {"a": 2.0}], True),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
         ("1", 1, False),
@@ -316,6 +321,63 @@ async def test_defaults_of_a_json_schema_are_judged_and_handed_over() -> None:
     assert seen == [{"mode": "x", "to": {"host": "dev"}}] * 2
 
 
+MODE: Arguments = {"type": "object", "properties": {"mode": {"type": "string", "default": "force"}}}
+HIDDEN_DEFAULTS: dict[str, tuple[Arguments, Arguments, str]] = {
+    "beside a reference": ({"properties": {"to": {"$ref": "#/$defs/any", **MODE}}}, {"to": {}}, "/to/mode"),
+    "beside a reference of the whole": ({"$ref": "#/$defs/any", **MODE}, {}, "/mode"),
+    "of an anchor": ({"properties": {"to": {"$ref": "#mode"}}}, {"to": {}}, "/to/mode"),
+    "of a dynamic reference": ({"properties": {"to": {"$dynamicRef": "#node"}}}, {"to": {}}, "/to/mode"),
+    "of an absolute reference": (
+        {"$id": "urn:x", "properties": {"to": {"$ref": "urn:x#/$defs/mode"}}},
+        {"to": {}},
+        "/to/mode",
+    ),
+    "of a condition": ({"if": {"required": ["a"]}, "then": MODE}, {"a": 1}, "/mode"),
+    "of the other case": ({"if": {"required": ["a"]}, "else": MODE}, {}, "/mode"),
+    "of another member": ({"dependentSchemas": {"a": MODE}}, {"a": 1}, "/mode"),
+    "of a pattern of names": ({"patternProperties": {"^x": MODE}}, {"x1": {}}, "/x1/mode"),
+    "of any other member": ({"additionalProperties": MODE}, {"b": {}}, "/b/mode"),
+    "in what is included": ({"properties": {"mode": {"allOf": [{"$ref": "#/$defs/text"}]}}}, {}, "/mode"),
+    "in a default": ({"properties": {"to": {**MODE, "default": {}}}}, {}, "/to/mode"),
+    "in an item": ({"properties": {"to": {"items": MODE}}}, {"to": [{}]}, "/to/0/mode"),
+    "in the first item": ({"properties": {"to": {"prefixItems": [MODE]}}}, {"to": [{}]}, "/to/0/mode"),
+    "of a choice": ({"oneOf": [{"required": ["b"]}, MODE]}, {}, "/mode"),
+}
+PARTS = {
+    "any": {"type": "object"},
+    "mode": {"$anchor": "mode", **MODE},
+    "node": {"$dynamicAnchor": "node", **MODE},
+    "text": {"default": "force"},
+}
+
+
+@every_row("schema, given, pointer", HIDDEN_DEFAULTS.values(), ids=HIDDEN_DEFAULTS)
+def test_a_default_is_found_wherever_a_schema_has_it(schema: Arguments, given: Arguments, pointer: str) -> None:
+    filled: Any = with_defaults({"type": "object", "$defs": PARTS, **schema}, given)
+
+    assert at_pointer(filled, pointer) == "force"
+
+
+@every_row(
+    "schema",
+    [
+        {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "default": {}},
+        {"properties": {"a": {"$ref": "#/properties/a"}, "b": {"default": 1}}},
+        {"properties": {"a": {"$ref": "#/nowhere"}, "b": {"$ref": "#nowhere"}, "c": {"default": 1}}},
+    ],
+)
+def test_a_schema_that_leads_nowhere_or_back_fills_in_nothing_wrong(schema: Arguments) -> None:
+    assert with_defaults({"type": "object", **schema}, {"a": {}})["a"] == {}
+
+
+def test_a_schema_whose_defaults_never_end_denies() -> None:
+    schema: Arguments = {"type": "object", "properties": {name: {"$ref": "#", "default": {}} for name in "abc"}}
+    with pytest.raises(ToolError) as failure:
+        with_defaults(schema, {})
+
+    assert failure.value.details["reason"] == "not_comparable"
+
+
 async def test_a_mounted_yard_judges_with_the_defaults_of_the_inner_one() -> None:
     ran: list[str] = []
 
@@ -397,6 +459,39 @@ async def test_arguments_of_what_needs_a_decision_are_not_completed() -> None:
             assert await yard.complete("prompt", "greet", argument="name", value="a") == ["anna"]
 
 
+async def test_arguments_are_not_completed_through_a_mounted_yard_whose_rules_refuse_it() -> None:
+    asked: list[str] = []
+
+    def names(value: str, _: dict[str, str]) -> list[str]:
+        asked.append(value)
+        return ["anna"]
+
+    @prompt(complete={"name": names})
+    def greet(name: str) -> str:
+        """Greet."""
+        return name
+
+    @resource("people://{name}", complete={"name": names})
+    def people(name: str) -> str:
+        """Return a person."""
+        return name
+
+    rules = [Rule(decision="deny", tools=("greet", "people"), callers=("guest",))]
+    inner = Yard("inner", prompts=[greet], resources=[people], rules=rules, limits=LIMITS)
+    completions: list[tuple[Literal["prompt", "resource"], str]] = [
+        ("prompt", "greet"),
+        ("resource", "people://{name}"),
+    ]
+    async with Yard(providers=[inner]) as yard:
+        for kind, name in completions:
+            with pytest.raises(ToolError) as failure:
+                await yard.complete(kind, name, argument="name", value="a", caller=Caller(identity="guest"))
+            assert failure.value.details["reason"] == "completion_refused"
+            assert asked == []
+        for kind, name in completions:
+            assert await yard.complete(kind, name, argument="name", value="a") == ["anna"]
+
+
 async def test_an_approval_of_a_client_never_stands_in_for_an_operator() -> None:
     ran: list[str] = []
 
@@ -433,11 +528,15 @@ async def test_a_damaged_record_hides_no_other_approval() -> None:
         await yard.call("wipe", {"name": "b"})
         await yard.store.put(f"approval/{damaged.id}", b"{")
         await yard.store.put("grant/x", b"[]")
+        await yard.store.put("grant/y", b'{"id": "\xff"}')
 
         assert [json.loads(one.card.arguments) for one in await approvals_of(yard).pending()] == [{"name": "b"}]
         assert await approvals_of(yard).grants() == []
         with pytest.raises(ToolError) as failure:
             await approvals_of(yard).get(damaged.id)
         assert failure.value.details["reason"] == "damaged_record"
+        await yard.store.put(f"approval/{damaged.id}", b'{"id": "\xff"}')
+        assert len(await approvals_of(yard).pending()) == 1
+        await yard.store.put(f"approval_by/{damaged.binding.key}", b"\xff")
         await yard.call("wipe", {"name": "a"})  # asks anew
         assert len(await approvals_of(yard).pending()) == 2

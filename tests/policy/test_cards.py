@@ -112,6 +112,8 @@ async def test_marked_and_configured_secrets_are_masked_and_can_be_distinguished
         ("a\u00a0b", "a\\u00a0b"),
         ("a\u115fb", "a\\u115fb"),
         ("a\ufe0fb", "a\\ufe0fb"),
+        ("a\u180fb", "a\\u180fb"),
+        ("a\U00016fe4b", "a\\ud81b\\udfe4b"),
         ("a\U000e0041b", "a\\udb40\\udc41b"),
         ("a\nb", "a\\u000ab"),
         ("a\u2028b", "a\\u2028b"),

@@ -391,7 +391,7 @@ class Person:
             return f"May '{tool}' of the agent run?"
         named = [tool, *(value for value in arguments.values() if isinstance(value, str))]
         found = [known.spec for name in named if (known := self._yard.registry.get(name)) is not None]
-        lines = [f"Operation of '{spec.name}': {spec.operation}, of '{spec.source}'" for spec in found]
+        lines = [f"Operation of '{spec.name}': {spec.effect}, of '{spec.source}'" for spec in found]
         return "\n".join([f"May '{tool}' run?", *lines])
 
     async def _interact(self, **facts: Any) -> Decision:

@@ -296,7 +296,7 @@ async def _check_rules(yard: Yard, profile: Profile, options: Options, terminal:
     else:
         for warning in warnings:
             terminal.write(warning)
-        terminal.inform(f"{number} rules, {len(warnings)} warnings.")
+        terminal.inform(f"Rules: {number}. Warnings: {len(warnings)}.")
     return DIFFERENT if warnings else 0
 
 

@@ -185,7 +185,8 @@ def _write_all(found: "list[Approval] | list[Grant]", options: Options, terminal
         identity = one.card.identity if isinstance(one, Approval) else one.identity
         arguments: str = view["arguments"]
         short = arguments if len(arguments) <= _LISTED else f"{arguments[:_LISTED]}…"
-        terminal.write(Painted(one.id, "bold"), f"  {view['tool']} {short}  by {identity}, {_left(one)}")
+        uri = f" {view['uri']}" if view.get("uri") else ""
+        terminal.write(Painted(one.id, "bold"), f"  {view['tool']}{uri} {short}  by {identity}, {_left(one)}")
 
 
 def _write(approval: Approval, options: Options, terminal: Terminal) -> None:

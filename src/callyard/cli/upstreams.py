@@ -14,7 +14,6 @@ from callyard.cli.parser import Options
 from callyard.cli.targets import config_from, os_errors, project_dir_of
 from callyard.cli.terminal import Painted, Style, Terminal, cut, pad, painted_change, width_of
 from callyard.client_configs.connect import missing_variables
-from callyard.config import Config
 from callyard.config.upstreams import UpstreamEntry
 from callyard.launch.build import resolve_upstreams
 from callyard.launch.errors import DEFECT, DIFFERENT, LaunchError, as_launch_error
@@ -50,7 +49,7 @@ __all__ = [
     "run_restart",
     "run_scan",
     "run_upstreams",
-    "stored_upstreams",
+    "with_catalogue",
 ]
 
 
@@ -132,7 +131,7 @@ class _StoredDefinitions(NamedTuple):
             return definitions_of(catalogue)
         if name in self.names:
             raise LaunchError(_UNKNOWN.format(name))
-        known = sorted({*self.names, *_with_catalogue(self.state)})
+        known = sorted({*self.names, *with_catalogue(self.state)})
         raise LaunchError(f"There is no upstream '{name}'.{did_you_mean(name, known)}")
 
     def compare(self, name: str, definitions: Definitions) -> Comparison:
@@ -156,16 +155,10 @@ def _read_definitions(options: Options, terminal: Terminal) -> _StoredDefinition
         raise LaunchError(f"'{error.filename}' cannot be read: {error.strerror}.", status=DEFECT) from error
     used = {name: entry.settings for name, entry in config.upstreams.items() if entry.settings.enabled}
     unpinned = frozenset(name for name, settings in used.items() if settings.pin == "off")
-    return _StoredDefinitions(lock, state, locked, sorted(used) or sorted(locked) or _with_catalogue(state), unpinned)
+    return _StoredDefinitions(lock, state, locked, sorted(used) or sorted(locked) or with_catalogue(state), unpinned)
 
 
-def stored_upstreams(config: Config, state: Path) -> list[str]:
-    """Return the upstreams that the settings use, or those whose definitions were read on this machine."""
-    used = [name for name, entry in config.upstreams.items() if entry.settings.enabled]
-    return sorted(used) or _with_catalogue(state)
-
-
-def _with_catalogue(state: Path) -> list[str]:
+def with_catalogue(state: Path) -> list[str]:
     """Return the upstreams whose definitions were read on this machine."""
     return sorted(path.parent.name for path in folder_of(state, "").glob("*/catalogue.json"))
 

@@ -30,10 +30,13 @@ __all__ = [
 
 _FLOAT: Final = re.compile(rb"\d[.eE]")
 """What the JSON of every float has."""
-_EXACT: Final = 2**53
-"""Up to here every whole number has one form as a float, too."""
+_INTEGERS: Final = range(-(2**63), 2**64)
+"""The whole numbers that JSON may have here; a float beyond them has no other form."""
 _DEPTH: Final = 32
 """How deep defaults are filled in."""
+_STEPS: Final = 20_000
+_STEPS_PER_BYTE: Final = 4
+"""So many parts of schemas may apply to arguments, because upstreams may write schemas that never end."""
 
 
 class BoundArguments(msgspec.Struct, frozen=True):
@@ -46,6 +49,8 @@ class BoundArguments(msgspec.Struct, frozen=True):
     parse: Callable[[bytes], dict[str, Any]]
     common: Mapping[str, Any]
     """What equal calls have in common: the value without what default factories made for this call."""
+    inner: Callable[[bytes], dict[str, Any]] | None = None
+    """Parses the text as the tool of a mounted yard does, whose handler here only passes it on."""
 
     @property
     def generated(self) -> bool:
@@ -95,7 +100,7 @@ def canonical(value: Any) -> Any:
         return {name: canonical(inner) for name, inner in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
         return [canonical(item) for item in cast("list[Any]", value)]
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+    if isinstance(value, float) and value.is_integer() and int(value) in _INTEGERS:
         return int(value)
     return value
 
@@ -117,27 +122,43 @@ def same_json(one: object, other: object) -> bool:
 
 
 def with_defaults(schema: Schema, value: Any) -> Any:
-    """Return a value with the defaults of its schema filled in, nested ones too, where they fit their own schema."""
-    return _Defaults(schema).fill("", value, 0) if b'"default"' in encode(schema) else value
+    """Return a value with the defaults of its schema filled in, nested ones too, where they fit their own schema.
+
+    Raises:
+        ToolError: `permission_denied` if the schema is made to take forever.
+    """
+    return _Defaults(schema, value).fill("", value) if b'"default"' in encode(schema) else value
 
 
 class _Defaults:
     """Fills in the defaults of one schema; its parts are named by JSON pointers."""
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, value: Any) -> None:
         self._root = root
         self._validators: dict[str, Any] = {}
+        self._nodes: dict[str, Any] = {}
+        self._defaults: dict[str, Any] = {}
+        self._anchors: dict[str, str] | None = None
+        self._steps_left = _STEPS + _STEPS_PER_BYTE * len(encode(value))
 
-    def fill(self, pointer: str, value: Any, depth: int) -> Any:
-        """Return a value with the defaults that the schema at a pointer has for it."""
-        node, pointer = self._resolve(pointer)
-        if depth > _DEPTH or not isinstance(value, dict | list):
+    def fill(self, pointer: str, value: Any, depth: int = 0, applied: set[str] | None = None) -> Any:
+        """Return a value with the defaults that the schema at a pointer has for it.
+
+        `applied` are the parts of the schema that were applied to the same value: recursive ones lead back to them.
+        """
+        applied = set() if applied is None else applied
+        if depth > _DEPTH or type(value) not in {dict, list} or pointer in applied:
             return value
+        applied.add(pointer)
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise not_comparable()
+        node = self._at(pointer)
         for branch in self._branches(node, pointer, value):
-            value = self.fill(branch, value, depth + 1)
+            value = self.fill(branch, value, depth, applied)
         if isinstance(value, list):
             return self._fill_items(node, pointer, cast("list[Any]", value), depth + 1)
-        return self._fill_members(node, pointer, cast("dict[str, Any]", value), depth + 1)
+        return self._fill_members(node, pointer, value, depth + 1)
 
     def _fill_items(self, node: Mapping[str, Any], pointer: str, items: list[Any], depth: int) -> list[Any]:
         first = len(node.get("prefixItems", ()))
@@ -152,53 +173,102 @@ class _Defaults:
         self, node: Mapping[str, Any], pointer: str, members: dict[str, Any], depth: int
     ) -> dict[str, Any]:
         properties = cast("Mapping[str, Any]", node.get("properties", {}))
-        places = {name: f"{pointer}/properties/{escaped(name)}" for name in properties}
-        others = f"{pointer}/additionalProperties"
-        filled = {name: self.fill(places.get(name, others), inner, depth) for name, inner in members.items()}
-        for name, place in places.items():
-            if name in filled:
-                continue
-            target, _ = self._resolve(place)
-            here: dict[str, Any] = properties[name] if isinstance(properties[name], dict) else {}
-            own = {**target, **here}
-            if "default" in own and self._fits(place, own["default"]):
-                filled[name] = self.fill(place, deepcopy(own["default"]), depth)
+        filled = dict(members)
+        for name, inner in members.items():
+            for place in self._places(node, pointer, name):
+                inner = self.fill(place, inner, depth)  # noqa: PLW2901 - the same member, with more defaults
+            filled[name] = inner
+        for name in properties.keys() - filled.keys():
+            place = f"{pointer}/properties/{escaped(name)}"
+            default = self._default(place)
+            if default is not msgspec.NODEFAULT and self._fits(place, default):
+                filled[name] = self.fill(place, deepcopy(default), depth)
         return filled
+
+    def _places(self, node: Mapping[str, Any], pointer: str, name: str) -> list[str]:
+        """Return where a schema describes a member of an object."""
+        places = [f"{pointer}/properties/{escaped(name)}"] if name in node.get("properties", {}) else []
+        patterns = [pattern for pattern in node.get("patternProperties", {}) if self._matches(pattern, name)]
+        places += [f"{pointer}/patternProperties/{escaped(pattern)}" for pattern in patterns]
+        return places or [f"{pointer}/additionalProperties"]
+
+    def _default(self, pointer: str) -> Any:
+        """Return the default of the schema at a pointer: its own, or that of a schema that it always includes."""
+        if pointer not in self._defaults:
+            self._defaults[pointer] = msgspec.NODEFAULT  # for references that lead back here
+            node = self._at(pointer)
+            places = [*self._target(node), *(f"{pointer}/allOf/{index}" for index in range(len(node.get("allOf", ()))))]
+            found = [node["default"]] if "default" in node else map(self._default, places)
+            self._defaults[pointer] = next((one for one in found if one is not msgspec.NODEFAULT), msgspec.NODEFAULT)
+        return self._defaults[pointer]
 
     def _branches(self, node: Mapping[str, Any], pointer: str, value: Any) -> list[str]:
         """Return the branches that apply to a value: those that must, and the first of each choice that fits."""
-        branches = [f"{pointer}/allOf/{index}" for index in range(len(node.get("allOf", ())))]
+        branches = self._target(node)
+        branches += [f"{pointer}/allOf/{index}" for index in range(len(node.get("allOf", ())))]
         for keyword in ("anyOf", "oneOf"):
             choices = (f"{pointer}/{keyword}/{index}" for index in range(len(node.get(keyword, ()))))
             fitting = next((choice for choice in choices if self._fits(choice, value)), None)
             branches += [] if fitting is None else [fitting]
-        return branches
+        if "if" in node:
+            branches.append(f"{pointer}/{'then' if self._fits(f'{pointer}/if', value) else 'else'}")
+        dependent: Mapping[str, Any] = node.get("dependentSchemas", {}) if isinstance(value, dict) else {}
+        return [*branches, *(f"{pointer}/dependentSchemas/{escaped(name)}" for name in dependent if name in value)]
 
     def _fits(self, pointer: str, value: Any) -> bool:
         if pointer not in self._validators:
             self._validators[pointer] = compile_at(self._root, pointer)
         return self._validators[pointer].is_valid(value)
 
-    def _resolve(self, pointer: str) -> tuple[Mapping[str, Any], str]:
-        """Return the schema at a pointer, and where it is, with references followed."""
-        for _ in range(_DEPTH):
-            node = self._at(pointer)
-            reference = cast("dict[str, Any]", node).get("$ref") if isinstance(node, dict) else None
-            if not isinstance(reference, str) or not reference.startswith("#"):
-                return cast("dict[str, Any]", node) if isinstance(node, dict) else {}, pointer
-            pointer = reference[1:]
-        return {}, pointer
+    def _matches(self, pattern: str, name: str) -> bool:
+        key = f"pattern {pattern}"  # which is no pointer
+        if key not in self._validators:
+            self._validators[key] = compile_at({"pattern": pattern}, "")
+        return self._validators[key].is_valid(name)
 
-    def _at(self, pointer: str) -> Any:
-        node: Any = self._root
-        for raw in pointer.split("/")[1:]:
-            part = unquote(raw).replace("~1", "/").replace("~0", "~")
-            if isinstance(node, list):
-                items = cast("list[Any]", node)
-                node = items[int(part)] if part.isdigit() and int(part) < len(items) else None
-            else:
-                node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
-        return node
+    def _target(self, node: Mapping[str, Any]) -> list[str]:
+        """Return where the reference of a schema leads to, if it has one within the whole."""
+        places: list[str] = []
+        for keyword in ("$ref", "$dynamicRef"):
+            reference = node.get(keyword)
+            whole = self._root.get("$id")
+            if isinstance(reference, str) and isinstance(whole, str):
+                reference = reference.removeprefix(whole.removesuffix("#"))
+            if isinstance(reference, str) and reference.startswith("#"):
+                place = reference[1:]
+                places.append(self._find_anchors().get(place, "/?") if place and place[0] != "/" else place)
+        return places
+
+    def _find_anchors(self) -> Mapping[str, str]:
+        """Return the pointers of the anchors of the schema."""
+        if self._anchors is None:
+            self._anchors = {}
+            places: list[tuple[str, Any]] = [("", self._root)]
+            while places:
+                pointer, node = places.pop()
+                inner: Any = enumerate(cast("list[Any]", node)) if isinstance(node, list) else ()
+                if isinstance(node, dict):
+                    members = cast("dict[str, Any]", node)
+                    inner = members.items()
+                    for keyword in ("$anchor", "$dynamicAnchor"):
+                        if isinstance(members.get(keyword), str):
+                            self._anchors.setdefault(members[keyword], pointer)
+                places += [(f"{pointer}/{escaped(str(key))}", part) for key, part in inner]
+        return self._anchors
+
+    def _at(self, pointer: str) -> Mapping[str, Any]:
+        """Return the schema at a pointer; one that does not exist or is a boolean says nothing."""
+        if pointer not in self._nodes:
+            node: Any = self._root
+            for raw in pointer.split("/")[1:]:
+                part = unquote(raw).replace("~1", "/").replace("~0", "~")
+                if isinstance(node, list):
+                    items = cast("list[Any]", node)
+                    node = items[int(part)] if part.isdecimal() and int(part) < len(items) else None
+                else:
+                    node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
+            self._nodes[pointer] = node if isinstance(node, dict) else {}
+        return self._nodes[pointer]
 
 
 def not_comparable() -> ToolError:

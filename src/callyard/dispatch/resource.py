@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from callyard.dispatch.call import Handler
+from callyard.dispatch.call import Handler, ambient
 from callyard.dispatch.outcome import defect_from, stopped_by
 from callyard.dispatch.run import Run
 from callyard.dispatch.tool import Check, Complete, Tool, check_by_schema
@@ -201,6 +201,7 @@ async def complete_argument(
         return []
     run.at_fault = "tool"
     deadline = asyncio.timeout(seconds or None)
+    token = ambient.set(run.call)  # a mounted yard judges by the caller
     try:
         async with deadline:
             return await _complete(run, function, value, context)
@@ -210,6 +211,8 @@ async def complete_argument(
         failure = stopped_by(run, seconds) if deadline.expired() else defect_from(error, run)
         failure.details["call_id"] = run.id  # a completion has no record, so this is the only link to the log
         raise failure from None
+    finally:
+        ambient.reset(token)
 
 
 async def _complete(run: Run, function: Complete, value: str, context: Mapping[str, str]) -> list[str]:

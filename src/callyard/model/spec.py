@@ -189,6 +189,11 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, me
         return (self.name, *self.aliases)
 
     @property
+    def effect(self) -> str:
+        """Return the operation in a word for people: 'unknown' while nobody has said it."""
+        return str(self.operation) if self.unsettled is None else "unknown"
+
+    @property
     def summary(self) -> str:
         """Return the first line of the description."""
         return self.description.split("\n", 1)[0]

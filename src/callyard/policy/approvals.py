@@ -151,7 +151,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def view(self) -> dict[str, Any]:
         """Return what operators see of it."""
-        card = self.card if self.arguments else replace(self.card, arguments="any")
+        card = self.card if self.arguments else replace(self.card, arguments="any", checked="", uri="")
         facts = {"grant_id": self.id, **msgspec.to_builtins(card), "created_at": round(self.created_at, 3)}
         return {**facts, "expires_at": round(self.expires_at, 3), "granted_by": self.granted_by, "reason": self.reason}
 
@@ -432,7 +432,7 @@ class Approvals:
 
     async def _current(self, approval_id: bytes | None) -> Approval | None:
         """Return the approval that a stored id names, if both are there."""
-        found = [] if approval_id is None else await self._existing([approval_id.decode()])
+        found = [] if approval_id is None else await self._existing([approval_id.decode(errors="replace")])
         return found[0] if found else None
 
     async def _existing(self, ids: Iterable[str]) -> list[Approval]:
@@ -467,7 +467,7 @@ def _decoded(data: bytes | None, kind: type[T]) -> T | None:
     """Return a record of the store, or None if there is none, or with a line in the log if it is damaged."""
     try:
         return None if data is None else msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         log_exception(_log, "record_damaged kind=%s", kind.__name__, error=error)
         return None
 

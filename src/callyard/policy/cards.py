@@ -27,7 +27,7 @@ _MAX_CHARACTERS: Final = 1_000_000
 """The longest arguments that a person may be asked to read."""
 _NAME_CHARACTERS: Final = 200
 _MARKUP: Final = frozenset("<>&`")
-_BLANKS: Final = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
+_BLANKS: Final = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U00016fe4\U0001d159")
 """Characters that count as letters or symbols, and look like nothing."""
 _BRANCHES: Final = 4
 """How deep branches of a schema are looked at for marks."""
@@ -128,7 +128,9 @@ def printable(text: str, most: int = _MAX_CHARACTERS, *, markup: AbstractSet[str
 
 def _is_selector(char: str) -> bool:
     """Return whether a mark is never seen by itself: a joiner or a variation selector."""
-    return "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef" or char in "\u034f\u180b\u180c\u180d"
+    return (
+        "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef" or char in "\u034f\u180b\u180c\u180d\u180f"
+    )
 
 
 def _escaped(char: str) -> str:

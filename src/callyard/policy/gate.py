@@ -269,7 +269,13 @@ class Gate:
 
 
 def views_of(bound: BoundArguments, arguments: Mapping[str, Any] | None = None) -> Views:
-    """Return arguments as JSON in every way in which rules look at them and people see them."""
+    """Return arguments as JSON in every way in which rules look at them and people see them.
+
+    Raises:
+        ToolError: `permission_denied` if the text does not fit.
+    """
+    if bound.inner is not None:  # which says more than what is passed on
+        arguments = msgspec.structs.replace(bound, parse=bound.inner).arguments()
     checked = as_json(bound.arguments() if arguments is None else arguments)
     return [bound.value] if checked is None or same_json(checked, bound.value) else [bound.value, checked]
 

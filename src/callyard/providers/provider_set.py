@@ -7,12 +7,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final, TypeGuard, TypeVar, cast
+from functools import partial
+from typing import Any, Final, Literal, TypeGuard, TypeVar, cast
 
 import msgspec
 
 from callyard.dispatch.arguments import BoundArguments
-from callyard.dispatch.call import REFS_RESOLVED, Arguments, Call, Caller, CallRequest
+from callyard.dispatch.call import REFS_RESOLVED, Arguments, Call, Caller, CallRequest, current_call
 from callyard.dispatch.dispatcher import Dispatcher
 from callyard.dispatch.registry import Registry
 from callyard.dispatch.resource import Prompt, Resource
@@ -254,7 +255,8 @@ class Mount:
             return await self._dispatcher.dispatch(request, channel=call.channel, parent=run, options=REFS_RESOLVED)
 
         def bind(text: bytes) -> BoundArguments:
-            return msgspec.structs.replace(inner.bind(text), parse=decode_arguments)
+            bound = inner.bind(text)
+            return msgspec.structs.replace(bound, parse=decode_arguments, inner=bound.inner or bound.parse)
 
         # the inner yard asks by itself where the upstream's settings say so
         unsettled = None if spec.unsettled == "ask" else spec.unsettled
@@ -269,8 +271,9 @@ class Mount:
             request = CallRequest(call.name, None, self._caller(call), "resource")
             return await self._dispatcher.dispatch(request, channel=call.channel, parent=run_of(call))
 
+        complete = {name: partial(self._complete, "resource", spec.uri, name) for name in inner.complete}
         return Resource.of(
-            spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete
+            spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=complete
         )
 
     def _prompt(self, spec: PromptSpec) -> Prompt:
@@ -280,8 +283,18 @@ class Mount:
             request = CallRequest(spec.name, call.arguments, self._caller(call), "prompt")
             return await self._dispatcher.dispatch(request, channel=call.channel, parent=run_of(call))
 
+        complete = {name: partial(self._complete, "prompt", spec.name, name) for name in inner.complete}
         return Prompt.of(
-            spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete
+            spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=complete
+        )
+
+    async def _complete(
+        self, kind: Literal["resource", "prompt"], name: str, argument: str, value: str, settled: dict[str, str]
+    ) -> Sequence[str]:
+        """Complete an argument in the inner yard, whose rules may refuse it."""
+        caller = self._caller(current_call())
+        return await self._dispatcher.complete(
+            kind, name, argument=argument, value=value, settled=settled, caller=caller
         )
 
     def _caller(self, call: Call) -> Caller:

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -41,7 +41,7 @@ class Silent:
         self.lock = folder / "callyard.lock"
         self.pins = Pins(self.lock, state=folder)
         self.settings = UpstreamSettings(command=name, **settings)
-        script = {**HANDSHAKE, "tools/list": lambda _: {"tools": self.tools}, "tools/call": self._call}
+        script: dict[str, Any] = {**HANDSHAKE, "tools/list": self._list, "tools/call": self._call}
         self.upstream = Upstream(
             name,
             self.settings,
@@ -50,6 +50,9 @@ class Silent:
             pins=self.pins,
             interval=0.001,
         )
+
+    def _list(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"tools": self.tools}
 
     def _call(self, params: dict[str, Any]) -> dict[str, Any]:
         self.ran.append(params["name"])
@@ -78,7 +81,8 @@ async def yard_of(*silents: Silent, served: bool = True, **options: Any) -> Asyn
 
 
 def waits(answer: Envelope) -> bool:
-    return isinstance(answer.data, dict) and answer.data.get("status") == "approval_required"
+    data: Any = answer.data
+    return isinstance(data, dict) and cast("dict[str, Any]", data).get("status") == "approval_required"
 
 
 def hints_of(yard: Yard, name: str) -> tuple[bool, bool]:
@@ -171,7 +175,7 @@ async def test_an_upstream_that_is_added_to_an_open_yard_asks_from_its_first_cal
 
 
 @every_row("operation, hints", [("query", (True, False)), ("command", (False, False)), ("destroy", (False, True))])
-async def test_what_a_person_settled_decides_and_is_published(
+async def test_an_operation_that_a_person_settled_decides_and_is_published(
     operation: str, hints: tuple[bool, bool], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     silent = Silent(tmp_path_factory.mktemp("silent"))
@@ -187,7 +191,7 @@ async def test_what_a_person_settled_decides_and_is_published(
     assert silent.ran == ([] if operation == "destroy" else ["touch"])
 
 
-async def test_what_was_settled_is_in_the_lock_and_holds_after_a_restart(tmp_path: Path) -> None:
+async def test_a_settled_operation_is_in_the_lock_and_holds_after_a_restart(tmp_path: Path) -> None:
     async with yard_of(silent := Silent(tmp_path)):
         await silent.settle(touch="command")
     pin = parse_lock(silent.lock, silent.lock.read_bytes())["gh"][Key("tool", "touch")]
@@ -338,7 +342,7 @@ async def test_a_running_yard_uses_what_another_process_settles_and_takes_back(t
     assert waits(taken_back)
 
 
-async def test_what_is_settled_is_what_the_person_saw(tmp_path: Path) -> None:
+async def test_a_person_settles_only_the_definitions_that_they_saw(tmp_path: Path) -> None:
     async with yard_of(silent := Silent(tmp_path, pin="off")) as yard:
         seen = {tool.name: tool.hash for tool in silent.upstream.unsettled()}
         await silent.change(listed("touch", "Do something else."))
@@ -484,7 +488,14 @@ async def test_a_difference_shows_nothing_of_what_is_settled(tmp_path: Path) -> 
 
 
 def test_an_operation_of_the_lock_that_nobody_may_settle_is_refused(tmp_path: Path) -> None:
-    line = {"upstream": "gh", "kind": "tool", "name": "touch", "hash": "0", "fields": {}, "operation": "eval"}
+    line: dict[str, Any] = {
+        "upstream": "gh",
+        "kind": "tool",
+        "name": "touch",
+        "hash": "0",
+        "fields": {},
+        "operation": "eval",
+    }
     with pytest.raises(LockError):
         parse_lock(tmp_path / "callyard.lock", json.dumps(line).encode())
 

@@ -306,4 +306,4 @@ def _grant_text(grant: Grant, person: Person) -> str:
     """Return which arguments a grant is for, as far as the person may see them."""
     if not grant.arguments:
         return "any"
-    return visible(grant.card.arguments) if person.can_act else "the same"
+    return visible(f"{grant.card.uri} {grant.card.arguments}".lstrip()) if person.can_act else "the same"

@@ -6,11 +6,13 @@ It sends every request through the supervisor, and does not know whether there i
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard._internal.mask import remember_secret
 from callyard.dispatch.arguments import bind_by_schema
 from callyard.dispatch.call import Arguments, Call
@@ -23,7 +25,7 @@ from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupporte
 from callyard.model.envelope import Envelope, Failure, UpstreamResult
 from callyard.model.errors import ToolError
 from callyard.model.profile import matches_any
-from callyard.model.schema import Schema, SchemaValidator
+from callyard.model.schema import EXTRA, Issue, Schema, SchemaValidator
 from callyard.model.spec import PromptSpec, ResourceSpec
 from callyard.model.uri_template import variables_of
 from callyard.providers.upstream.catalogue import UpstreamTool, prefix_of, publish_uris, upstream_uri
@@ -297,7 +299,8 @@ class Calls:
 
         # With the hidden and fixed arguments: people see them, and what was judged is what is sent.
         bind = bind_by_schema(tool.schema, decode_arguments, fixed=fixed)
-        marks, check = self._settings.marks_secrets, _check(spec.input_schema)
+        unpublished = {*fixed, *(_names(tool.schema) - _names(spec.input_schema))}
+        marks, check = self._settings.marks_secrets, _check(spec.input_schema, unpublished)
         return Tool(spec=spec, handler=handler, check=check, binder=bind, marks_secrets=marks, may_return_none=True)
 
     def resource(self, spec: ResourceSpec, *, completes: bool) -> Resource:
@@ -425,14 +428,25 @@ class Calls:
         )
 
 
-def _check(schema: Schema) -> Check:
-    """Return the check for an upstream's schema; it fills in no defaults, because the upstream does."""
+def _names(schema: Schema) -> AbstractSet[str]:
+    """Return the arguments that a schema names; a wrong schema, which is refused later, names none."""
+    return as_object(as_object(schema).get("properties")).keys()
+
+
+def _check(schema: Schema, unpublished: AbstractSet[str]) -> Check:
+    """Return the check for an upstream's schema; it fills in no defaults, because the upstream does.
+
+    Nobody sets arguments that are not published, also where the schema allows others than it names.
+    """
     validator = SchemaValidator(schema)
 
     def check(text: bytes) -> Arguments:
         arguments = decode_arguments(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
+        hidden = sorted(unpublished & arguments.keys())
+        if hidden:
+            raise InvalidArgumentsError([Issue(name, EXTRA, f"There is no argument '{name}'.") for name in hidden])
         return arguments
 
     return check

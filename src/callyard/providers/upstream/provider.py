@@ -51,7 +51,6 @@ _INVALID_HEADERS: Final = (
 _SPREAD: Final = 32
 _TOKENS: Final = "tokens.json"
 _log = logging.getLogger(__name__)
-_audit = logging.getLogger("callyard.audit")
 
 
 class Upstream(Supervised):
@@ -272,7 +271,7 @@ class Upstream(Supervised):
         except (LockError, OSError) as error:
             message = f"The lock cannot be written: {error}"
             raise ToolError("state_error", message, reason="not_written", may_have_run=False) from error
-        _audit.info("tools_settled upstream=%s count=%d by=%s", self.name, len(said), log_value(by))
+        _log.info("tools_settled upstream=%s count=%d by=%s", self.name, len(said), log_value(by))
         await self._show(catalogue)
 
     def last_log_lines(self, count: int) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 TOOLS, CALLS = map(Path, sys.argv[1:3])
-CAPABILITIES = {"tools": {}, "resources": {}, "prompts": {}}
+CAPABILITIES: dict[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
 RESULTS: dict[str, Any] = {
     "ping": {},
     "resources/list": {"resources": []},
