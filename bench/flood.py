@@ -35,7 +35,7 @@ yard = Yard(tools=[add])
 _STDIO: Final = ("quiet", "yes", "lines", "blank lines", "notifications", "large notifications", "stderr")
 _HTTP: Final = ("events", "comments")
 _FIRST_PORT: Final = 18600
-_ROUNDS: Final = 4
+_ROUNDS: Final = 5
 _SECONDS: Final = 3.0
 _PAUSE_S: Final = 0.002
 _CALL: Final = {

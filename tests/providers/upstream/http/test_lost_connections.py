@@ -186,7 +186,7 @@ async def test_a_connection_that_brings_more_than_its_share_is_read_later() -> N
         assert transport.is_aborted
 
 
-async def test_what_came_before_the_end_of_a_connection_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_data_before_the_end_of_a_connection_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_FIRST_BYTES", 10)
     with socket.socket() as ours:
         pool, transport = FakePool(), PausedTransport(ours)
