@@ -3,13 +3,14 @@
 import marshal
 import os
 import py_compile
+import shutil
 import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from callyard.runtimes.library import clean_file, prepare_library
+from callyard.runtimes.library import clean_file, find_library, prepare_library
 from callyard.runtimes.process import Interpreter
 
 
@@ -61,3 +62,14 @@ def test_other_files_stay_as_they_are(interpreter: Interpreter) -> None:
     assert clean_file("a.py", b"x = 1", interpreter) == b"x = 1"
     assert clean_file("_sysconfigdata_x.cpython-311.pyc", b"", interpreter) is None
     assert clean_file("a.cpython-299.pyc", os.urandom(20), interpreter) is None
+
+
+async def test_a_library_is_prepared_once_and_again_if_its_files_are_gone(interpreter: Interpreter) -> None:
+    first = await find_library(interpreter)
+    assert await find_library(interpreter) is first
+    shutil.rmtree(Path(first.replaced["json/__pycache__"]).parent)
+    second = await find_library(interpreter)
+
+    assert second.replaced != first.replaced
+    assert second.is_there
+    assert not first.is_there

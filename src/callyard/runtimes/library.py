@@ -34,6 +34,11 @@ class PreparedLibrary(NamedTuple):
     left_out: tuple[str, ...]
     """Folders that are empty in a sandbox."""
 
+    @property
+    def is_there(self) -> bool:
+        """Return whether nobody removed its folders and files."""
+        return all(Path(source).exists() for source in self.replaced.values())
+
 
 def is_left_out(name: str) -> bool:
     """Return whether a folder of the library is for no sandbox."""
@@ -63,8 +68,12 @@ _prepared: dict[Interpreter, PreparedLibrary] = {}
 
 
 async def find_library(interpreter: Interpreter) -> PreparedLibrary:
-    """Return what replaces parts of an interpreter's library; its files are removed when this process ends."""
-    if interpreter not in _prepared:
+    """Return what replaces parts of an interpreter's library; its files are removed when this process ends.
+
+    They are made again if something else removed them: some systems clean their temporary folder now and then.
+    """
+    known = _prepared.get(interpreter)
+    if known is None or not known.is_there:
         folder = make_folder()
         atexit.register(folder.cleanup)
         _prepared[interpreter] = await asyncio.to_thread(prepare_library, interpreter, Path(folder.name))
