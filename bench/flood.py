@@ -35,16 +35,16 @@ yard = Yard(tools=[add])
 _STDIO: Final = ("quiet", "yes", "lines", "blank lines", "notifications", "large notifications", "stderr")
 _HTTP: Final = ("events", "comments")
 _FIRST_PORT: Final = 18600
-_ROUNDS: Final = 4
+_ROUNDS: Final = 5
 _SECONDS: Final = 3.0
 _PAUSE_S: Final = 0.002
-_CALL: Final = {
+_CALL: Final[dict[str, Any]] = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "tools/call",
     "params": {"name": "add", "arguments": {"a": 1, "b": 2}},
 }
-_META: Final = {
+_META: Final[dict[str, Any]] = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
 }
@@ -95,7 +95,7 @@ def _served(flood: str, port: int) -> Generator[tuple[int, http.client.HTTPConne
 
 def _call(connection: http.client.HTTPConnection) -> float:
     """Return the milliseconds of one call."""
-    message = {**_CALL, "params": {**_CALL["params"], "_meta": _META}}  # pyright: ignore[reportGeneralTypeIssues]
+    message = {**_CALL, "params": {**_CALL["params"], "_meta": _META}}
     started = time.perf_counter()
     connection.request("POST", "/mcp", json.dumps(message), _HEADERS)
     answer = connection.getresponse().read()

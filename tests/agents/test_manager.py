@@ -11,6 +11,7 @@ import pytest
 
 from callyard import Call, Limits, Rule, Yard, tool
 from callyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
+from callyard.agents.claude import _withheld  # pyright: ignore[reportPrivateUsage] - the SDK starts the program with it
 from callyard.agents.events import Done, Error, TextDelta, encode_stream_event, type_of
 from callyard.agents.sessions import SessionFacts
 from callyard.agents.turn import Turn
@@ -778,3 +779,17 @@ def test_only_one_file_calls_the_sdks_query() -> None:
     ]
 
     assert callers == ["agents/claude.py"]
+
+
+def test_credentials_of_a_cloud_and_of_others_are_withheld_unless_that_cloud_is_switched_on() -> None:
+    ours = dict.fromkeys(("PATH", "AWS_SECRET_ACCESS_KEY", "GOOGLE_KEY", "MCP_GITHUB_TOKEN", "MCP_TIMEOUT"), "x")
+    for switch, is_on in (("1", True), ("true", True), ("0", False), ("false", False), ("", False)):
+        for inherited, configured in (
+            ({"CLAUDE_CODE_USE_BEDROCK": switch}, {}),
+            ({}, {"CLAUDE_CODE_USE_BEDROCK": switch}),
+        ):
+            withheld = set(_withheld({**ours, **inherited}, configured))
+            assert withheld == {"GOOGLE_KEY", "MCP_GITHUB_TOKEN"} | (set() if is_on else {"AWS_SECRET_ACCESS_KEY"})
+    assert "AWS_SECRET_ACCESS_KEY" in _withheld(
+        {**ours, "CLAUDE_CODE_USE_BEDROCK": "1"}, {"CLAUDE_CODE_USE_BEDROCK": "0"}
+    )

@@ -191,6 +191,43 @@ async def test_each_mistake_has_its_code_and_a_hint(
     assert {key: answer.error.details.get(key) for key in details} == details
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "await run_chain(STEPS)",
+        "await call_tool('run_tool', {'tool_id': 'run_chain', 'args': {'steps': STEPS}})",
+        "await run_chain([{'tool_id': 'run_chain', 'args': {'steps': STEPS}}])",
+        "[await call_tool('run_tool', {'tool_id': 'count', 'args': {}}) for _ in range(20)]",
+    ],
+)
+async def test_the_calls_that_chains_make_for_a_program_count(code: str) -> None:
+    ran: list[int] = []
+
+    @tool(operation="query")
+    def count() -> int:
+        """Count."""
+        ran.append(1)
+        return len(ran)
+
+    async with yard_of(count) as yard:
+        answer = await run(yard, f"STEPS = [{{'tool_id': 'count'}}] * 20\n{code}", max_tool_calls=5)
+    assert answer.error is not None
+    assert answer.error.code in ("code_error", "limit_exceeded")
+    assert "max_tool_calls" in str(answer.error.details)
+    assert 3 <= len(ran) <= 5
+
+
+async def test_the_calls_that_a_tool_makes_inside_are_its_own_affair() -> None:
+    @tool(operation="query")
+    async def thrice(call: Call) -> int:
+        """Add three times."""
+        return sum([(await call.invoke("add", {"a": 1})).data for _ in range(3)])
+
+    async with yard_of(add, thrice) as yard:
+        answer = await run(yard, "await tools.shop.thrice()", max_tool_calls=1)
+    assert answer.success
+
+
 @pytest.mark.parametrize(("code", "failure"), [("1 / 0", "code_error"), ("'x' * 3_000_000", "limit_exceeded")])
 async def test_a_failure_says_which_runtime_ran_and_which_limits_held(code: str, failure: str) -> None:
     async with yard_of() as yard:

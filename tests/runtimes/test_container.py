@@ -266,4 +266,12 @@ async def test_a_guest_in_a_container_is_frozen_by_its_engine(built: FakeEngine)
 def test_docker_gets_no_flags_of_podman() -> None:
     engine = Engine("/usr/bin/docker", "25", {})
     arguments = Container()._argv(engine, "name")  # pyright: ignore[reportPrivateUsage] - no docker is needed to read them
-    assert "--read-only-tmpfs=false" not in arguments
+    assert not {"--read-only-tmpfs=false", "--no-hosts"}.intersection(arguments)
+
+
+@pytest.mark.parametrize("program", ["/usr/bin/docker", "/usr/bin/podman"])
+def test_a_container_sees_neither_the_hosts_devices_nor_its_hosts_file(program: str) -> None:
+    arguments = Container()._argv(Engine(program, "5", {}), "name")  # pyright: ignore[reportPrivateUsage] - as above
+    mounts = [arguments[place + 1].partition(":")[0] for place, part in enumerate(arguments) if part == "--tmpfs"]
+    assert mounts == ["/sys", "/tmp"]  # noqa: S108 - inside the container
+    assert ("--no-hosts" in arguments) is program.endswith("podman")  # docker writes a file of its own

@@ -1,10 +1,13 @@
 """Addresses: which hosts only this machine can reach, and the origins of URLs."""
 
 from ipaddress import IPv6Address, ip_address
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
-__all__ = ["is_loopback", "origin_of"]
+__all__ = ["Reach", "is_loopback", "origin_of", "reach_of"]
+
+Reach = Literal["public", "private", "loopback"]
+"""Who can reach an address: everybody, those of a network, or this machine."""
 
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
@@ -20,6 +23,20 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def reach_of(address: str) -> Reach:
+    """Return who can reach a numeric address, with or without a scope.
+
+    Raises:
+        ValueError: It is no numeric address.
+    """
+    found = ip_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or found.sixtofour or found
+    if found.is_loopback or found.is_unspecified:
+        return "loopback"
+    return "public" if found.is_global and not found.is_multicast else "private"
 
 
 def origin_of(url: str) -> str:

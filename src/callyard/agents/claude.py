@@ -48,7 +48,8 @@ An older one reads any file that the message names.
 """
 _VERSION_S: Final = 60.0
 _DOCUMENTED: Final = (
-    *("ANTHROPIC_", "CLAUDE_CODE_", "CLAUDE_CONFIG_DIR", "CLAUDE_AGENT_SDK_", "DISABLE_", "IS_SANDBOX", "MCP_"),
+    *("ANTHROPIC_", "CLAUDE_CODE_", "CLAUDE_CONFIG_DIR", "CLAUDE_AGENT_SDK_", "DISABLE_", "IS_SANDBOX"),
+    *("MCP_TIMEOUT", "MCP_TOOL_TIMEOUT", "MAX_MCP_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "NODE_EXTRA_CA_CERTS"),
 )
 """How the variables begin that Claude Code documents."""
@@ -58,6 +59,7 @@ _CLOUDS: Final[Mapping[str, tuple[str, ...]]] = {
     "CLAUDE_CODE_USE_FOUNDRY": ("AZURE_",),
 }
 """The credentials of a cloud, by the variable that switches it on."""
+_OFF: Final = frozenset({"", "0", "false", "no", "off"})
 _log = logging.getLogger(__name__)
 
 
@@ -165,7 +167,7 @@ class ClaudeRuntime:
             # Without these two, the SDK offers Bash, Edit and Write, and reads settings of the folder.
             tools=[ASK_TOOL] if base.tools is None else base.tools,
             setting_sources=base.setting_sources or [],
-            env={**_withheld(os.environ), **base.env},
+            env={**_withheld(os.environ, base.env), **base.env},
             cwd=request.cwd or base.cwd,
             include_partial_messages=True,
             permission_mode=request.permission_mode,
@@ -220,11 +222,12 @@ class ClaudeRuntime:
             raise ToolError("state_error", message, reason="conversation_lost", hint=hint)
 
 
-def _withheld(ours: Mapping[str, str]) -> dict[str, str]:
+def _withheld(ours: Mapping[str, str], configured: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the server that Claude Code must not see, emptied: the SDK hands over all of them."""
     prefixes = [*_DOCUMENTED]
     for switch, names in _CLOUDS.items():
-        prefixes += names if ours.get(switch) else ()
+        is_on = configured.get(switch, ours.get(switch, "")).lower() not in _OFF
+        prefixes += names if is_on else ()
     return {name: "" for name in ours if not is_inherited(name) and not name.startswith(tuple(prefixes))}
 
 

@@ -222,6 +222,8 @@ class Dispatcher:
         spec = UNKNOWN_TOOL if request.kind == "tool" else unknown_spec(request.kind, request.name)
         call = Call(run_id, request, request.caller.profile or self.profile, channel, spec)
         run = Run(run_id, call, self, parent=parent, options=options, started=time.perf_counter(), job=options.job)
+        if parent is not None:
+            run.count_inner = parent.count_inner
         if options.job is not None:
             run.inside = options.job.inside
         run.askers = self._askers(channel, parent)
@@ -268,6 +270,8 @@ class Dispatcher:
         if run.depth > self._limits.depth:
             message = f"Calls may be nested {self._limits.depth} deep."
             raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
+        if run.parent.count_inner is not None and not run.parent.is_proxy:
+            run.parent.count_inner()
 
     async def _answer_apart(self, run: Run, tool: Tool, *, is_job: bool) -> Envelope:
         """Answer a call in a task of its own; the first reply may come while it goes on."""

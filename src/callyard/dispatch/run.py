@@ -125,6 +125,8 @@ class Run(msgspec.Struct, eq=False):
     """False if a policy or limiter refused the call, or it ended while it waited for them."""
     is_proxy: bool = False
     """Whether the handler only makes one other call, so that both can start again together."""
+    count_inner: Callable[[], None] | None = None
+    """Counts a call that this one makes because its caller said so, such as a program; raises beyond a limit."""
     memo: Any = None
     """State of a handler that must not do its work twice when a middleware calls it again."""
     at_fault: Blame = "yard"
@@ -159,6 +161,8 @@ class Run(msgspec.Struct, eq=False):
     def take(self, tool: "Tool") -> None:
         """Take note of the tool that was found."""
         self.tool, self.handler, self.name = tool, tool.handler, tool.spec.name
+        if not tool.wraps:  # what it calls inside is its own affair
+            self.count_inner = None
         self.call.spec = tool.spec
 
     def bind(self) -> BoundArguments:

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -208,7 +209,7 @@ class _Program:
     def __init__(self, run: Run, paths: _Paths) -> None:
         self._run, self._call, self._paths = run, run.call, paths
         self._calls: dict[tuple[str, str], list[float]] = {}
-        self._made = self._unknown = 0
+        self._made = self._unknown = self._counted = 0
 
     async def run(self, runtimes: Runtimes) -> object:
         """Run it, and return its answer.
@@ -221,6 +222,7 @@ class _Program:
         session, is_new = await self._session(runtimes, arguments.get("session_id"))
         call.may_have_run = False  # set by the first inner call
         self._run.keep_partial(lambda: encode({"calls": self.counted()}))
+        self._run.count_inner = partial(self._count_inner, limits.calls)
         with DelayedProgress(call, Progress(0, None, "running")) as progress:
             self._progress = progress
             hooks = Hooks(
@@ -312,6 +314,18 @@ class _Program:
         if len(own) >= _SESSIONS_EACH and idle is not None:
             await self._run.funnel.sessions.end(idle.id)
         return session
+
+    def _count_inner(self, most: int) -> None:
+        """Count a call of the program, or one that a chain makes for it.
+
+        Raises:
+            ToolError: `limit_exceeded` beyond the limit. The guest is ended only if it makes so many calls itself.
+        """
+        self._counted += 1
+        if self._counted > most:
+            name, _ = _LIMITS["calls"]
+            message = f"The program made more than {most} tool calls, with those inside chains."
+            raise ToolError("limit_exceeded", message, hint=_HINTS["calls"], may_have_run=False, limit=name, bound=most)
 
     async def _invoke(self, request: GuestCall) -> Any:
         """Answer a call of the program: the dispatcher again, one level deeper."""

@@ -11,6 +11,7 @@ Its files:
   for `dev`
 - `host`: the host's side of a guest: frames over a socket, calls under back-pressure, limits of time, output and
   calls
+- `library`: the standard library as sandboxes see it, without paths of this host
 - `process`: how they are started and ended, the interpreter that they run, and what killed servers left
 - `runtime`: settings, limits, calls, results and failures
 - `seccomp`: which system calls a sandboxed process may make, as BPF made in plain Python

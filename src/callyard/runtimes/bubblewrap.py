@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from callyard.runtimes.host import Guest, GuestSettings, driver_arguments, start_message
+from callyard.runtimes.library import PreparedLibrary, find_library
 from callyard.runtimes.process import (
     DATA,
     HOME,
-    LEFT_OUT,
     PROCESS_LIMITS,
     Child,
     Interpreter,
@@ -67,16 +67,17 @@ process and its children see.
 """
 
 
-def _binds(interpreter: Interpreter) -> Iterator[str]:
+def _binds(interpreter: Interpreter, library: PreparedLibrary) -> Iterator[str]:
     """Yield the arguments that put an interpreter into a sandbox, below a fixed prefix."""
     inside = f"{HOME}/{interpreter.inside}"
     yield from ("--ro-bind", interpreter.executable, f"{HOME}/bin/python3")
     yield from ("--ro-bind", interpreter.stdlib, inside)
-    for folder in LEFT_OUT:
-        if Path(interpreter.stdlib, folder).is_dir():
-            yield from ("--size", "4096", "--tmpfs", f"{inside}/{folder}", "--remount-ro", f"{inside}/{folder}")
-    for library in interpreter.libraries:
-        yield from ("--ro-bind", os.path.realpath(library), library)
+    for folder in library.left_out:
+        yield from ("--size", "4096", "--tmpfs", f"{inside}/{folder}", "--remount-ro", f"{inside}/{folder}")
+    for place, source in library.replaced.items():
+        yield from ("--ro-bind", source, f"{inside}/{place}")
+    for path in interpreter.libraries:
+        yield from ("--ro-bind", os.path.realpath(path), path)
     for data in DATA:
         if Path(data).is_dir():
             yield from ("--ro-bind", data, data)
@@ -246,7 +247,7 @@ class Bubblewrap:
             *(["--disable-userns"] if "--disable-userns" in options else []),
             *("--setenv", "LANG", "C.UTF-8", "--setenv", "HOME", "/", "--setenv", "MALLOC_ARENA_MAX", "1"),
             *("--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox"),
-            *_binds(interpreter),
+            *_binds(interpreter, await find_library(interpreter)),
             *(part for device in _DEVICES for part in ("--dev-bind", f"/dev/{device}", f"/dev/{device}")),
             *("--chdir", "/", "--remount-ro", "/", "--seccomp", str(bpf)),
             *(f"{HOME}/bin/python3", *driver_arguments()),

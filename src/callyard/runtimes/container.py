@@ -25,10 +25,10 @@ import msgspec
 from callyard._internal.files import find_state_dir, write_atomically
 from callyard._internal.logfmt import log_value
 from callyard.runtimes.host import Guest, GuestSettings, driver_arguments, start_guest
+from callyard.runtimes.library import clean_file, is_left_out
 from callyard.runtimes.process import (
     DATA,
     HOME,
-    LEFT_OUT,
     PROCESS_LIMITS,
     Child,
     Interpreter,
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _INSTALL: Final = "Install podman or docker, and run 'callyard runtime build'."
 _BUILD: Final = "Run 'callyard runtime build'."
 _IMAGE: Final = "localhost/callyard-runtime"
-_LAYOUT: Final = 2
+_LAYOUT: Final = 3
 """Counts changes of what is in the image, so that an old one is not taken for ours."""
 _LABEL: Final = "callyard.server"
 _PIN_FILE: Final = "runtime-image.json"
@@ -160,17 +160,30 @@ def _write_root(interpreter: Interpreter, file: Any) -> None:
         passwd.size = len(users)
         tar.addfile(passwd, io.BytesIO(users))
         tar.add(interpreter.executable, f"{HOME}/bin/python3", filter=_anonymous)
-        tar.add(interpreter.stdlib, f"{HOME}/{interpreter.inside}", filter=_anonymous)
+        _add_library(tar, interpreter)
         for library in interpreter.libraries:
             tar.add(os.path.realpath(library), library, filter=_anonymous)
         for data in filter(os.path.isdir, DATA):
             tar.add(data, data, filter=_anonymous)
 
 
-def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return an entry without its owner, or nothing for what a guest does not need."""
-    if entry.isdir() and Path(entry.name).name in LEFT_OUT and f"{HOME.strip('/')}/" in entry.name:
-        return None
+def _add_library(tar: tarfile.TarFile, interpreter: Interpreter) -> None:
+    """Add the standard library without what no guest needs, and without paths of this host."""
+    for root, folders, files in os.walk(interpreter.stdlib):
+        folders[:] = sorted(name for name in folders if not is_left_out(name))
+        inside = os.path.normpath(f"{HOME}/{interpreter.inside}/{os.path.relpath(root, interpreter.stdlib)}")
+        tar.add(root, inside, recursive=False, filter=_anonymous)
+        for name in sorted(files):
+            path = Path(root, name)
+            entry = _anonymous(tar.gettarinfo(path, f"{inside}/{name}"))
+            content = clean_file(name, path.read_bytes(), interpreter) if entry.isreg() else b""
+            if content is not None:
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return an entry without its owner."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
@@ -294,7 +307,10 @@ class Container:
         return [
             *(engine.program, "run", "--rm", "--interactive", "--name", name),
             *("--label", f"{_LABEL}={server_id()}", "--pull", "never"),
-            *("--network", "none", "--read-only", *(["--read-only-tmpfs=false"] if engine.is_podman else [])),
+            *("--network", "none", "--read-only"),
+            # podman would copy the host's '/etc/hosts'
+            *(["--read-only-tmpfs=false", "--no-hosts"] if engine.is_podman else []),
+            *("--tmpfs", "/sys:ro,size=4k,mode=555"),  # in place of the host's devices and drivers
             *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65534:65534"),
             *("--ipc", "private", "--hostname", "sandbox", "--log-driver", "none"),
             *(part for limit, parts in limited.items() if limit not in engine.unenforced for part in parts),

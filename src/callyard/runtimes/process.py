@@ -21,7 +21,6 @@ from callyard.runtimes.runtime import RuntimeMissingError
 __all__ = [
     "DATA",
     "HOME",
-    "LEFT_OUT",
     "PROCESS_LIMITS",
     "Child",
     "Interpreter",
@@ -45,8 +44,6 @@ HOME: Final = "/python"
 """Where a sandbox has the interpreter: a fixed place, because the real one may name a person."""
 DATA: Final = ("/usr/share/zoneinfo",)
 """Data of the system that the standard library reads."""
-LEFT_OUT: Final = ("site-packages", "dist-packages", "test", "idlelib", "ensurepip")
-"""Folders of the standard library that no program needs, or that hold installed packages."""
 _INSPECT: Final = """
 import ctypes, importlib, json, pathlib, sys, sysconfig
 stdlib = sysconfig.get_path('stdlib')

@@ -77,7 +77,7 @@ async def test_portions_grow_while_they_cost_little_and_shrink_while_they_cost_m
     assert len(dear.portions[8]) == 256
 
 
-async def test_what_nobody_waits_for_is_not_read_on_until_its_share_of_the_time_allows_it() -> None:
+async def test_data_that_nobody_waits_for_stop_the_reading_until_their_share_of_the_time_allows_more() -> None:
     feed = Feed(byte_s=COST_S)
     feed.intake.feed(b"x" * 1000)  # takes 0.1 s of the processor, which is the share of 5 s
 
@@ -88,7 +88,7 @@ async def test_what_nobody_waits_for_is_not_read_on_until_its_share_of_the_time_
     feed.intake.close()
 
 
-async def test_what_somebody_waits_for_is_not_charged() -> None:
+async def test_data_that_somebody_waits_for_are_not_charged() -> None:
     feed = Feed(byte_s=COST_S)
     feed.is_awaited = True
     feed.intake.feed(b"x" * 1000)

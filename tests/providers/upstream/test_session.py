@@ -11,6 +11,7 @@ from scripted import ScriptedLink
 from callyard.dispatch.progress import Progress
 from callyard.model.elicitation import ClientRequest
 from callyard.model.errors import ToolError
+from callyard.providers.upstream import session as session_module
 from callyard.providers.upstream.link import LinkError
 from callyard.providers.upstream.session import NO_CALLER, CallContext, ClientSession
 from callyard.wire.messages import Fault
@@ -350,3 +351,39 @@ async def test_an_invalid_message_fails_the_request_it_answers(about: int | None
 
     with pytest.raises(LinkError, match="invalid message"):
         await asked
+
+
+async def test_a_late_response_is_awaited_once_and_any_other_is_not() -> None:
+    link = ScriptedLink({"x": None})
+    session, _ = await open_session(link)
+    waiting = asyncio.create_task(session.request(OLD, "x", {}))
+    await link.until(lambda: link.sent)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    late = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+
+    assert [session.receive(late, None) for _ in range(2)] == ["awaited", "message"]
+    assert session.receive(b'{"jsonrpc":"2.0","id":99,"result":{}}', None) == "message"
+    assert session.receive(b"[]", None) == "invalid"
+
+
+async def test_cancelled_requests_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_GIVEN_UP", 1)
+    link = ScriptedLink({"x": None})
+    session, _ = await open_session(link)
+    waiting = [asyncio.create_task(session.request(OLD, "x", {})) for _ in range(2)]
+    await link.until(lambda: len(link.sent) == 2)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+    answers = [session.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number, None) for number in (1, 2)]
+    assert answers == ["message", "awaited"]
+
+
+async def test_a_flood_of_invalid_messages_is_none_of_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    session, _ = await open_session(ScriptedLink({}))
+    for _ in range(100):
+        session.receive(b"{}", None)
+
+    assert len([record for record in caplog.records if "upstream_says_nonsense" in record.message]) == 10

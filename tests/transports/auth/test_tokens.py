@@ -75,6 +75,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "for the owner of a key": ({"sub": "key:ci"}, "reserved"),
     "for the local user": ({"sub": "local"}, "reserved"),
     "for a user of the machine": ({"sub": "user:root"}, "reserved"),
+    "for a user in other letters": ({"sub": " \uff35ser:root"}, "reserved"),
+    "for the webhook in capitals": ({"sub": "Webhook"}, "reserved"),
     "for the person at a client": ({"sub": "client:ada"}, "reserved"),
     "for the webhook": ({"sub": "webhook"}, "reserved"),
 }

@@ -91,3 +91,13 @@ async def test_another_version_of_http_is_refused(serve: Any, version: bytes) ->
     await wire.write(b"GET /healthz " + version + b"\r\nHost: localhost\r\n\r\n")
 
     assert (await wire.reply()).status in {400, 505}
+
+
+@pytest.mark.parametrize(("count", "status"), [(253, 200), (254, 431), (2500, 431)])
+async def test_a_request_may_have_256_headers(serve: Any, count: int, status: int) -> None:
+    wire = await (await serve()).connect()
+    more = [b"X-%d: 1" % number for number in range(count)]
+
+    await wire.write(head(b"GET /healthz HTTP/1.1", b"Host: localhost", *more))
+
+    assert (await wire.reply()).status == status

@@ -142,6 +142,13 @@ async def test_settings_hold_there_as_well(run: Any, wire_of: Any) -> None:
     assert (await ask(port, "/mcp", wire_of, "GET")).status == 405
 
 
+async def test_a_request_may_have_256_headers_there_as_well(run: Any, wire_of: Any) -> None:
+    port, _ = await run(asgi(Yard(tools=[add])), h11_max_incomplete_event_size=1_000_000)
+    many = {f"X-{number}": "1" for number in range(300)}
+
+    assert (await (await begin(port, "/mcp", wire_of, **many)).reply()).status == 431
+
+
 def mounted(app: Any, root: str, *, keeps_path: bool) -> Any:
     """Return a tiny application that has another one under a path, as frameworks mount it."""
 

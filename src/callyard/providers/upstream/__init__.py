@@ -9,6 +9,7 @@ Its files:
 - `diff`: differences between an upstream's current definitions and the accepted ones, as lines for people
 - `handshake`: the handshake with an upstream: finds out which protocol era and version it speaks, and what it offers
 - `health`: the health of an upstream: a circuit breaker, the state that people see, and the files that share it
+- `intake`: takes in what an upstream sends, so that a flood of it does not delay the calls of others
 - `link`: the transport to an upstream as an interface of bytes, for stdio, HTTP and SSE alike
 - `pins`: hashes of the accepted definitions of upstreams, in the file `callyard.lock`
 - `process_log`: the log of an upstream's process: its stderr with timestamps, in a small rotated file, and its last

@@ -22,7 +22,7 @@ __all__ = [
 LinkErrorKind = Literal["unavailable", "lost", "unauthenticated", "rate_limited", "refused", "session_lost"]
 """No connection; connection lost; credentials required; rate limit; HTTP error; the upstream forgot our MCP session."""
 Received = Literal["awaited", "message", "invalid"]
-"""The response to a pending request; another message; no message."""
+"""The response to a request of ours; another message; no message."""
 
 
 class LinkError(Exception):

@@ -51,6 +51,7 @@ CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {}, "sampling": 
 _OPEN_CLIENT_REQUESTS: Final = 100
 _METHOD_CHARACTERS: Final = 200
 _LOGGED_INVALID: Final = 10
+_GIVEN_UP: Final = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -141,6 +142,8 @@ class ClientSession:
         """Why the upstream closed the link, if it did."""
         self.is_closed = False
         self._invalid_messages = 0
+        self._given_up: dict[Id, None] = {}
+        """Cancelled requests whose responses may still come."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -206,6 +209,9 @@ class ClientSession:
             self._cancel_client_requests(context)
 
     def _cancel(self, request_id: Id, context: CallContext) -> None:
+        self._given_up[request_id] = None
+        if len(self._given_up) > _GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
         self._link.drop(request_id)
         if self.requests is None or (self._http and self.requests.version.modern):
             # the protocol forbids cancelling 'initialize'; over modern HTTP the closed connection is the cancellation
@@ -279,7 +285,9 @@ class ClientSession:
     def _handle_response(self, message: Message) -> Received:
         pending = self._pending.get(message.id)  # pyright: ignore[reportArgumentType] - an invalid id finds nothing
         if pending is None or pending[0].done():
-            return "message"  # cancelled meanwhile
+            is_late = message.id in self._given_up
+            self._given_up.pop(message.id, None)  # pyright: ignore[reportArgumentType, reportCallIssue] - as above
+            return "awaited" if is_late else "message"  # a late response is no flood
         if message.error and bytes(message.error) != b"null":  # some servers send 'error: null' with a result
             invalid = _ErrorObject(message="The upstream answered with an invalid error.")
             error = decode_or_none(message.error, _ErrorObject) or invalid

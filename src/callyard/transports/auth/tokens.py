@@ -6,6 +6,7 @@ PyJWT is imported when the first `Tokens` is made, because a yard without an iss
 import math
 import re
 import time
+import unicodedata
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
@@ -84,7 +85,8 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
             raise _invalid(
                 f"The token does not say who it is for: the claim '{self.identity_claim}' must be a short text."
             )
-        if identity.startswith(_OUR_PREFIXES) or identity in _OUR_NAMES:
+        read = unicodedata.normalize("NFKC", identity).strip().casefold()  # as a person reads it
+        if read.startswith(_OUR_PREFIXES) or read in _OUR_NAMES:
             # A person who chooses a name at the issuer must not become the owner of a key, the local user, or somebody
             # who decides about approvals.
             raise _invalid(f"The claim '{self.identity_claim}' of the token is a reserved name.")

@@ -41,6 +41,7 @@ from callyard.transports.http.handshake import (
     version_named,
 )
 from callyard.transports.http.request import (
+    MAX_HEADERS,
     Headers,
     Receive,
     RefusedError,
@@ -186,8 +187,7 @@ class App:
     async def _respond(self, request: Request, writer: ResponseWriter) -> None:
         headers = request.headers
         try:
-            if len(headers) != len(request.pairs):
-                check_duplicates(request.pairs)
+            _check_headers(request)
             mount = self._mounts.get(request.path)
             if mount is None or mount.needs_host_check:
                 self._access_check.check(headers, request.scheme)
@@ -530,6 +530,13 @@ def _check_version(version: str | None) -> None:
     if version is not None and version not in VERSIONS:
         data = {"supported": list(VERSIONS), "requested": version}
         raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not spoken here.", data)
+
+
+def _check_headers(request: Request) -> None:
+    if len(request.pairs) > MAX_HEADERS:  # behind another server; our own refuses it before the body
+        raise RefusedError(431, f"A request may have {MAX_HEADERS} headers.")
+    if len(request.headers) != len(request.pairs):
+        check_duplicates(request.pairs)
 
 
 def _check_param_headers(required: ParamHeaders, params: CallTool, headers: Headers) -> None:

@@ -19,7 +19,7 @@ import httptools
 import msgspec
 
 from callyard._internal.logfmt import log_exception
-from callyard.transports.http.request import Request, is_compressed
+from callyard.transports.http.request import MAX_HEADERS, Request, is_compressed
 from callyard.transports.http.response import JSON_HEADERS, OK, STREAM_HEADERS, Header, ResponseWriter
 from callyard.wire.sse import encode_event
 
@@ -378,7 +378,9 @@ class Connection(asyncio.Protocol):
         self._headers = headers = dict(self._pairs)
         length = headers.get(b"content-length", b"0")
         fault = _find_fault(self._parser.get_http_version(), self._url, headers)
-        if fault is not None:
+        if len(self._pairs) > MAX_HEADERS:
+            self._refuse(431, f"A request may have {MAX_HEADERS} headers.")
+        elif fault is not None:
             self._refuse(*fault)
         elif len(length) > _LENGTH_DIGITS or int(length or b"0") > self.server.serving.message_bytes:
             self._refuse_length()

@@ -9,6 +9,7 @@ import msgspec
 from callyard.dispatch.call import SHARED, Caller
 
 __all__ = [
+    "MAX_HEADERS",
     "Headers",
     "Receive",
     "RefusedError",
@@ -30,6 +31,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Mapping[bytes, bytes]
 Release = Callable[[], None]
+MAX_HEADERS: Final = 256
 _EMPTY: Final[Mapping[str, Any]] = {}
 _ZERO_QUALITY: Final = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
 _TRACE: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})

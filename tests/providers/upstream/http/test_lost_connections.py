@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raw_servers import until
 
+from callyard.providers.upstream import intake
 from callyard.providers.upstream.http.client import Connection
 from callyard.providers.upstream.intake import Share
 from callyard.providers.upstream.link import LinkError
@@ -140,3 +143,68 @@ def test_a_second_response_is_never_delivered(answer: bytes, more: bytes, cuts: 
 
     assert (pool.ends, pool.body) == ([None], BODY)
     assert transport.is_aborted
+
+
+class PausedTransport(FakeTransport):
+    """A transport that notes whether it is read."""
+
+    is_paused = False
+
+    def pause_reading(self) -> None:
+        """Read no more."""
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self.is_paused = False
+
+
+async def test_a_connection_that_brings_more_than_its_share_is_read_later() -> None:
+    share_of = Clock()
+    with socket.socket() as ours:
+        pool, transport = FakePool(), PausedTransport(ours)
+        pool.share = Share(share_of)
+        connection = Connection(cast("Any", pool))
+        connection.connection_made(cast("Any", transport))
+        connection.send(pool, b"")
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        connection.data_received(head)
+        assert not transport.is_paused
+
+        pool.share.charge(0.0105)  # 0.01 s are free, and the rest is a fiftieth of 0.025 s
+        connection.data_received(b"data: x\n\n")
+        assert transport.is_paused
+        share_of.now += 60
+        await until(lambda: not transport.is_paused)
+        connection.data_received(b"data: y\n\n")
+        assert not transport.is_paused
+        assert pool.body == b"data: x\n\ndata: y\n\n"
+
+        pool.share.charge(3600)
+        connection.data_received(b"data: z\n\n")
+        connection.abort()
+        assert transport.is_aborted
+
+
+async def test_data_before_the_end_of_a_connection_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_FIRST_BYTES", 10)
+    with socket.socket() as ours:
+        pool, transport = FakePool(), PausedTransport(ours)
+        connection = Connection(cast("Any", pool))
+        connection.connection_made(cast("Any", transport))
+        connection.send(pool, b"")
+        connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+        assert transport.is_paused
+        connection.connection_lost(None)
+
+    assert pool.body == b"hello"
+    assert pool.ends == [None]
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from authority import Authority, SignIn
+from table_tests import every_row
 
-from callyard.providers.upstream.oauth.servers import OAuthHttp, is_local, open_http
+from callyard.providers.upstream.oauth.servers import HostCheck, OAuthHttp, is_local, open_http, resolve
 from callyard.providers.upstream.oauth.vault import LoginError, challenge_parameter, needs_more_scope
+from callyard.providers.upstream.settings import Login
 
 RESOURCE = "/.well-known/oauth-protected-resource"
 SERVER = "/.well-known/oauth-authorization-server"
@@ -167,7 +169,7 @@ async def test_an_unreachable_upstream_is_a_transient_error(log_in: SignIn) -> N
 async def test_a_compressed_response_is_refused(authority: Authority) -> None:
     authority.metadata["/packed"] = gzip.compress(b"{}")
     authority.encoding = "gzip"
-    async with open_http("shop", authority.url) as http:
+    async with open_http("shop", authority.url, Login()) as http:
         with pytest.raises(LoginError, match="compressed"):
             await http.fetch_metadata(f"{authority.origin}/packed", dict)
 
@@ -189,7 +191,7 @@ async def test_a_compressed_response_is_refused(authority: Authority) -> None:
     ],
 )
 def test_secrets_are_sent_to_safe_urls_only(url: str, local: bool, fits: bool) -> None:  # noqa: FBT001 - a row of a table
-    http = OAuthHttp("shop", None, is_local=local)  # pyright: ignore[reportArgumentType] - nothing is sent
+    http = OAuthHttp("shop", None, None, is_local=local)  # pyright: ignore[reportArgumentType] - nothing is sent
     if fits:
         assert http.check(url) == url
     else:
@@ -209,3 +211,78 @@ def test_a_challenge_is_read_with_and_without_quotes() -> None:
     assert challenge_parameter(challenge, "resource_metadata") is None
     assert needs_more_scope(challenge)
     assert not needs_more_scope("Bearer")
+
+
+HOSTS = {
+    "shop.example": ("93.184.216.34",),
+    "login.example": ("93.184.216.35", "2606:2800:220:1::1"),
+    "router.example": ("192.168.1.1",),
+    "both.example": ("93.184.216.36", "10.0.0.7"),
+    "here.example": ("127.0.0.1",),
+    "mapped.example": ("::ffff:10.0.0.1",),
+    "cloud.example": ("169.254.169.254",),
+    "intranet.example": ("10.1.2.3",),
+}
+
+
+async def resolve_here(host: str) -> tuple[str, ...]:
+    return HOSTS.get(host, (host,))
+
+
+@every_row(
+    ("upstream", "host", "fits"),
+    [
+        ("https://shop.example/mcp", "login.example", True),
+        ("https://shop.example/mcp", "shop.example", True),
+        *(
+            ("https://shop.example/mcp", host, False)
+            for host in (
+                "router.example",
+                "both.example",
+                "here.example",
+                "mapped.example",
+                "cloud.example",
+                "127.0.0.1",
+                "localhost",
+                "a.localhost",
+                "10.0.0.1",
+                "0.0.0.0",  # noqa: S104 - the address is the test
+                "::1",
+                "fd00::1",
+                "fe80::1",
+                "100.64.0.1",
+            )
+        ),
+        ("https://intranet.example/mcp", "router.example", True),
+        ("https://intranet.example/mcp", "here.example", False),
+        ("http://127.0.0.1:1/mcp", "here.example", True),
+        ("http://localhost:1/mcp", "router.example", True),
+    ],
+)
+async def test_metadata_names_no_host_that_is_nearer_to_us_than_the_upstream(
+    upstream: str, host: str, *, fits: bool
+) -> None:
+    host_check = HostCheck("shop", upstream, Login(), resolve=resolve_here)
+    if fits:
+        await host_check.check(host)
+    else:
+        with pytest.raises(LoginError, match="private"):
+            await host_check.check(host)
+
+
+async def test_hosts_of_the_settings_are_trusted() -> None:
+    login = Login(issuer="https://10.0.0.1/realm")
+    host_check = HostCheck("shop", "https://shop.example/mcp", login, resolve=resolve_here)
+    await host_check.check("10.0.0.1")
+
+
+async def test_no_request_goes_to_a_private_host_that_metadata_names(authority: Authority) -> None:
+    url = "https://shop.example/mcp"
+    async with open_http("shop", url, Login(), resolve=resolve_here) as http:
+        with pytest.raises(LoginError, match="private"):
+            await http.fetch_metadata(f"https://localhost:{authority.url.rpartition(':')[2]}", dict)
+
+
+async def test_a_name_is_resolved_and_an_unknown_one_has_no_addresses() -> None:
+    assert set(await resolve("localhost")) & {"127.0.0.1", "::1"}
+    assert not await resolve("x" * 64)

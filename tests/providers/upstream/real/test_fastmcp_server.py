@@ -31,7 +31,7 @@ def settings_of(reached: dict[str, Any], era: str) -> UpstreamSettings:
 
 async def answer(context: Any, params: Any) -> ElicitResult:
     """Answer as a person would."""
-    assert params.message == "Who is there?"
+    assert params.message.endswith(" asks: Who is there?")
     return ElicitResult(action="accept", content={"value": "Ada"})
 
 

@@ -74,7 +74,7 @@ async def test_two_callers_are_asked_at_once_and_each_gets_its_own_question(
         group.start_soon(greet, newer, "Welcome")
 
     assert said == {"Hello": "Hello Ada", "Welcome": "Welcome Bob"}
-    assert (ada.asked, bob.asked) == (["Hello: who is there?"], ["Welcome: who is there?"])
+    assert (ada.asked, bob.asked) == (["'shed' asks: Hello: who is there?"], ["'shed' asks: Welcome: who is there?"])
 
 
 @pytest.mark.parametrize(("first", "second"), [(OLD, NEW), (NEW, OLD)])
@@ -105,7 +105,7 @@ async def test_an_elicitation_without_a_request_is_refused_while_it_is_ambiguous
         alone: Any = await two.call_tool("shed__greet", {"greeting": "Welcome"})
 
     assert (said, alone.content[0].text) == (["Hello Ada"], "Welcome Bob")
-    assert (ada.asked, bob.asked) == (["Hello: who is there?"], ["Welcome: who is there?"])
+    assert (ada.asked, bob.asked) == (["'shed' asks: Hello: who is there?"], ["'shed' asks: Welcome: who is there?"])
 
 
 @every_way

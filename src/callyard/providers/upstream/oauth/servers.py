@@ -3,9 +3,11 @@
 It imports an HTTP client and an OAuth library, so it is loaded only to sign in or to renew.
 """
 
+import asyncio
 import re
+import socket
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from importlib import import_module
@@ -17,13 +19,14 @@ import msgspec
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
-from callyard._internal.addresses import is_loopback
+from callyard._internal.addresses import Reach, is_loopback, reach_of
 from callyard.providers.upstream.http.client import tls_context
 from callyard.providers.upstream.oauth.vault import Client, LoginError, challenge_parameter
 from callyard.providers.upstream.settings import Login
 
 __all__ = [
     "Discovered",
+    "HostCheck",
     "OAuthHttp",
     "ServerMetadata",
     "choose_client",
@@ -32,6 +35,7 @@ __all__ = [
     "fetch_server",
     "is_local",
     "open_http",
+    "resolve",
 ]
 
 T = TypeVar("T")
@@ -74,8 +78,71 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+_REACHES: Final[Sequence[Reach]] = ("public", "private", "loopback")
+
+
+async def resolve(host: str) -> Sequence[str]:
+    """Return the addresses of a host; none if it is unknown."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    return [str(address[0]) for *_, address in found]
+
+
+class HostCheck:
+    """Says which hosts the metadata of an upstream may name: none nearer to us than the upstream itself.
+
+    Otherwise a stranger could make us send requests to a router, or to a program of this machine. Hosts of the settings
+    are trusted.
+    """
+
+    def __init__(self, name: str, url: str, login: Login, *, resolve: Resolve = resolve) -> None:
+        issuers = (login.issuer, login.identity and login.identity.issuer, login.client_metadata_url)
+        self._name = name
+        self._own_host = _host_of(url)
+        self._trusted = {self._own_host, *(_host_of(issuer) for issuer in issuers if issuer)}
+        self._resolve = resolve
+        self._own_distance: int | None = None
+
+    async def check(self, host: str) -> None:
+        """Check a host, just before it is connected to.
+
+        Raises:
+            LoginError: It is private or on this machine, and the upstream is not.
+        """
+        host = host.lower().removeprefix("[").removesuffix("]")
+        if host in self._trusted:
+            return
+        if self._own_distance is None:
+            self._own_distance = await self._distance(self._own_host)
+        if await self._distance(host) > self._own_distance:
+            asks = f"'{self._name}' asks for a login at '{host[:200]}', a private address, and is itself at none"
+            raise LoginError(f"{asks}. If that is right, set 'issuer' in its 'login'.")
+
+    async def _distance(self, host: str) -> int:
+        """Return 0 for a public host, and more the nearer its nearest address is."""
+        if is_local(f"http://{_bracketed(host)}/"):
+            return _REACHES.index("loopback")
+        return max((_REACHES.index(reach_of(address)) for address in await self._resolve(host)), default=0)
+
+
+def _host_of(url: str) -> str:
+    return (urlsplit(url).hostname or "").lower()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 class _Transport(httpx2.AsyncHTTPTransport):
+    def __init__(self, host_check: HostCheck) -> None:
+        super().__init__(verify=tls_context())
+        self._host_check = host_check
+
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await self._host_check.check(request.url.host)
         response = await super().handle_async_request(request)
         if "content-encoding" in response.headers:
             await response.aclose()  # a small compressed body can become a large one
@@ -87,9 +154,10 @@ class _Transport(httpx2.AsyncHTTPTransport):
 class OAuthHttp:
     """Sends requests to the authorization servers of one upstream."""
 
-    def __init__(self, name: str, client: httpx2.AsyncClient, *, is_local: bool) -> None:
+    def __init__(self, name: str, client: httpx2.AsyncClient, host_check: HostCheck, *, is_local: bool) -> None:
         self.name = name
         self._client = client
+        self._host_check = host_check
         self._is_local = is_local
 
     def check(self, url: str) -> str:
@@ -194,7 +262,7 @@ class OAuthHttp:
             client_secret=secret,
             token_endpoint_auth_method=client.method,
             revocation_endpoint_auth_method=client.method,
-            transport=_Transport(verify=tls_context()),
+            transport=_Transport(self._host_check),
             timeout=_TIMEOUT_S,
             trust_env=False,
         )
@@ -233,11 +301,12 @@ class OAuthHttp:
 
 
 @asynccontextmanager
-async def open_http(name: str, url: str) -> AsyncGenerator[OAuthHttp]:
+async def open_http(name: str, url: str, login: Login, *, resolve: Resolve = resolve) -> AsyncGenerator[OAuthHttp]:
     """Open an HTTP client for the authorization servers of the upstream at a URL."""
-    transport = _Transport(verify=tls_context())
+    host_check = HostCheck(name, url, login, resolve=resolve)
+    transport = _Transport(host_check)
     async with httpx2.AsyncClient(headers=_HEADERS, transport=transport, timeout=_TIMEOUT_S, trust_env=False) as client:
-        yield OAuthHttp(name, client, is_local=is_local(url))
+        yield OAuthHttp(name, client, host_check, is_local=is_local(url))
 
 
 def is_local(url: str) -> bool:

@@ -280,7 +280,7 @@ async def sign_in(
     login = settings.login or Login()
     url = settings.url or ""
     stored = stored or StoredLogin(url=url)
-    async with open_http(name, url) as http:
+    async with open_http(name, url, login) as http:
         if login.identity is not None and login.identity.id_token is None:
             assertion = await _sign_in_at_provider(
                 http, login.identity, port=login.redirect_port, show=show, seconds=seconds
@@ -312,7 +312,7 @@ async def obtain(
     login = settings.login or Login()
     url = settings.url or ""
     stored = stored or StoredLogin(url=url)
-    async with open_http(name, url) as http:
+    async with open_http(name, url, login) as http:
         discovered, fields = await _discover(http, settings, msgspec.structs.replace(stored, challenge=challenge))
         pinned = await _pin_server(http.name, login, discovered, stored=stored, save=save)
         client = configured_client(login, discovered.server)
@@ -340,7 +340,7 @@ async def refresh(name: str, stored: StoredLogin, login: Login) -> StoredLogin:
     token, client = stored.token, _with_secret(stored.client, login)
     if token is None or client is None or token.refresh_token is None:
         raise LoginError(f"The login at '{name}' cannot be renewed.")
-    async with open_http(name, stored.url) as http:
+    async with open_http(name, stored.url, login) as http:
         fields = {"refresh_token": token.refresh_token, "resource": stored.resource}
         key = login.private_key if client.method == "private_key_jwt" else None
         response = await http.token(stored.token_endpoint, client, key=key, grant_type="refresh_token", **fields)
@@ -359,7 +359,7 @@ async def revoke(name: str, stored: StoredLogin, login: Login) -> bool:
     token, client = stored.token, _with_secret(stored.client, login)
     if token is None or client is None or stored.revocation_endpoint is None:
         return False
-    async with open_http(name, stored.url) as http:
+    async with open_http(name, stored.url, login) as http:
         await http.revoke(stored.revocation_endpoint, client, token.refresh_token or token.access_token)
     return True
 
