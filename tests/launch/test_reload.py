@@ -663,6 +663,15 @@ def test_a_process_that_forks_workers_keeps_the_last_settings_that_were_right_an
     asyncio.run(opened())
 
 
+def test_a_file_that_is_written_again_and_again_is_read_nevertheless(write: Write) -> None:
+    _, live, accepts = keyed(write, keys_file(second=True))
+    for number in range(2):
+        write(keys_file(second=False) + f"# {number}\n", "callyard.toml")
+        live.follow()
+
+    assert (accepts("cy_first"), accepts("cy_second")) == (True, False)
+
+
 def test_a_change_during_the_start_of_a_server_is_applied_before_it_serves(write: Write) -> None:
     yard, live, accepts = keyed(write, keys_file(second=True))
 

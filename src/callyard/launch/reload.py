@@ -206,6 +206,8 @@ class LiveSettings:
         self._requested = asyncio.Event()
         self._seen = self._before = config.files
         """The stamps of the files when the settings were last read, and at the last comparison."""
+        self._unsteady = 0
+        """How many comparisons in a row found a change."""
         self._opened_names = tuple(config.upstreams)
         self._upstreams: dict[str, ResolvedUpstream] | None = None
         """The upstreams that are open, once they may have changed."""
@@ -253,11 +255,14 @@ class LiveSettings:
         self._requested.set()  # a new process has the upstreams of the first settings
 
     def _is_written(self) -> bool:
-        """Return whether a file was written since the settings were read; one that still changes may be incomplete."""
+        """Return whether a file was written since the settings were read.
+
+        One that still changes may be incomplete, so it is left for later once.
+        """
         now = {path: stamp_of(path) for path in self._config.files}
-        is_written = now != self._seen and now == self._before
+        self._unsteady = 0 if now == self._before else self._unsteady + 1
         self._before = now
-        return is_written
+        return now != self._seen and self._unsteady != 1
 
     async def _poll(self, changes: Sequence[str] | None) -> None:
         async with asyncio.TaskGroup() as upstreams:
