@@ -20,13 +20,13 @@ from shared_fixtures import TIMEOUT
 
 from callyard import Yard
 from callyard.cli.terminal import Terminal
-from callyard.launch.build import apply_settings, read_settings
+from callyard.launch.build import apply_settings, make_authenticator, read_settings
 from callyard.launch.errors import LaunchError
 from callyard.launch.hangup import Hangup
 from callyard.launch.reload import LiveSettings, read_start, stop
 from callyard.providers import Provider, Publish
 from callyard.providers.upstream.settings import ResolvedUpstream
-from callyard.transports.auth import digest_of
+from callyard.transports.auth import Refusal, ReplaceableAuthenticator, digest_of
 
 Write = Callable[..., Path]
 A = "[upstreams.a]\ncommand = 'a'\n"
@@ -594,6 +594,94 @@ def test_a_key_that_is_removed_from_the_file_is_refused_and_its_streams_end(
         write("packs = ['system']", "callyard.toml")
         until(lines, "every caller is refused")
         assert server.poll() is None
+
+
+def test_a_worker_that_is_started_again_refuses_a_key_that_was_removed_before(write: Write, state: None) -> None:
+    write(keys_file(second=True), "callyard.toml")
+    with served(*HTTP, "--stateless", "--workers", "2") as (server, lines):
+        netloc = urlsplit(until(lines, "serving yard=yard").rpartition("address=")[2].strip()).netloc
+        write(keys_file(second=False), "callyard.toml")
+        for _ in range(2):
+            until(lines, "'auth.api_keys' changed")
+
+        for worker in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+            os.kill(int(worker), signal.SIGKILL)
+
+        assert {status_with(netloc, "cy_second") for _ in range(8)} == {401}
+        assert {status_with(netloc, "cy_first") for _ in range(8)} == {405}
+
+
+def keyed(write: Write, text: str) -> tuple[Yard, LiveSettings, Callable[[str], bool]]:
+    """Return a yard that is not open yet, its live settings, and whether a key is accepted."""
+    write(text, "callyard.toml")
+    terminal, yard = Terminal(), Yard()
+
+    def read() -> Any:
+        return read_settings({}, terminal, path=None, in_code=True)
+
+    config = read()
+    apply_settings(yard, config, terminal)
+    found = make_authenticator(config)
+    assert found is not None
+    authenticator = ReplaceableAuthenticator(found)
+
+    def accepts(key: str) -> bool:
+        try:
+            asyncio.run(authenticator.admit(None, key))
+        except Refusal:
+            return False
+        return True
+
+    return yard, LiveSettings(yard, config, terminal, read=read, authenticator=authenticator), accepts
+
+
+def test_a_process_that_forks_workers_keeps_the_last_settings_that_were_right_and_says_nothing(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yard, live, accepts = keyed(write, keys_file(second=True))
+    live.follow()
+    assert accepts("cy_second")
+
+    write(keys_file(second=False) + "[limits]\njob_ttl = 7\n" + A, "callyard.toml")
+    live.follow()
+    assert accepts("cy_second")  # the file may still be incomplete
+    live.follow()
+    assert (accepts("cy_first"), accepts("cy_second"), yard.limits.job_ttl) == (True, False, 7)
+
+    write("[auth", "callyard.toml")
+    live.follow()
+    live.follow()
+    assert (accepts("cy_first"), accepts("cy_second")) == (True, False)
+    assert capsys.readouterr().err == ""
+
+    async def opened() -> None:
+        write(keys_file(second=False) + A, "callyard.toml")
+        async with yard:
+            await live.reload()
+            assert [provider.name for provider in yard.providers if isinstance(provider, Quiet)] == ["a"]
+
+    asyncio.run(opened())
+
+
+def test_a_file_that_is_written_again_and_again_is_read_nevertheless(write: Write) -> None:
+    _, live, accepts = keyed(write, keys_file(second=True))
+    for number in range(2):
+        write(keys_file(second=False) + f"# {number}\n", "callyard.toml")
+        live.follow()
+
+    assert (accepts("cy_first"), accepts("cy_second")) == (True, False)
+
+
+def test_a_change_during_the_start_of_a_server_is_applied_before_it_serves(write: Write) -> None:
+    yard, live, accepts = keyed(write, keys_file(second=True))
+
+    async def open_and_watch() -> None:
+        write(keys_file(second=False), "callyard.toml")
+        async with yard, live.watch(Hangup()):
+            pass
+
+    asyncio.run(open_and_watch())
+    assert (accepts("cy_first"), accepts("cy_second")) == (True, False)
 
 
 def has_ended(connection: HTTPConnection) -> bool:

@@ -22,7 +22,7 @@ from callyard.config import Config, Key, known_settings, stamp_of
 from callyard.launch.build import check_profiles, make_authenticator, make_providers, policy_options, resolve_upstreams
 from callyard.launch.errors import LaunchError, explain_cause
 from callyard.launch.hangup import Hangup
-from callyard.launch.notices import Notices
+from callyard.launch.notices import Notices, Part
 from callyard.launch.signals import run, success_on_sigterm
 from callyard.model.limits import LIVE
 from callyard.packs.pack import PackError
@@ -177,8 +177,15 @@ class _FromSettings(Protocol):
     problem: str
 
 
+class _Unheard(Notices):
+    """Drops every notice."""
+
+    def say(self, *parts: Part) -> None:
+        """Write nothing."""
+
+
 class LiveSettings:
-    """Applies changed settings to an open yard."""
+    """Applies changed settings to an open yard, or to one that other processes are forked with."""
 
     def __init__(
         self,
@@ -198,12 +205,13 @@ class LiveSettings:
         self._use_metrics_keys = use_metrics_keys
         self._changing_upstreams = asyncio.Lock()
         self._requested = asyncio.Event()
-        open_upstreams = {
-            provider.name: ResolvedUpstream(provider.settings, provider.problem)
-            for provider in yard.providers
-            if isinstance(provider, _FromSettings)
-        }
-        self._upstreams = {name: open_upstreams[name] for name in config.upstreams if name in open_upstreams}
+        self._seen = self._before = config.files
+        """The stamps of the files when the settings were last read, and at the last comparison."""
+        self._unsteady = 0
+        """How many comparisons in a row found a change."""
+        self._opened_names = tuple(config.upstreams)
+        self._upstreams: dict[str, ResolvedUpstream] | None = None
+        """The upstreams that are open, once they may have changed."""
 
     @asynccontextmanager
     async def watch(self, hangup: Hangup) -> AsyncGenerator[None]:
@@ -217,32 +225,57 @@ class LiveSettings:
             if hangup.take():
                 self._requested.set()
 
+        changes: Sequence[str] | None = None
+        if any(stamp_of(path) != stamp for path, stamp in self._config.files.items()):
+            # before anybody is served: a key may have been removed since this process, or the one that forked it, began
+            changes = await self._reload_settings()
         if hangup.take():
             self._requested.set()
         if receives_signals:
             loop.add_signal_handler(signal.SIGHUP, request)
         try:
-            async with background_task(self._poll()):
+            async with background_task(self._poll(changes)):
                 yield
         finally:
             if receives_signals:
                 loop.remove_signal_handler(signal.SIGHUP)
                 signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)  # None: set by C code
 
-    async def _poll(self) -> None:
-        seen = before = self._config.files
+    def follow(self) -> None:
+        """Apply changed files in a process that opens no yard but forks others, which begin with what holds then.
+
+        It writes nothing, because those processes do.
+        """
+        if not self._is_written():
+            return
+        notices, self._notices = self._notices, _Unheard()
+        try:
+            asyncio.run(self._reload_settings())  # which leaves the signals to those who fork
+        finally:
+            self._notices = notices
+        self._requested.set()  # a new process has the upstreams of the first settings
+
+    def _is_written(self) -> bool:
+        """Return whether a file was written since the settings were read.
+
+        One that still changes may be incomplete, so it is left for later once.
+        """
+        now = {path: stamp_of(path) for path in self._config.files}
+        self._unsteady = 0 if now == self._before else self._unsteady + 1
+        self._before = now
+        return now != self._seen and self._unsteady != 1
+
+    async def _poll(self, changes: Sequence[str] | None) -> None:
         async with asyncio.TaskGroup() as upstreams:
+            if changes is not None:  # they were applied before anybody was served
+                upstreams.create_task(self._reload_upstreams(self._config, changes))
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
                         await self._requested.wait()
-                now = {path: stamp_of(path) for path in self._config.files}
-                is_written = now != seen and now == before  # a file that still changes may be incomplete
-                before = now
-                if self._requested.is_set() or is_written:
+                if self._is_written() or self._requested.is_set():
                     self._requested.clear()
                     changes = await self._reload_settings()
-                    seen = now if changes is None else self._config.files
                     if changes is not None:  # a slow upstream must not delay the next change of a key
                         upstreams.create_task(self._reload_upstreams(self._config, changes))
 
@@ -255,6 +288,7 @@ class LiveSettings:
 
     async def _reload_settings(self) -> Sequence[str] | None:
         """Apply what takes no time, and return what changed in words; None if the settings are wrong."""
+        self._seen = self._before
         try:
             config, authenticator = await asyncio.to_thread(self._read)
             self._yard.adopt(config.profiles.values(), profile=config.settings.profile)
@@ -266,7 +300,7 @@ class LiveSettings:
         if config.rules != self._config.rules:
             self._yard.use_rules(config.rules, instead_of=self._config.rules)
             changes.insert(0, "the rules changed")
-        self._config = config
+        self._config, self._seen = config, config.files
         return changes
 
     async def _reload_upstreams(self, config: Config, changes: Sequence[str]) -> None:
@@ -323,9 +357,10 @@ class LiveSettings:
 
     async def _apply_upstreams(self, config: Config, upstreams: dict[str, ResolvedUpstream]) -> Sequence[str]:
         """Close removed and changed upstreams, open added and changed ones, and return what changed in words."""
-        removed = [name for name in self._upstreams if name not in upstreams]
-        added = [name for name in upstreams if name not in self._upstreams]
-        changed = [name for name in upstreams if name in self._upstreams and upstreams[name] != self._upstreams[name]]
+        before = self._open_upstreams() if self._upstreams is None else self._upstreams
+        removed = [name for name in before if name not in upstreams]
+        added = [name for name in upstreams if name not in before]
+        changed = [name for name in upstreams if name in before and upstreams[name] != before[name]]
         await asyncio.gather(*(self._close(name) for name in (*removed, *changed)))
         pending = {name: upstreams[name] for name in (*changed, *added)}
         opened = [new.name for new in make_providers(self._yard, config, pending) if await self._open(new)]
@@ -349,6 +384,15 @@ class LiveSettings:
             self._notices.say(problem)
         parts = (("added", changes.added), ("restarted", changes.restarted), ("removed", changes.removed))
         return [f"{_listed(names)} {change}" for change, names in parts if names]
+
+    def _open_upstreams(self) -> dict[str, ResolvedUpstream]:
+        """Return the upstreams of the first settings that are open."""
+        found = {
+            provider.name: ResolvedUpstream(provider.settings, provider.problem)
+            for provider in self._yard.providers
+            if isinstance(provider, _FromSettings)
+        }
+        return {name: found[name] for name in self._opened_names if name in found}
 
     async def _close(self, name: str) -> None:
         try:

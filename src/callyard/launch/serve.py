@@ -59,7 +59,7 @@ from callyard.yard import Yard
 
 if TYPE_CHECKING:
     from callyard.launch.agents import Agents  # most servers run none
-    from callyard.transports.http.server import Http
+    from callyard.transports.http.server import Certificate, Http
 
 __all__ = ["make_transport", "run_server", "serve", "serve_configured", "serve_forever"]
 
@@ -132,12 +132,7 @@ def serve_configured(
         console = None if monitor.console is None else monitor.console.address
         _show_address(notices, yard, config, description, command=command, console=console, again=start == "again")
 
-    def watch() -> AbstractAsyncContextManager[None]:
-        settings = LiveSettings(
-            yard, config, notices, read=read, authenticator=replaceable, use_metrics_keys=monitor.use_keys
-        )
-        return settings.watch(hangup)
-
+    live = LiveSettings(yard, config, notices, read=read, authenticator=replaceable, use_metrics_keys=monitor.use_keys)
     if not config.files:
         hangup.release()
     advice = Advice(yard, config, notices)
@@ -153,7 +148,8 @@ def serve_configured(
                     advice,
                 ),
                 ready=announce,
-                background=watch if config.files else None,
+                background=partial(live.watch, hangup) if config.files else None,
+                follow=live.follow if config.files else None,
                 explain=lambda error: _refusal(error, yard, serving, listening=False).message,
             )
     except Exception as error:
@@ -322,6 +318,7 @@ async def serve_forever(
     ready: Ready | None = None,
     background: Background = nullcontext,
     listeners: Sequence[socket.socket] = (),
+    certificate: "Certificate | None" = None,
 ) -> None:
     """Open the yard and serve it until cancelled, or until a stdio client disconnects.
 
@@ -332,6 +329,8 @@ async def serve_forever(
         OSError: The address cannot be listened on.
     """
     http_options = {} if monitor is None else monitor.transport_options
+    if certificate is not None:
+        http_options["certificate"] = certificate
     for part in mounted:
         http_options["mounts"] = {**http_options.get("mounts", {}), **part.mounts}
     transport = make_transport(serving, authenticator, listeners=listeners, http_options=http_options)
@@ -369,12 +368,14 @@ def run_server(
     mounted: Sequence[Mounted] = (),
     ready: Ready = lambda _: None,
     background: Background | None = None,
+    follow: Callable[[], None] | None = None,
     explain: Callable[[Exception], str] = str,
 ) -> None:
     """Serve a yard in this process, or in several worker processes, until a signal ends the program.
 
-    With `background`, SIGHUP is for it and is passed on to all workers. `explain` turns the error of a worker that
-    cannot open the yard into the one sentence that reaches this process.
+    With `background`, SIGHUP is for it and is passed on to all workers. `follow` is called at short intervals in the
+    process that forks them, so that a new worker begins with the settings that hold then. `explain` turns the error of
+    a worker that cannot open the yard into the one sentence that reaches this process.
 
     Raises:
         NotOpenedError: No worker could open the yard.
@@ -404,16 +405,29 @@ def run_server(
             parent.report_opened()
 
         try:
-            run(serve_here(ready=begin, listeners=transport.listeners), loop=fastest_loop())
+            shared = partial(serve_here, listeners=transport.listeners, certificate=transport.certificate)
+            run(shared(ready=begin), loop=fastest_loop())
         except Exception as error:
             if parent.is_informed:
                 raise
             parent.report_failure(explain(error))
             raise SystemExit(1) from None
 
+    def follow_files() -> None:
+        if follow is not None:
+            follow()
+        if transport.certificate is not None:
+            transport.certificate.follow()
+
     try:
         yard.signer.prepare()  # before the fork, because each worker must verify what another one signed
-        run_workers(serving.workers, work, partial(ready, transport), forwards_hangup=background is not None)
+        run_workers(
+            serving.workers,
+            work,
+            partial(ready, transport),
+            forwards_hangup=background is not None,
+            follow=follow_files,
+        )
     finally:
         run(transport.close())
 

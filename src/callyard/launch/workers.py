@@ -21,7 +21,8 @@ __all__ = ["Parent", "run_workers"]
 
 _QUICK_DEATHS: Final = 5
 _RESTART_DELAY_S: Final = 1.0
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.1
+_FOLLOW_S: Final = 0.5
 _REPORT_CHARACTERS: Final = 1000
 """A write of this size to a pipe is atomic (PIPE_BUF), so that reports of several workers do not mix."""
 _READ_BYTES: Final = 1 << 16
@@ -86,12 +87,17 @@ class _Reports:
 
 
 def run_workers(
-    count: int, work: Callable[[Parent], None], announce: Callable[[], None], *, forwards_hangup: bool
+    count: int,
+    work: Callable[[Parent], None],
+    announce: Callable[[], None],
+    *,
+    forwards_hangup: bool,
+    follow: Callable[[], None],
 ) -> None:
     """Run `work` in several processes until a signal ends this one.
 
     `announce` is called once a worker has opened the yard. With `forwards_hangup`, SIGHUP is passed on
-    to the workers and does not end the program.
+    to the workers and does not end the program. `follow` is called twice a second.
 
     Raises:
         NotOpenedError: No worker could open the yard.
@@ -122,7 +128,7 @@ def run_workers(
     try:
         for _ in range(count):
             start()
-        _restart_workers(started, received, start, reports=reports)
+        _restart_workers(started, received, start, reports=reports, follow=follow)
     finally:
         _send(started)  # after an exception some are still running
         for number, handler in before.items():
@@ -155,18 +161,29 @@ def _send(processes: Iterable[int], number: int = signal.SIGTERM) -> None:
             os.kill(process, number)
 
 
-def _wait(reports: _Reports) -> tuple[int, int]:
-    """Return the id and status of the next process that ends; reports are read until a worker has opened its yard."""
-    while not reports.opened:
+def _wait(reports: _Reports, follow: Callable[[], None]) -> tuple[int, int]:
+    """Return the id and status of the next process that ends; read reports and follow files meanwhile."""
+    follow_at = time.monotonic()
+    while True:
         ended = os.waitpid(-1, os.WNOHANG)
         if ended[0]:
             return ended
         reports.read(_POLL_S)
-    return os.wait()
+        if time.monotonic() >= follow_at:
+            follow_at = time.monotonic() + _FOLLOW_S
+            try:
+                follow()
+            except Exception:  # noqa: BLE001 - the workers must be watched in any case
+                log_exception(_log, "follow_failed")
 
 
 def _restart_workers(
-    started: dict[int, float], received: list[int], start: Callable[[], None], *, reports: _Reports
+    started: dict[int, float],
+    received: list[int],
+    start: Callable[[], None],
+    *,
+    reports: _Reports,
+    follow: Callable[[], None],
 ) -> None:
     """Restart workers that die, until all have ended because of a signal.
 
@@ -176,7 +193,7 @@ def _restart_workers(
     """
     quick = 0
     while started:
-        process, status = _wait(reports)
+        process, status = _wait(reports, follow)
         since = started.pop(process, None)
         if received or since is None:  # the yard may have child processes of its own
             continue

@@ -93,6 +93,32 @@ async def test_a_certificate_that_cannot_be_used_changes_nothing_and_is_an_error
     assert b"new" in await certificate_of(server, ssl.TLSVersion.TLSv1_3)
 
 
+def test_a_process_that_forks_those_that_serve_keeps_the_last_certificate_that_works_and_logs_nothing(
+    make: Make, files: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    make("old", days=9)
+    certificate = Certificate(*files)
+    begin = Path(files[1]).stat().st_mtime
+
+    def days_left_at(day: float) -> int:
+        caplog.clear()
+        certificate.warn(begin + day * DAY_S)
+        return int(caplog.records[0].getMessage().rpartition("=")[2])
+
+    make("new", days=7)
+    certificate.follow()
+    before = days_left_at(0.5)
+    certificate.follow()
+    after = days_left_at(0.5)
+    Path(files[1]).write_text("nothing")
+    caplog.clear()
+    certificate.follow()
+    certificate.follow()
+
+    assert (before, after, caplog.records) == (8, 6, [])
+    assert days_left_at(2.5) == 4
+
+
 @pytest.mark.parametrize("days", [30, 30 * 365])  # which have two forms of a date
 def test_the_end_of_a_certificate_is_announced_two_weeks_before_once_a_day(
     make: Make, files: tuple[str, str], caplog: pytest.LogCaptureFixture, days: int

@@ -125,6 +125,7 @@ class Http:
         listeners: Sequence[socket.socket] = (),
         mounts: Mapping[str, Mount] | None = None,
         access_log: Callable[[AccessLine], None] | None = None,
+        certificate: "Certificate | None" = None,
     ) -> None:
         self.host = None if serving.socket is not None else serving.host
         check_exposure(self.host, authenticator)
@@ -132,7 +133,10 @@ class Http:
         self.authenticator = authenticator
         self._mounts = mounts
         self._access_log = access_log
-        self._certificate = None if serving.certificate is None else Certificate(*serving.certificate)
+        if certificate is None and serving.certificate is not None:
+            certificate = Certificate(*serving.certificate)
+        self.certificate = certificate
+        """The certificate, which the processes that share an address are forked with."""
         self.listeners = tuple(listeners) or listen_on(serving)
         """The listening sockets: the one of the settings, and the one of the other loopback address."""
         self._owns_socket = not listeners
@@ -169,21 +173,21 @@ class Http:
     async def serve(self, yard: Yard) -> None:
         """Serve the open yard until `close` is called."""
         self._is_serving = True
-        state = ServerState(self.make_app(yard), self.serving, is_secure=self._certificate is not None)
+        state = ServerState(self.make_app(yard), self.serving, is_secure=self.certificate is not None)
         servers = [
             await state.loop.create_server(
                 lambda: Connection(state),
                 sock=listener,
-                ssl=None if self._certificate is None else self._certificate.context,
+                ssl=None if self.certificate is None else self.certificate.context,
                 backlog=_BACKLOG,
-                ssl_handshake_timeout=None if self._certificate is None else state.seconds["head"],
+                ssl_handshake_timeout=None if self.certificate is None else state.seconds["head"],
                 start_serving=False,  # starting waits, and may be cancelled: then the server must be closed, too
             )
             for listener in self.listeners
         ]
         watching = [asyncio.ensure_future(state.watch(self.listeners[0].fileno()))]
-        if self._certificate is not None:
-            watching.append(asyncio.ensure_future(self._certificate.watch()))
+        if self.certificate is not None:
+            watching.append(asyncio.ensure_future(self.certificate.watch()))
         try:
             for server in servers:
                 await server.start_serving()
@@ -284,7 +288,7 @@ class Certificate:
 
     def __init__(self, certificate: str, key: str) -> None:
         self._files = (Path(certificate), Path(key))
-        self._stamps = self._read_stamps()
+        self._stamps = self._before = self._read_stamps()
         self.context = self._current = _new_context(*self._files)
         """The context for the listening socket.
 
@@ -296,26 +300,38 @@ class Certificate:
 
     async def watch(self) -> None:
         """Load the files again when they change, and warn before the certificate ends."""
-        before = self._stamps
         while True:
             self.warn(time.time())
             await asyncio.sleep(_CERTIFICATE_POLL_S)
-            now = self._read_stamps()
-            if now != self._stamps and now == before:  # a file that still changes may be incomplete
-                self._stamps = now
-                await self.reload()
-            before = now
+            if self._is_written():
+                await asyncio.to_thread(self._load)
 
-    async def reload(self) -> None:
-        """Load the files again; if they cannot be used, the certificate stays as it is."""
+    def follow(self) -> None:
+        """Load the files again if they have changed, in a process that forks those that serve; they log it."""
+        if self._is_written():
+            self._load(logs=False)
+
+    def _is_written(self) -> bool:
+        """Return whether a file was written since it was loaded; one that still changes may be incomplete."""
+        now = self._read_stamps()
+        is_written = now != self._stamps and now == self._before
+        self._before = now
+        return is_written
+
+    def _load(self, *, logs: bool = True) -> None:
+        """Load the files; if they cannot be used, the certificate stays as it is."""
+        self._stamps = self._before
+        certificate, key = (log_value(str(file)) for file in self._files)
         try:
-            self._current = await asyncio.to_thread(_new_context, *self._files)
+            self._current = _new_context(*self._files)
         except (OSError, ValueError) as error:
-            reason = log_value(getattr(error, "strerror", None) or str(error))
-            _log.error("certificate_unchanged file=%s reason=%s", log_value(str(self._files[0])), reason)
+            if logs:
+                reason = log_value(getattr(error, "strerror", None) or str(error))
+                _log.error("certificate_unchanged file=%s key=%s reason=%s", certificate, key, reason)
             return
         self._expires_at, self._warn_at = _end_of(self._files[0]), 0.0
-        _log.warning("certificate_changed file=%s", log_value(str(self._files[0])))
+        if logs:
+            _log.warning("certificate_changed file=%s", certificate)
 
     def warn(self, now: float) -> None:
         """Log once a day that the certificate ends within two weeks, or has ended."""
