@@ -378,7 +378,7 @@ async def test_earlier_messages_are_shown_when_somebody_asks_for_them(serve: Any
         await expect(page.locator(".said.mine")).to_have_count(102)
 
 
-async def test_what_an_agent_waits_for_stands_on_the_approvals_page_and_in_its_badge(serve: Any, look: Any) -> None:
+async def test_the_approvals_page_and_its_badge_show_each_wait_of_an_agent(serve: Any, look: Any) -> None:
     async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
         first = await request.permit("burn", {"what": "the house"}, tool_call_id="t1", source="agent")
         asked = await request.ask("Which one?", {"type": "object", "properties": {}}, tool="shop", tool_call_id="t2")

@@ -37,7 +37,7 @@ FOLLOWING = ("get_job", "wait_job")
 
 
 @every_row("profile, listed", [(EVERYTHING, FOLLOWING), (DIRECT, FOLLOWING), (FEW, ())])
-async def test_what_follows_jobs_is_listed_where_a_tool_is_always_one(
+async def test_the_metatools_that_follow_jobs_are_listed_where_a_tool_is_always_one(
     profile: Profile, listed: tuple[str, ...]
 ) -> None:
     async with Yard(tools=[rebuild, add]) as yard:

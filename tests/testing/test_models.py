@@ -400,7 +400,7 @@ TITLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_claude_code_asks_for_itself_is_answered_beside_the_script(*, stream: bool) -> None:
+def test_a_request_that_claude_code_makes_for_itself_is_answered_beside_the_script(*, stream: bool) -> None:
     with ScriptedAnthropic(["Done."]) as model:
         status, answer = request(model, "POST", "/v1/messages", {**TITLE, "stream": stream})
         said: dict[str, Any] = {**TITLE, "output_config": None}

@@ -229,7 +229,9 @@ def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> 
     else:
         for line in _lines(envelope, options.name):
             terminal.write(*line)
-    return WAITING if _waits(envelope) else exit_status(None if envelope.error is None else envelope.error.code)
+    if _waits(envelope):
+        return WAITING
+    return exit_status(None if envelope.error is None else envelope.error.code)
 
 
 def _status(envelope: Envelope) -> dict[str, Any]:

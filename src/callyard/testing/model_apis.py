@@ -155,7 +155,9 @@ class Messages:
 
     def _aside(self, body: dict[str, Any]) -> str | None:
         """Return the answer to a request that Claude Code makes for itself: it wants JSON, and offers no tools."""
-        wanted = ((body.get("output_config") or {}).get("format") or {}).get("schema")
+        settings: dict[str, Any] = body.get("output_config") or {}
+        form: dict[str, Any] = settings.get("format") or {}
+        wanted: dict[str, Any] | None = form.get("schema")
         system = _text(body.get("system"))
         if wanted is None or not any(name in system for name in _CLAUDE_CODE):
             return None

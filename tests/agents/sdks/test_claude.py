@@ -100,7 +100,7 @@ QUESTION = {
 }
 
 
-async def test_what_claude_code_asks_the_model_for_itself_is_no_turn_of_the_script(hosting: Hosting) -> None:
+async def test_a_request_that_claude_code_makes_for_itself_is_no_turn_of_the_script(hosting: Hosting) -> None:
     script = [ToolUse("mcp__yard__look"), "Done."]
     env = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": ""}
     async with hosting(script, runtime={"env": env}) as host:
