@@ -207,8 +207,8 @@ class AgentManager:
         try:
             async with self.sessions.locked(*session.key):
                 current = await self.sessions.find(*session.key)
-                await self.sessions.delete(session)
                 await self.messages.forget(session)
+                await self.sessions.delete(session)
                 for sdk_session_id in () if current is None else current.sdk_session_ids or (current.sdk_session_id,):
                     await self.runtime.forget(sdk_session_id)
         finally:
