@@ -421,6 +421,7 @@ async def test_an_approval_of_the_yard_that_an_agent_waits_for_is_one_card_and_i
         seen = (await served.client.get("/console/approvals", headers=person[0])).text
         fields = {"csrf": person[1], "decision": "approve"}
         place = f"/console/approvals/agent/{asked.interaction_id}"
+        ids = [place.rpartition("/")[2], "/agent/", "Approve"]
         wrong = await served.client.post(place, data={**fields, "decision": "maybe"}, headers=person[0])
         await served.client.post(place, data=fields, headers=person[0])
         twice = await served.client.post(place, data=fields, headers=person[0])
@@ -430,6 +431,7 @@ async def test_an_approval_of_the_yard_that_an_agent_waits_for_is_one_card_and_i
         await turn.wait()
 
     assert ["the secret" in stranger, "echo" in stranger, "the secret" in seen] == [False, True, True]
+    assert [text in stranger for text in ids] == [False, False, False]
     assert [wrong.status_code, "bad=1" in twice.headers["location"]] == [404, True]
     assert (waiting, cards.count('class="card approval pending"')) == ([], 1)
 

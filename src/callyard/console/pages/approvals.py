@@ -88,14 +88,14 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 class AgentWait(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent waits for, as a person sees it: a permission that its SDK asks for, or a question."""
 
-    id: str
-    session_id: str
     who: str
     tool: str
     created_at: float
+    is_question: bool
+    id: str = ""
+    session_id: str = ""
     text: str = ""
     arguments: list[Argument] = []
-    is_question: bool = False
 
 
 class ApprovalsPage(Page):
@@ -195,18 +195,19 @@ class ApprovalsPage(Page):
 
 
 def _agent_wait(found: dict[str, Any], *, can_read: bool) -> AgentWait:
-    """Return what an agent waits for; without a login, only which tool and since when."""
+    """Return what an agent waits for; without a login, only whose it is, which tool and since when."""
     facts: dict[str, Any] = {
-        "id": found["interaction_id"],
-        "tool": visible(found["tool"]),
         "who": visible(found["identity"]),
+        "tool": visible(found["tool"]),
+        "created_at": found["created_at"],
+        "is_question": found["type"] == "question",
     }
-    facts |= {"session_id": found["session_id"], "created_at": found["created_at"]}
     if not can_read:
         return AgentWait(**facts)
+    facts |= {"id": found["interaction_id"], "session_id": found["session_id"]}
     arguments = [_argument(name, value) for name, value in found.get("arguments", {}).items()]
     text = "\n".join(visible(line) for line in found["text"].split("\n"))
-    return AgentWait(**facts, text=text, arguments=arguments, is_question=found["type"] == "question")
+    return AgentWait(**facts, text=text, arguments=arguments)
 
 
 def _object(arguments: list[Argument], required: list[str]) -> str:
