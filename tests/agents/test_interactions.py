@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
+from table_tests import every_row
 
 from callyard.agents.events import Decision, StreamEvent, type_of
-from callyard.agents.interactions import MODES, Interactions, looseness, mode_asks
+from callyard.agents.interactions import MODES, Interactions, mode_of
 from callyard.config.settings import PermissionMode
 from callyard.model.errors import ToolError
 from callyard.testing import FakeClock
@@ -48,16 +49,27 @@ async def started(interactions: Interactions, **facts: Any) -> Asked:
     return asked
 
 
-def test_the_table_knows_every_mode_and_only_bypassing_does_not_ask() -> None:
+def test_the_table_knows_every_mode_and_which_ones_ask() -> None:
     assert set(MODES) == set(get_args(PermissionMode))
-    assert [mode for mode in MODES if not mode_asks(mode)] == ["bypassPermissions"]
-    assert mode_asks("a mode of a later version")
-    assert (
-        looseness("a mode of a later version")
-        == looseness("default")
-        < looseness("acceptEdits")
-        < looseness("bypassPermissions")
-    )
+    assert [name for name, mode in MODES.items() if not mode.asks("agent")] == ["bypassPermissions"]
+    assert [name for name, mode in MODES.items() if not mode.asks("yard")] == ["rules", "bypassPermissions"]
+    assert mode_of("a mode of a later version") == mode_of("default")
+
+
+@every_row(
+    "own, allowed",
+    [
+        ("default", {"default", "plan", "dontAsk"}),
+        ("acceptEdits", {"default", "plan", "dontAsk", "acceptEdits"}),
+        ("rules", {"default", "plan", "dontAsk", "rules"}),
+        ("auto", {"default", "plan", "dontAsk", "acceptEdits", "auto"}),
+        ("bypassPermissions", set(MODES)),
+    ],
+)
+def test_a_mode_is_allowed_where_it_leaves_nothing_more_to_others_than_the_servers_own(
+    own: str, allowed: set[str]
+) -> None:
+    assert {name for name, mode in MODES.items() if mode.fits(mode_of(own))} == allowed
 
 
 @pytest.mark.parametrize(("approve", "outcome"), [(True, "approved"), (False, "denied")])

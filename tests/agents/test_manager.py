@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,18 @@ import pytest
 from callyard import Call, Limits, Rule, Yard, tool
 from callyard.agents import AgentManager, AgentOptions, StreamEvent, TurnRequest
 from callyard.agents.claude import _withheld  # pyright: ignore[reportPrivateUsage] - the SDK starts the program with it
-from callyard.agents.events import Done, Error, TextDelta, encode_stream_event, type_of
+from callyard.agents.events import (
+    Done,
+    Error,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolResult,
+    encode_stream_event,
+    type_of,
+)
+from callyard.agents.history import AgentMessage, AgentMessages
 from callyard.agents.sessions import SessionFacts
 from callyard.agents.turn import Turn
 from callyard.dispatch.call import Caller, InvokeOptions
@@ -65,6 +77,13 @@ async def relay(key: str, approval_id: str, call: Call) -> str:
     return (await call.ask_all({key: ask}))[key]["content"]["name"]
 
 
+@tool(operation="query")
+async def march(call: Call) -> str:
+    """Walk one half of the way."""
+    await call.progress(1, 2, "half")
+    return "arrived"
+
+
 @asynccontextmanager
 async def lend_itself(yard: Yard) -> AsyncGenerator[Yard]:
     yield yard
@@ -73,7 +92,7 @@ async def lend_itself(yard: Yard) -> AsyncGenerator[Yard]:
 @asynccontextmanager
 async def managed(runtime: Any, *, yard: Any = None, **options: Any) -> AsyncGenerator[AgentManager]:
     settings: dict[str, Any] = {"store": MemoryStore(), **(yard or {})}
-    yard = Yard("shop", tools=[burn, paint, sample, prepare, relay], lifespan=lend_itself, **settings)
+    yard = Yard("shop", tools=[burn, paint, sample, prepare, relay, march], lifespan=lend_itself, **settings)
     async with asyncio.timeout(TIMEOUT), yard, AgentManager(yard, runtime, AgentOptions(**options)) as manager:
         yield manager
 
@@ -622,8 +641,165 @@ async def test_an_approval_that_is_decided_elsewhere_settles_the_interaction(run
     assert said(events) == ["burnt tea 1"]
 
 
-@pytest.mark.parametrize("mode", ["default", "plan", "dontAsk", "acceptEdits", "auto", "bypassPermissions"])
-async def test_only_bypassing_permits_without_asking(runtime: Any, mode: str) -> None:
+@pytest.mark.parametrize("approve", [True, False])
+async def test_in_the_mode_rules_the_rules_of_the_yard_decide_about_its_tools_alone(
+    runtime: Any, *, approve: bool
+) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        looked = await request.permit("look", {}, tool_call_id="t0", source="yard")
+        yield TextDelta(text=looked.outcome)
+        burning = await request.permit("burn", {"what": "tea"}, tool_call_id="t1", source="yard")
+        yield TextDelta(text=burning.outcome)
+        answer = await request.conversation.call("burn", {"what": "tea"}, meta={"openai/toolCallId": "t1"})
+        yield TextDelta(text="done" if answer.success else "refused")
+        own = await request.permit("Bash", {"command": "rm"}, tool_call_id="t2", source="agent")
+        yield TextDelta(text=own.outcome)
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        events = await send(manager, permission_mode="rules", decide=deciding(manager, approve=approve))
+
+    outcome = ["done", "approved"] if approve else ["refused", "denied"]
+    assert said(events) == ["approved", "approved", *outcome]
+    assert [event.tool for event in events if type_of(event) == "approval_required"] == ["burn", "Bash"]
+
+
+async def test_progress_of_a_tool_is_in_the_stream_with_its_call(runtime: Any) -> None:
+    runtime.play = calling("march", {})
+    async with managed(runtime) as manager:
+        events = await send(manager)
+        history = await manager.history(await manager.sessions.get("local", "chat"))
+
+    steps = [event for event in events if type_of(event) == "tool_progress"]
+    assert [(step.tool_call_id, step.done, step.total, step.text) for step in steps] == [("t1", 1.0, 2.0, "half")]
+    assert kinds_of(history[1]) == ["text_delta", "done"]
+
+
+async def test_the_history_has_what_was_said_and_done(runtime: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        yield TextDelta(text="I lo")
+        yield TextDelta(text="ok.")
+        yield ToolCallStart(tool_call_id="t1", tool="look")
+        yield ToolCallDelta(tool_call_id="t1", arguments="{")
+        yield ToolCallEnd(tool_call_id="t1", arguments={})
+        yield TextDelta(text="A sub-agent.", parent_id="t1")
+        yield ToolResult(tool_call_id="t1", tool="look", text="{}")
+        yield TextDelta(text=" Done.")
+        if request.content == "fail":
+            raise ToolError("upstream_error", "No.")
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        await send(manager, "look")
+        session = await manager.sessions.get("local", "chat")
+        first = await manager.history(session)
+        await send(manager, "fail")
+        session = await manager.sessions.get("local", "chat")
+        both, earlier = await manager.history(session), await manager.history(session, before=2)
+        stored = await AgentMessages(manager.yard.store).of(session)
+        await manager.delete(session)
+        gone = await AgentMessages(manager.yard.store).of(session)
+
+    kinds = ["text_delta", "tool_call_start", "tool_call_end", "text_delta", "tool_result", "text_delta", "done"]
+    assert kinds_of(first[1]) == kinds
+    assert [(type_of_message(one), one.turn, one.text) for one in both] == [
+        ("user", 1, "look"),
+        ("agent", 1, "I look. Done."),
+        ("user", 2, "fail"),
+        ("agent", 2, "I look. Done."),
+    ]
+    assert [one.status for one in both if isinstance(one, AgentMessage)] == ["completed", "failed"]
+    assert (earlier, stored, gone) == (first, both, [])
+
+
+def kinds_of(message: Any) -> list[str]:
+    return [type_of(event) for event in message.events]
+
+
+def type_of_message(message: Any) -> str:
+    return message.__struct_config__.tag
+
+
+async def test_the_history_of_a_turn_is_in_the_store_while_it_runs(runtime: Any) -> None:
+    now = [time.time()]
+    said_it = asyncio.Event()
+
+    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        yield TextDelta(text="Wait.")
+        said_it.set()
+        await asyncio.Event().wait()
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        turn = await manager.start_turn("chat", "Go.")
+        await said_it.wait()
+        session = await manager.sessions.get("local", "chat")
+        elsewhere = AgentMessages(manager.yard.store, clock=lambda: now[0])
+        while not (stored := await elsewhere.of(session))[1].text:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)  # not a wait for so long, but a look so often
+        here = await manager.history(session)
+        now[0] += 3600
+        after_a_kill = await elsewhere.of(session)
+        turn.cancel("client")
+        await turn.wait()
+        ended = await elsewhere.of(session)
+
+    assert (stored, here[1].text) == (here, "Wait.")
+    statuses = [messages[1].status for messages in (here, after_a_kill, ended) if isinstance(messages[1], AgentMessage)]
+    assert statuses == ["running", "interrupted", "cancelled"]
+
+
+async def test_the_history_of_a_long_turn_says_what_it_has_dropped(runtime: Any) -> None:
+    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        for number in range(40):
+            yield ToolResult(tool_call_id=f"t{number}", tool="look", text="x" * 50_000)
+
+    runtime.play = play
+    async with managed(runtime) as manager:
+        await send(manager)
+        [_, kept] = await manager.history(await manager.sessions.get("local", "chat"))
+
+    assert isinstance(kept, AgentMessage)
+    assert [type_of(kept.events[0]), type_of(kept.events[-1])] == ["error", "done"]
+    assert 10 < len(kept.events) < 30
+    assert sum(isinstance(event, Error) for event in kept.events) == 1
+
+
+async def test_only_the_last_turns_are_kept_and_read_by_pages(runtime: Any) -> None:
+    async with managed(runtime) as manager:
+        session = await manager.sessions.create(Caller(), runtime="played", session_id="chat")
+        for number in range(1, 511):
+            record = await manager.messages.begin(msgspec.structs.replace(session, turns=number), "x" * 10_000)
+            for _ in range(10 if number > 400 else 0):
+                record.add(ToolResult(tool_call_id="t", tool="look", text="y" * 10_000))
+            await record.save()
+        session = msgspec.structs.replace(session, turns=510)
+        last = await manager.history(session)
+        first = await manager.history(session, before=50)
+        middle = await manager.history(session, before=400)
+
+    assert [one.turn for one in last[::2]] == list(range(last[0].turn, 511))
+    assert 470 < last[0].turn < 480  # 4 MB of them
+    assert [one.turn for one in first[::2]] == list(range(11, 50))
+    assert [one.turn for one in middle[::2]] == list(range(300, 400))
+
+
+async def test_a_store_that_is_away_loses_a_part_of_the_history_and_ends_no_turn(runtime: Any) -> None:
+    class AwayStore(MemoryStore):
+        async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
+            if key.startswith("agent_history/"):
+                raise StoreUnavailableError("The disk is full.", reason="full")
+            await super().put(key, value, ttl=ttl)
+
+    async with managed(runtime, yard={"store": AwayStore()}) as manager:
+        events = await send(manager)
+        history = await manager.history(await manager.sessions.get("local", "chat"))
+
+    assert ([type_of(event) for event in events], history) == (["text_delta", "done"], [])
+
+
+@pytest.mark.parametrize("mode", ["default", "plan", "dontAsk", "acceptEdits", "auto", "rules", "bypassPermissions"])
+async def test_only_bypassing_permits_tools_of_the_agent_without_asking(runtime: Any, mode: str) -> None:
     async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
         decision = await request.permit("look", {}, tool_call_id="t1", source="agent")
         yield TextDelta(text=decision.outcome)

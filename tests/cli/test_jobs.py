@@ -59,13 +59,19 @@ async def wait_long() -> None:
     await asyncio.Event().wait()
 
 
+@tool(operation="command")
+async def deploy() -> dict[str, str]:
+    \"\"\"Start something elsewhere.\"\"\"
+    return {"status": "working", "job_id": "elsewhere"}
+
+
 @tool(operation="destroy")
 async def wipe() -> str:
     \"\"\"Delete everything.\"\"\"
     return "wiped"
 
 
-yard = Yard("jobs", tools=[add, refuse, wait, build, wait_long, wipe])
+yard = Yard("jobs", tools=[add, refuse, wait, build, wait_long, deploy, wipe])
 """
 
 
@@ -220,9 +226,13 @@ def interrupted(folder: Path, *arguments: str) -> tuple[int, str, str]:
     program = [sys.executable, "-m", "callyard", "call", *arguments]
     with subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=folder) as command:  # noqa: S603 - our own
         assert command.stderr is not None
-        line = next(line for line in command.stderr if "'j_" in line)
-        command.send_signal(signal.SIGINT)
-        return command.wait(), line.split("'")[1], command.stderr.read()
+        try:
+            line = next(line for line in command.stderr if "'j_" in line)
+            command.send_signal(signal.SIGINT)
+            _, said = command.communicate(timeout=60)
+        finally:
+            command.kill()
+    return command.returncode, line.split("'")[1], said
 
 
 def test_ctrl_c_leaves_a_job_at_its_server_and_says_its_id(address: str, folder: Path, callyard: Run) -> None:
@@ -261,3 +271,29 @@ def test_a_call_that_waits_at_a_server_has_it_too(folder: Path, write: Write, ca
         server.terminate()
 
     assert statuses == [WAITING, CODES["invalid_input"].exit]
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_a_job_of_somebody_else_is_not_waited_for(address: str, callyard: Run, *, is_served: bool) -> None:
+    status, out, _ = callyard("call", address if is_served else "yard.py", "deploy")
+
+    assert (status, "elsewhere" in out) == (0, True)
+
+
+def test_a_chain_that_waits_for_approval_goes_on_in_the_command_if_another_one_can_approve_it(
+    folder: Path, write: Write, callyard: Run
+) -> None:
+    rule = '[[rules]]\ndecision = "ask"\noperations = ["destroy"]\n'
+    write(f'store = "sqlite"\n{rule}[limits]\napproval_hold_s = 0\n', "callyard.toml")
+    program = [sys.executable, "-m", "callyard", "call", "yard.py", "run_chain", '{"steps": [{"tool_id": "wipe"}]}']
+    with subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder) as command:  # noqa: S603 - our own
+        assert command.stderr is not None
+        try:
+            next(line for line in command.stderr if "'j_" in line)
+            [approval] = json.loads(callyard("approvals", "--json")[1])
+            approved = callyard("approvals", "approve", approval["approval_id"])[0]
+            out, _ = command.communicate(timeout=60)
+        finally:
+            command.kill()
+
+    assert (approved, command.returncode, "wiped" in out) == (0, 0, True)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import subprocess
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from playwright.async_api import Page, Route, expect
 from callyard import Yard, tool
 from callyard.agents import AgentManager, StreamEvent, TurnRequest
 from callyard.agents.api import AgentApi
-from callyard.agents.events import TextDelta
+from callyard.agents.events import TextDelta, ToolCallStart, ToolProgress, ToolResult, type_of
 from callyard.testing.models import ScriptedAnthropic, ScriptedModel, ToolUse
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,6 +47,12 @@ yard = Yard("hall", tools=[burn])
 @tool(operation="query")
 async def echo(text: str) -> str:
     """Answer with the text."""
+    return text
+
+
+@tool(operation="destroy")
+async def wipe(text: str) -> str:
+    """Delete something."""
     return text
 
 
@@ -150,11 +156,13 @@ class PlayedRuntime:
 
 
 @asynccontextmanager
-async def played(serve: Any, play: Play, api: type[AgentApi] = AgentApi) -> AsyncGenerator[str]:
+async def played(
+    serve: Any, play: Play, api: type[AgentApi] = AgentApi, *, store: str = "memory"
+) -> AsyncGenerator[str]:
     """Serve agents whose turns a function plays, and yield the address of the chat."""
     yard = Yard("hall", tools=[echo])
     manager = AgentManager(yard, PlayedRuntime(play))
-    async with serve(yard, agents=api(manager, roots=()).serve) as served, manager:
+    async with serve(yard, f'store = "{store}"', agents=api(manager, roots=())) as served, manager:
         yield served.login_to("chat")
 
 
@@ -266,10 +274,10 @@ async def test_a_turn_that_ends_while_nobody_looks_is_shown_afterwards(serve: An
         go_on.set()
         await page.goto(conversation)
         await expect(page.get_by_text("Wait. That was all.")).to_have_count(1)
-        other: Page = await look(address)  # which kept nothing
+        other: Page = await look(address)  # another browser
         await other.goto(conversation)
         await expect(other.get_by_text("Wait. That was all.")).to_have_count(1)
-        await expect(other.get_by_text("not kept in this tab")).to_be_visible()
+        await expect(other.locator(".said.mine")).to_have_text("Tell me more.")
 
 
 async def test_a_lost_connection_is_taken_up_where_it_ended(serve: Any, look: Any) -> None:
@@ -302,29 +310,138 @@ async def test_a_lost_connection_is_taken_up_where_it_ended(serve: Any, look: An
         await expect(page.locator(".compose .primary")).to_be_enabled()
 
 
-async def test_the_transcript_is_written_once_for_each_turn_and_a_full_tab_says_so(serve: Any, look: Any) -> None:
-    async def play(_: TurnRequest) -> AsyncGenerator[StreamEvent]:
-        for number in range(300):
-            yield TextDelta(text=f"{number} ")
-        yield TextDelta(text="x" * 20_000 + " end.")
+async def test_the_whole_conversation_is_shown_again_from_the_store_of_a_killed_server(
+    serve: Any, look: Any, tmp_path: Path
+) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        yield TextDelta(text=f"Answer to {request.content} ")
+        yield ToolCallStart(tool_call_id="t1", tool="echo")
+        yield ToolProgress(tool_call_id="t1", done=1, total=2, text="halfway")
+        if request.content == "two":
+            await asyncio.Event().wait()
+        yield ToolResult(tool_call_id="t1", tool="echo", text="{}")
+
+    file, killed = tmp_path / "store", tmp_path / "killed"
+    async with played(serve, play, store=f"sqlite:{file}") as address:
+        page: Page = await look(address)
+        await send(page, "one")
+        await expect(page.get_by_text("Answer to one")).to_be_visible()
+        await expect(page.locator(".compose .primary")).to_be_enabled()
+        await send(page, "two")
+        await expect(page.get_by_text("running: 1 of 2 halfway")).to_be_visible()
+        place = page.url.partition("/console/")[2]
+        await copy_once_it_has(file, killed, b"Answer to two")  # as the kill of the server would leave it
+    async with played(serve, play, store=f"sqlite:{killed}") as address:
+        page = await look(address)
+        await page.goto(f"{address.partition('/console/')[0]}/console/{place}")
+        await expect(page.get_by_text("Answer to one")).to_have_count(1)
+        await expect(page.get_by_text("Answer to two")).to_have_count(1)
+        await expect(page.locator(".said.mine")).to_have_text(["one", "two"])
+
+
+async def copy_once_it_has(file: Path, copy: Path, text: bytes) -> None:
+    """Copy the file of a store with its log once it has a text."""
+    async with asyncio.timeout(60):
+        while True:
+            for part in ("", "-wal"):
+                copy.with_name(copy.name + part).write_bytes(file.with_name(file.name + part).read_bytes())
+            if text in copy.with_name(f"{copy.name}-wal").read_bytes():
+                return
+            await asyncio.sleep(0.01)  # not a wait for so long, but a look so often
+
+
+async def test_earlier_messages_are_shown_when_somebody_asks_for_them(serve: Any, look: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        yield TextDelta(text=f"Answer to {request.content}.")
 
     async with played(serve, play) as address:
         page: Page = await look(address)
-        await page.evaluate("""() => {
-            const set = Storage.prototype.setItem;
-            window.written = 0;
-            Storage.prototype.setItem = function (...item) { window.written += 1; return set.apply(this, item); };
-        }""")
-        await send(page, "Count.")
-        await expect(page.locator(".compose .primary")).to_be_enabled()
-        written = await page.evaluate("window.written")
-        await page.evaluate("""() => { for (let size = 1 << 23; size; size >>= 1)
-            try { sessionStorage.setItem("filler", (sessionStorage.filler || "") + "x".repeat(size)); }
-            catch { /* less then */ } }""")
-        await send(page, "Count again.")
-        await expect(page.get_by_text("no room")).to_have_count(1)
+        await send(page, "message 0")
+        await expect(page.get_by_text("Answer to message 0.")).to_be_visible()
+        await page.evaluate(
+            """async () => {
+            const session = new URLSearchParams(location.search).get("session");
+            const token = document.getElementById("main").dataset.csrf;
+            const headers = { "X-CSRF-Token": token, "Content-Type": "application/json" };
+            for (let number = 1; number <= 101; number++) {
+                const body = JSON.stringify({ content: `message ${number}` });
+                const place = `/console/chat/api/sessions/${session}/messages`;
+                await (await consoleFetch(place, { method: "POST", headers, body })).text();
+            }
+        }"""
+        )
+        await page.reload()
+        await expect(page.get_by_text("Answer to message 101.")).to_be_visible()
+        await expect(page.get_by_text("Answer to message 0.")).to_have_count(0)
+        await page.get_by_role("button", name="Show earlier messages").click()
+        await expect(page.get_by_text("Answer to message 0.")).to_have_count(1)
+        await expect(page.locator(".said.mine")).to_have_count(102)
 
-    assert written == 2
+
+async def test_the_approvals_page_and_its_badge_show_each_wait_of_an_agent(serve: Any, look: Any) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        first = await request.permit("burn", {"what": "the house"}, tool_call_id="t1", source="agent")
+        asked = await request.ask("Which one?", {"type": "object", "properties": {}}, tool="shop", tool_call_id="t2")
+        yield TextDelta(text=f"{first.outcome}: {first.reason} {asked.outcome}.")
+
+    async with played(serve, play) as address:
+        page: Page = await look(address)
+        await send(page, "Burn the house.")
+        await expect(page.locator(".card.ask")).to_be_visible()
+        other: Page = await look(address.replace("chat", "approvals"))
+        card = other.locator(".card.approval")
+        await expect(card).to_contain_text("the house")
+        await expect(other.locator("nav a", has_text="Approvals")).to_contain_text("1")
+        await card.get_by_placeholder("Reason").fill("Fine.")
+        await card.get_by_role("button", name="Approve").click()
+        await expect(card).to_contain_text("Which one?")
+        await expect(card.get_by_role("button", name="Approve")).to_have_count(0)
+        await card.get_by_role("button", name="Decline").click()
+        await expect(card).to_have_count(0)
+        await expect(page.get_by_text("approved: Fine. declined.")).to_be_visible()
+
+
+async def test_an_approval_of_the_yard_that_an_agent_waits_for_is_one_card_and_its_contents_need_a_login(
+    serve: Any,
+) -> None:
+    async def play(request: TurnRequest) -> AsyncGenerator[StreamEvent]:
+        permitted = await request.permit("echo", {"text": "the secret"}, tool_call_id="t1", source="yard")
+        answer = await request.conversation.call("wipe", {"text": "it"}, meta={"openai/toolCallId": "t2"})
+        yield TextDelta(text=f"{permitted.outcome} {answer.data}")
+
+    yard = Yard("hall", tools=[echo, wipe])
+    manager = AgentManager(yard, PlayedRuntime(play))
+    api = AgentApi(manager, roots=())
+    async with serve(yard, agents=api) as served, manager, asyncio.timeout(60):
+        turn = await manager.start_turn("chat", "Go.")
+        events = turn.events()
+        [asked] = [event async for event in until(events, "approval_required")]
+        person = await served.person()
+        stranger = (await served.client.get("/console/approvals")).text
+        seen = (await served.client.get("/console/approvals", headers=person[0])).text
+        fields = {"csrf": person[1], "decision": "approve"}
+        place = f"/console/approvals/agent/{asked.interaction_id}"
+        ids = [place.rpartition("/")[2], "/agent/", "Approve"]
+        wrong = await served.client.post(place, data={**fields, "decision": "maybe"}, headers=person[0])
+        await served.client.post(place, data=fields, headers=person[0])
+        twice = await served.client.post(place, data=fields, headers=person[0])
+        [_] = [event async for event in until(events, "approval_required")]
+        waiting, cards = api.waiting(), (await served.client.get("/console/approvals", headers=person[0])).text
+        turn.cancel("client")
+        await turn.wait()
+
+    assert ["the secret" in stranger, "echo" in stranger, "the secret" in seen] == [False, True, True]
+    assert [text in stranger for text in ids] == [False, False, False]
+    assert [wrong.status_code, "bad=1" in twice.headers["location"]] == [404, True]
+    assert (waiting, cards.count('class="card approval pending"')) == ([], 1)
+
+
+async def until(events: AsyncIterator[StreamEvent], kind: str) -> AsyncGenerator[Any]:
+    """Yield the next event of a kind."""
+    async for event in events:
+        if type_of(event) == kind:
+            yield event
+            return
 
 
 @pytest.mark.parametrize("fault", ["refused", "unreachable"])

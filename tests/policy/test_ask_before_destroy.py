@@ -205,3 +205,26 @@ async def test_a_job_that_goes_on_in_another_process_asks_as_the_call_that_start
         result = (await yard.call("wait_job", {"job_id": job["job_id"]})).data
 
     assert (result["result"]["data"]["status"], second.wiped) == (HELD, 0)
+
+
+async def test_a_mounted_yard_does_not_ask_a_second_time_and_leads_around_nothing() -> None:
+    yards: list[Yard] = []
+
+    @tool(operation="command")
+    async def detour() -> Any:
+        """Call the outer yard from inside the mounted one."""
+        return (await yards[0].call("wipe")).data
+
+    mounted = Disk(limits=QUICK)
+    mounted.yard.ask_before_destroy(always=False)
+    inner = Yard("inner", tools=[detour], providers=[mounted.yard])
+    async with Yard("outer", providers=[inner], limits=QUICK) as outer:
+        yards.append(outer)
+        conversation = Conversation(outer)
+        around = await conversation.call("detour")
+        held = await conversation.call("wipe")
+        assert outer.gate is not None
+        await outer.gate.approvals.decide(held.data["approval_id"], "approve", by="user:test")
+        done = await conversation.call("wipe")
+
+    assert (around.data["status"], held.data["status"], done.data, mounted.wiped) == (HELD, HELD, "wiped", 1)

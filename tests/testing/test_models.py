@@ -379,3 +379,43 @@ def test_the_last_turn_may_be_repeated_without_an_end(api: Api) -> None:
         answers = [request(model, "POST", api.path, api.body(results=True))[1] for _ in range(2)]
 
     assert [api.read(answer) for answer in answers] == [("", [("ping", {})])] * 2
+
+
+TITLE: dict[str, Any] = {
+    "model": "claude",
+    "max_tokens": 100,
+    "system": [{"type": "text", "text": "You are a Claude agent, built on Anthropic's Claude Agent SDK."}],
+    "messages": [{"role": "user", "content": "Write the title."}],
+    "tools": [],
+    "output_config": {
+        "format": {
+            "type": "json_schema",
+            "schema": {
+                "type": "object",
+                "properties": {"title": {"type": "string"}, "is_new": {"type": "boolean"}, "words": {"type": "array"}},
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_claude_code_makes_for_itself_is_answered_beside_the_script(*, stream: bool) -> None:
+    with ScriptedAnthropic(["Done."]) as model:
+        status, answer = request(model, "POST", "/v1/messages", {**TITLE, "stream": stream})
+        said: dict[str, Any] = {**TITLE, "output_config": None}
+        _, of_script = request(model, "POST", "/v1/messages", said)
+
+    pieces = [event.get("delta", {}).get("text", "") for event in events(answer)] if stream else []
+    text = "".join(pieces) if stream else json.loads(answer)["content"][0]["text"]
+    assert (status, json.loads(text)) == (200, {"title": "Scripted", "is_new": False, "words": []})
+    assert json.loads(of_script)["content"][0]["text"] == "Done."
+    assert (len(model.asides), model.requests, model.errors) == (1, [said], [])
+
+
+def test_json_that_another_client_asks_for_is_a_turn_of_the_script() -> None:
+    with ScriptedAnthropic(["{}"]) as model:
+        _, answer = request(model, "POST", "/v1/messages", {**TITLE, "system": "You are my agent."})
+
+    assert json.loads(answer)["content"][0]["text"] == "{}"
+    assert model.asides == []

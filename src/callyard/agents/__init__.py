@@ -8,6 +8,7 @@ Its files:
 - `api`: the HTTP API of agents: sessions, messages as event streams, and decisions of people
 - `claude`: the runtime of the Claude Agent SDK: the only file that calls its `query`
 - `events`: what happens in one turn of an agent, the same for every runtime
+- `history`: what was said and done in each turn, written to the store while it happens
 - `interactions`: what an agent waits for a person to decide or answer, and the modes that say when to ask
 - `manager`: the one place that runs agents with the yard's tools, and asks their people
 - `openai`: the runtime of the OpenAI Agents SDK, with the same events and permissions

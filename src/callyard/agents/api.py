@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import parse_qs
 
 import msgspec
 
 from callyard._version import VERSION
 from callyard.agents.events import StreamEvent, encode_stream_event, type_of
-from callyard.agents.interactions import Interaction, WaitingApproval, WaitingQuestion, looseness
+from callyard.agents.history import Message
+from callyard.agents.interactions import Interaction, WaitingApproval, WaitingQuestion, mode_of
 from callyard.agents.manager import AgentManager, MessageOptions
 from callyard.agents.sessions import AgentSession, SessionFacts
 from callyard.agents.turn import Turn
@@ -96,6 +98,12 @@ class SessionWithInteractions(Session, frozen=True, kw_only=True):
     interactions: list[WaitingApproval | WaitingQuestion]
 
 
+class Messages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a session, in order: the last turns, at most 100; with 'before', those before the first of them."""
+
+    messages: list[Message]
+
+
 class Sessions(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions, the last used first."""
 
@@ -156,6 +164,7 @@ _SESSION: Final = "/api/sessions/{session_id}"
 _INTERACTION: Final = "/api/interactions/{interaction_id}"
 _LAST: Final = "List the sessions of the caller, the last used first."
 _ONE: Final = "Return a session, whether it runs, and what it waits for."
+_HISTORY: Final = "List the messages of a session with what the agent did, also of turns before a restart."
 _AGAIN: Final = "Stream the events of the current or last turn again."
 _WAITING: Final = "List what waits for a decision or an answer, the oldest first."
 _DENY: Final = "Deny a tool call, or decline a question."
@@ -164,6 +173,7 @@ ROUTES: Final = (
     Route("POST", "/api/sessions", "create_session", "Create a session.", Session, body=NewSession, status=201),
     Route("GET", _SESSION, "get_session", _ONE, SessionWithInteractions),
     Route("DELETE", _SESSION, "delete_session", "Cancel what runs in a session, and delete it.", status=204),
+    Route("GET", f"{_SESSION}/messages", "list_messages", _HISTORY, Messages),
     Route(
         "POST",
         f"{_SESSION}/messages",
@@ -229,6 +239,22 @@ class AgentApi:
         except StoreUnavailableError as error:
             await _respond_failure(writer, store_unavailable(error, may_have_run=False))
 
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return what the agents of all callers wait for besides approvals of the yard, the oldest first."""
+        found = [one for one in self._manager.interactions.pending() if not one.approval_id]
+        return [
+            {**msgspec.to_builtins(view), "identity": one.identity}
+            for one, view in zip(found, _shown(found), strict=True)
+        ]
+
+    def decide(self, interaction_id: str, *, approve: bool, by: str, reason: str) -> None:
+        """Approve or deny a tool call, or decline a question.
+
+        Raises:
+            ToolError: `not_found`, or `state_error` if a question is approved.
+        """
+        self._manager.interactions.decide(interaction_id, approve=approve, by=by, reason=reason)
+
     async def _list_sessions(self, request: Request) -> Sessions:
         sessions = await self._manager.sessions.all(self._seen_by(request))
         return Sessions(sessions=[Session(**self._facts(session)) for session in sessions])
@@ -251,6 +277,13 @@ class AgentApi:
 
     async def _delete_session(self, request: Request, session_id: str) -> None:
         await self._manager.delete(await self._manager.sessions.get(request.caller.identity, session_id))
+
+    async def _list_messages(self, request: Request, session_id: str) -> Messages:
+        session = await self._session(request, session_id)
+        before = parse_qs(request.query.decode("latin-1")).get("before", [""])[-1]
+        if before and not (before.isdecimal() and len(before) <= _DIGITS):
+            raise refused("invalid_input", "'before' is the number of a turn.")
+        return Messages(messages=await self._manager.history(session, before=int(before) if before else None))
 
     async def _send_message(self, request: Request, session_id: str, body: NewMessage) -> _Stream:
         # operators see the sessions of others, and do not speak in them
@@ -341,9 +374,7 @@ class AgentApi:
 
     def _check_interaction(self, request: Request, interaction_id: str) -> None:
         """Refuse an interaction of another's session, as if there were none."""
-        interaction = self._manager.interactions.get(interaction_id)
-        if interaction.identity != request.caller.identity and not self._is_operator(request.caller):
-            self._manager.interactions.get("")  # raises what an unknown id raises
+        self._manager.interactions.get(interaction_id, identity=self._seen_by(request))
 
     def _check_mode(self, mode: str | None) -> None:
         """Refuse a mode that is looser than the server's own.
@@ -352,7 +383,7 @@ class AgentApi:
             ToolError: `permission_denied`.
         """
         own = self._manager.options.permission_mode
-        if mode and looseness(mode) > looseness(own):
+        if mode and not mode_of(mode).fits(mode_of(own)):
             message = f"The permission mode '{mode}' is looser than '{own}', which the server allows."
             raise refused("permission_denied", message, hint="Choose a stricter one.")
 
@@ -449,6 +480,9 @@ def _operation(route: Route, schema_of: dict[Any, dict[str, Any]]) -> dict[str, 
     if route.name == "read_events":
         about = "The id of the last event that was read; those of another turn are ignored."
         parameters.append({"name": "Last-Event-ID", "in": "header", "description": about, **text})
+    if route.name == "list_messages":
+        about = "The number of a turn; the messages before it are returned."
+        parameters.append({"name": "before", "in": "query", "description": about, "schema": {"type": "integer"}})
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,

@@ -17,6 +17,7 @@ from callyard._internal.logfmt import log_value
 from callyard._internal.mask import mask_text
 from callyard._internal.programs import is_inherited
 from callyard.agents.events import Source, StreamEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, ToolResult
+from callyard.agents.interactions import RULES_MODE
 from callyard.agents.turn import TurnRequest
 from callyard.inject.claude import SERVER_NAME, check_server_names, claude_instructions, claude_options
 from callyard.inject.plain import Conversation, import_sdk
@@ -170,7 +171,8 @@ class ClaudeRuntime:
             env={**_withheld(os.environ, base.env), **base.env},
             cwd=request.cwd or base.cwd,
             include_partial_messages=True,
-            permission_mode=request.permission_mode,
+            # Claude Code asks about every tool then, and the callback decides
+            permission_mode="default" if request.permission_mode == RULES_MODE else request.permission_mode,
             model=request.model or base.model,
             resume=request.resume or None,
             can_use_tool=_permission_callback(sdk, request),

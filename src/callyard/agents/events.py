@@ -21,6 +21,7 @@ __all__ = [
     "ToolCallDelta",
     "ToolCallEnd",
     "ToolCallStart",
+    "ToolProgress",
     "ToolResult",
     "encode_stream_event",
     "type_of",
@@ -75,6 +76,15 @@ class ToolCallEnd(_Event, frozen=True, kw_only=True):
     tool_call_id: str
     arguments: dict[str, Any]
     """All arguments, also if there were no deltas."""
+
+
+class ToolProgress(_Event, frozen=True, kw_only=True):
+    """A tool of the yard says how far it is."""
+
+    tool_call_id: str
+    done: float
+    total: float | None = None
+    text: str = ""
 
 
 class ToolResult(_Event, frozen=True, kw_only=True):
@@ -145,6 +155,7 @@ StreamEvent = (
     | ToolCallStart
     | ToolCallDelta
     | ToolCallEnd
+    | ToolProgress
     | ToolResult
     | ApprovalRequired
     | ApprovalResolved

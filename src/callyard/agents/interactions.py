@@ -18,12 +18,22 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import msgspec
 
 from callyard._internal.logfmt import log_value
-from callyard.agents.events import ApprovalRequired, ApprovalResolved, Decision, Outcome, Question, Source, StreamEvent
+from callyard.agents.events import (
+    ApprovalRequired,
+    ApprovalResolved,
+    Decision,
+    Outcome,
+    Question,
+    Source,
+    StreamEvent,
+    ToolProgress,
+)
 from callyard.agents.sessions import AgentSession
 from callyard.agents.turn import Turn
 from callyard.dispatch import questions
 from callyard.dispatch.arguments import same_json
 from callyard.dispatch.call import Call, current_call
+from callyard.dispatch.progress import Progress, SendProgress
 from callyard.dispatch.run import run_of
 from callyard.model.elicitation import ClientRequest, require_support
 from callyard.model.errors import ToolError, not_found, refused
@@ -35,26 +45,49 @@ from callyard.yard import Yard, background_task
 __all__ = [
     "ELICITATION",
     "MODES",
+    "RULES_MODE",
     "Interaction",
     "Interactions",
     "Person",
     "WaitingApproval",
     "WaitingQuestion",
-    "looseness",
-    "mode_asks",
+    "mode_of",
 ]
 
-MODES: Final[Mapping[str, tuple[bool, int]]] = MappingProxyType(
+
+class Mode(NamedTuple):
+    """What a permission mode leaves to others than a person."""
+
+    agent_tools: int = 0
+    """How loose it is about tools that the SDK brings: nothing, edits, what a classifier allows, or everything."""
+    yard_tools: int = 0
+    """How loose it is about tools of the yard: nothing, what a classifier allows, or everything but its rules."""
+
+    def fits(self, own: "Mode") -> bool:
+        """Return whether it is in no respect looser than another one."""
+        return self.agent_tools <= own.agent_tools and self.yard_tools <= own.yard_tools
+
+    def asks(self, source: Source) -> bool:
+        """Return whether a call that reaches the permission callback asks a person."""
+        return self.yard_tools != _EVERYTHING if source == "yard" else self.agent_tools < _BYPASS
+
+
+_EVERYTHING: Final = 2
+_BYPASS: Final = 3
+RULES_MODE: Final = "rules"
+"""The mode in which the yard's rules decide about its tools, and a person about all others; no SDK knows it."""
+MODES: Final[Mapping[str, Mode]] = MappingProxyType(
     {
-        "default": (True, 0),
-        "plan": (True, 0),
-        "dontAsk": (True, 0),
-        "acceptEdits": (True, 1),
-        "auto": (True, 2),
-        "bypassPermissions": (False, 3),
+        "default": Mode(),
+        "plan": Mode(),
+        "dontAsk": Mode(),
+        "acceptEdits": Mode(1),
+        "auto": Mode(2, 1),
+        RULES_MODE: Mode(0, _EVERYTHING),
+        "bypassPermissions": Mode(_BYPASS, _EVERYTHING),
     }
 )
-"""Every permission mode: whether a call that reaches the permission callback asks a person, and how loose it is."""
+"""Every permission mode."""
 _MAX_REASON: Final = 500
 ELICITATION: Final = frozenset({"elicitation"})
 _CALL_IDS: Final = ("claudecode/toolUseId", "openai/toolCallId")
@@ -69,14 +102,9 @@ _DECISIONS: Final[Mapping[Outcome, Literal["approve", "deny", "withdraw"]]] = {
 _log = logging.getLogger(__name__)
 
 
-def mode_asks(mode: str) -> bool:
-    """Return whether a person is asked about a call; an unknown mode asks."""
-    return MODES.get(mode, (True, 0))[0]
-
-
-def looseness(mode: str) -> int:
-    """Return how loose a mode is; an unknown one is as strict as the default."""
-    return MODES.get(mode, (True, 0))[1]
+def mode_of(name: str) -> Mode:
+    """Return a mode by its name; an unknown one is as strict as the default."""
+    return MODES.get(name, Mode())
 
 
 State = Literal["waiting", "parked"]
@@ -113,6 +141,8 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     source: Source = "yard"
     arguments: dict[str, Any] = {}
     form: dict[str, Any] = {}
+    approval_id: str = ""
+    """The approval of the yard that it is about, which people can also settle elsewhere."""
     created_at: float
     parks_at: float
     expires_at: float
@@ -183,14 +213,14 @@ class Interactions:
         found = [one.interaction for one in self._pending.values()]
         return [one for one in found if identity in {None, one.identity} and session_id in {None, one.session_id}]
 
-    def get(self, interaction_id: str) -> Interaction:
-        """Return a pending interaction.
+    def get(self, interaction_id: str, *, identity: str | None = None) -> Interaction:
+        """Return a pending interaction: any, or one of a session of this identity.
 
         Raises:
-            ToolError: `not_found` if there is none: it never was, or it is settled.
+            ToolError: `not_found` if there is none: it never was, it is settled, or it is another's.
         """
         pending = self._pending.get(interaction_id)
-        if pending is None:
+        if pending is None or identity not in {None, pending.interaction.identity}:
             raise not_found("interaction", interaction_id, reason="unknown_interaction", may_have_run=False)
         return pending.interaction
 
@@ -276,7 +306,7 @@ class Person:
 
     async def permit(self, tool: str, arguments: dict[str, Any], *, tool_call_id: str, source: Source) -> Decision:
         """Decide about a tool call as the mode says; a person's yes is remembered for the yard's own rules."""
-        if not mode_asks(self.mode):
+        if not mode_of(self.mode).asks(source):
             return Decision(outcome="approved")
         facts: dict[str, Any] = {"tool": tool, "tool_call_id": tool_call_id, "source": source, "arguments": arguments}
         decision = await self._interact(kind="approval", text=self._title(tool, source, arguments), **facts)
@@ -310,6 +340,17 @@ class Person:
         """Return whether the person permitted this very call, with these arguments, and it was not made yet."""
         permission = self._permitted.get(_call_id(call))
         return permission is not None and _is_shown(permission, call)
+
+    def progress_of(self, meta: Mapping[str, Any]) -> SendProgress | None:
+        """Return what shows the progress of a call in the stream; `meta` says which call of the SDK it is."""
+        call_id = _stated_id(meta)
+        if not call_id:
+            return None
+
+        def send(note: Progress) -> None:
+            self.turn.emit(ToolProgress(tool_call_id=call_id, done=note.done, total=note.total, text=note.text))
+
+        return send
 
     async def close(self) -> None:
         """Withdraw the approvals that the person still sees, because the turn ends; the same calls ask anew."""
@@ -365,6 +406,7 @@ class Person:
         async with background_task(self._watch(interaction_id, approval)):
             return await self._interact(
                 id=interaction_id,
+                approval_id=approval.id,
                 kind="approval",
                 text=approval.card.text(),
                 tool=approval.card.tool,
@@ -409,7 +451,11 @@ def _call_id(call: Call) -> str:
     """Return the SDK's id of the tool call that a call belongs to; empty if it states none."""
     while call.parent is not None:
         call = call.parent
-    return next((str(call.channel.meta[key]) for key in _CALL_IDS if key in call.channel.meta), "")
+    return _stated_id(call.channel.meta)
+
+
+def _stated_id(meta: Mapping[str, Any]) -> str:
+    return next((str(meta[key]) for key in _CALL_IDS if key in meta), "")
 
 
 def _is_about(approval: Approval, call: Call) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 
 from callyard._internal.logfmt import log_exception, log_value
 from callyard.agents.events import Done, Error, Status, StreamEvent
+from callyard.agents.history import AgentMessages, Message, keeping
 from callyard.agents.interactions import ELICITATION, MODES, Interactions, Person
 from callyard.agents.sessions import AgentSession, AgentSessions
 from callyard.agents.turn import AgentRuntime, Turn, TurnRequest
@@ -106,6 +107,16 @@ class AgentManager:
         """Return the sessions in the store of the open yard."""
         return AgentSessions(self.yard.store)
 
+    @cached_property
+    def messages(self) -> AgentMessages:
+        """Return the messages of the sessions, in the store of the open yard."""
+        return AgentMessages(self.yard.store)
+
+    async def history(self, session: AgentSession, *, before: int | None = None) -> list[Message]:
+        """Return the last messages of a session in order, or those of the turns before a number."""
+        turn = self.turn_of(session)
+        return await self.messages.of(session, before=before, running=None if turn is None else turn.record)
+
     def set_mcp_servers(self, servers: Servers) -> None:
         """Add MCP servers of the host to every later query, or a function that makes them; the yard's own come last.
 
@@ -155,6 +166,7 @@ class AgentManager:
                 self._check_session(session, options)
                 title = session.title or " ".join(content.split())[:_TITLE_CHARACTERS]
                 turn.session = session = await self.sessions.save(session, turns=session.turns + 1, title=title)
+                turn.record = await self.messages.begin(session, content)
                 self._check_open()
                 mode = options.get("permission_mode") or session.permission_mode or self.options.permission_mode
                 attended = options.get("attended", True)
@@ -195,6 +207,7 @@ class AgentManager:
         try:
             async with self.sessions.locked(*session.key):
                 current = await self.sessions.find(*session.key)
+                await self.messages.forget(session)
                 await self.sessions.delete(session)
                 for sdk_session_id in () if current is None else current.sdk_session_ids or (current.sdk_session_id,):
                     await self.runtime.forget(sdk_session_id)
@@ -291,7 +304,7 @@ class AgentManager:
         try:
             turn.check_cancelled()
             request = self._request(person, caller, content, options)
-            async with timeout, aclosing(self.runtime.run(request)) as events:
+            async with keeping(turn.record), timeout, aclosing(self.runtime.run(request)) as events:
                 with turn.limited(timeout):
                     async for event in events:
                         turn.emit(event)
@@ -304,6 +317,8 @@ class AgentManager:
             async with held:
                 await person.close()
             self._end(turn, session, status)
+            if turn.record is not None:
+                await turn.record.save()
             asyncio.get_running_loop().call_later(_KEPT_S, self._drop_kept, session.key, ref(turn))
 
     def _end(self, turn: Turn, session: AgentSession, status: Status) -> None:
@@ -339,6 +354,7 @@ class AgentManager:
         conversation.channel = msgspec.structs.replace(
             conversation.channel, ask=person.ask_client, capabilities=ELICITATION, has_permitted=person.has_permitted
         )
+        conversation.progress_of = person.progress_of
         servers = self._servers(session) if callable(self._servers) else self._servers
         self.runtime.check_servers(servers)
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from callyard.agents.events import Decision, Done, Error, StreamEvent, encode_stream_event
+from callyard.agents.history import TurnRecord
 from callyard.agents.sessions import AgentSession
 from callyard.inject.plain import Conversation
 from callyard.state.store import Store
@@ -104,6 +105,8 @@ class Turn:
         self.session: AgentSession | None = None
         self.stopped_by: str = ""
         """Why it was cancelled: 'client', 'shutdown', 'deleted' or 'lost'; empty if it was not."""
+        self.record: TurnRecord | None = None
+        """What the history keeps of it."""
         self._events: list[StreamEvent] = []
         self._bytes = 0
         self._ended = asyncio.Event()
@@ -175,6 +178,8 @@ class Turn:
         if self.is_over:
             return
         self._events.append(event)
+        if self.record is not None:
+            self.record.add(event)
         self._bytes += _size_of(event)
         if self._bytes > _MAX_BYTES:
             self._drop_first()

@@ -229,7 +229,9 @@ def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> 
     else:
         for line in _lines(envelope, options.name):
             terminal.write(*line)
-    return WAITING if _waits(envelope) else exit_status(None if envelope.error is None else envelope.error.code)
+    if _waits(envelope):
+        return WAITING
+    return exit_status(None if envelope.error is None else envelope.error.code)
 
 
 def _status(envelope: Envelope) -> dict[str, Any]:
@@ -307,34 +309,49 @@ async def _follow(yard: Yard, options: Options, terminal: Terminal, envelope: En
     """
     status = _status(envelope)
     job_id = str(status.get("job_id", ""))
-    at_server = await _metatool_at_server(yard, options, "wait_job", _WAIT_SCHEMA) if job_id else None
-    is_decided_elsewhere = at_server is None and yard.jobs.outlives_process
-    if not job_id or not (status["status"] == "working" or is_decided_elsewhere):
+    if not job_id:
         return envelope
-    terminal.inform(f"It is the job '{job_id}'. {status.get('what_to_do', '') if _waits(envelope) else ''}".rstrip())
-    shown: dict[str, Any] | None = None
+    at_server = await _metatool_at_server(yard, options, "wait_job", _WAIT_SCHEMA)
+    look = at_server or partial(_look_here, yard)
+    is_decided_elsewhere = at_server is None and yard.jobs.outlives_process
+    if status.get("status") != "working" and not is_decided_elsewhere:
+        return envelope
+    seen = await look({"job_id": job_id, "timeout_s": 0})
+    if not seen.success:  # it is no job of ours, although the data of the tool look like one
+        return envelope
+    terminal.inform(f"It is the job '{job_id}'.")
+    shown: object = None
     try:
-        while True:
-            if at_server is None:
-                view = (await yard.jobs.wait(job_id, None, seconds=_LOOK_S)).view()
-            else:
-                answer = await at_server({"job_id": job_id, "timeout_s": _LOOK_S})
-                if not answer.success:
-                    return answer
-                view: dict[str, Any] = answer.data
-            if view.get("progress") != shown:
-                shown = view["progress"]
-                _show_progress(terminal, msgspec.convert(shown, Progress))
-            if view["status"] in ENDED:
+        while seen.success:
+            progress = seen.data.get("progress")
+            if progress is not None and progress != shown:
+                shown = progress
+                _show_progress(terminal, msgspec.convert(progress, Progress))
+            if seen.data["status"] in ENDED:
                 break
+            seen = await look({"job_id": job_id, "timeout_s": _LOOK_S})
     except asyncio.CancelledError:
         goes_on = f"goes on at the server: 'callyard call {options.target} wait_job job_id={job_id}' waits for it"
         ends = "ends with this command, because no server runs it"
         terminal.say(f"The job '{job_id}' {ends if at_server is None else goes_on}.")
         raise
-    if at_server is None:
-        return await yard.jobs.result(await yard.jobs.get(job_id, None)) or envelope
-    return Envelope.from_json(encode(view["result"]))
+    if not seen.success:
+        return seen
+    result = Envelope.from_json(encode(seen.data["result"]))
+    result.content = seen.content
+    return result
+
+
+async def _look_here(yard: Yard, arguments: dict[str, Any]) -> Envelope:
+    """Answer as the metatool `wait_job` does, which a yard may do without."""
+    try:
+        job = await yard.jobs.wait(arguments["job_id"], None, seconds=arguments["timeout_s"])
+    except ToolError as error:
+        return Envelope.fail(error)
+    result = await yard.jobs.result(job)
+    if result is None:
+        return Envelope.ok(job.view())
+    return Envelope.ok({**job.view(), "result": msgspec.json.decode(result.to_json())}, content=result.content)
 
 
 def _channel(options: Options, terminal: Terminal) -> Channel:

@@ -254,7 +254,7 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ValueError("The keys in 'metrics_keys' have no 'profile': all of them see every tool.")
 
 
-PermissionMode = Literal["default", "plan", "dontAsk", "acceptEdits", "auto", "bypassPermissions"]
+PermissionMode = Literal["default", "plan", "dontAsk", "acceptEdits", "auto", "rules", "bypassPermissions"]
 """When an agent SDK asks its person; the yard's own rules hold in every mode."""
 
 

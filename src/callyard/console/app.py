@@ -15,7 +15,20 @@ import msgspec
 
 from callyard.config import Config
 from callyard.console.access import CSRF_HEADER, Access, Person
-from callyard.console.page import BASE, FRESH, HTML, Done, Handle, Page, Parts, View, changed, render, render_live, url
+from callyard.console.page import (
+    BASE,
+    FRESH,
+    HTML,
+    AgentHost,
+    Done,
+    Page,
+    Parts,
+    View,
+    changed,
+    render,
+    render_live,
+    url,
+)
 from callyard.console.runs import Runs
 from callyard.dispatch.call import ANYONE, Caller
 from callyard.model.envelope import encode
@@ -71,7 +84,7 @@ class Console:
         *,
         records: Ring,
         authenticator: Authenticator | None = None,
-        agents: Handle | None = None,
+        agents: AgentHost | None = None,
         token: str = "",
     ) -> None:
         def is_operator(caller: Caller) -> bool:

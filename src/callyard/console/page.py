@@ -5,12 +5,12 @@ Everything that a template shows is escaped, because names and descriptions of t
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -34,7 +34,6 @@ __all__ = [
     "FRESH",
     "HTML",
     "Done",
-    "Handle",
     "Page",
     "Parts",
     "View",
@@ -47,7 +46,6 @@ __all__ = [
     "url",
 ]
 
-Handle = Callable[[Request, ResponseWriter], Awaitable[None]]
 BASE: Final[ContextVar[str]] = ContextVar("console_base", default="")
 """The path below which a proxy serves the console, for the request that is answered."""
 _LIVE_BLOCK: Final = "live_"
@@ -62,6 +60,26 @@ _LEAST: Final = 0.005
 """The least share of a bar that can be seen."""
 
 
+class AgentHost(Protocol):
+    """What pages need of the agents that the server runs, which `launch` hands in."""
+
+    async def serve(self, request: Request, writer: ResponseWriter) -> None:
+        """Serve one request to the HTTP API, whose caller is known already."""
+        ...
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return what agents wait for besides approvals of the yard, the oldest first, as the API shows it."""
+        ...
+
+    def decide(self, interaction_id: str, *, approve: bool, by: str, reason: str) -> None:
+        """Approve or deny a tool call, or decline a question.
+
+        Raises:
+            ToolError: `not_found` if it does not wait any longer.
+        """
+        ...
+
+
 class Parts(msgspec.Struct, kw_only=True):
     """The parts of the server that pages show and change."""
 
@@ -72,7 +90,7 @@ class Parts(msgspec.Struct, kw_only=True):
     runs: Runs
     find_sessions: Callable[[], HttpSessions | None] = lambda: None
     """Returns the sessions of clients over HTTP that began with a handshake, if there are any."""
-    agents: Handle | None = None
+    agents: AgentHost | None = None
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

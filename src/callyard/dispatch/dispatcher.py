@@ -188,8 +188,11 @@ class Dispatcher:
         return run is not None
 
     def may_be_asker(self) -> bool:
-        """Return whether a call that asks before `destroy` is in flight: an unknown thread may be part of it."""
-        return any(run.asks_before_destroy for run in self._execution.runs.values())
+        """Return whether a call that asks before `destroy` is in flight: an unknown thread may be part of it.
+
+        Thread-safe.
+        """
+        return any(run.asks_before_destroy for run in list(self._execution.runs.values()))
 
     def serves(self, server: int) -> bool:
         """Return whether a client of a server context waits for a call."""

@@ -99,6 +99,8 @@ class Conversation:
             capabilities=frozenset() if elicit is None else _ELICITATION,
             asks_before_destroy=asks,
         )
+        self.progress_of: Callable[[Mapping[str, Any]], SendProgress | None] | None = None
+        """Returns where the progress of one call goes, by what the SDK says about the call."""
         self._session = options.get("session")
 
     @classmethod
@@ -133,6 +135,8 @@ class Conversation:
         if self._session is not None:
             data = self._add_session(name, data)
         channel = self.channel if not meta else msgspec.structs.replace(self.channel, meta=meta)
+        if meta and self.progress_of is not None:
+            channel = msgspec.structs.replace(channel, progress=self.progress_of(meta))
         try:
             return await self.yard.call(name, data, caller=self.caller, channel=channel)
         except RuntimeError:

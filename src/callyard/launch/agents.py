@@ -56,7 +56,8 @@ class Agents:
         self.manager = AgentManager(yard, runtime, options)
         api = AgentApi(self.manager, roots=_roots(settings), keep_alive=serving.keep_alive)
         self.mounts: Mapping[str, Mount] = need_token(api.mounts, token) if token else api.mounts
-        self.serve = api.serve  # one request, whose caller is known already
+        self.api = api
+        """For the console, whose people are known already."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:

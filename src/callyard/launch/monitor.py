@@ -18,7 +18,7 @@ from callyard.yard import Yard
 
 if TYPE_CHECKING:
     from callyard.console import Console  # these load the HTTP transport
-    from callyard.console.page import Handle
+    from callyard.console.page import AgentHost
     from callyard.launch.mounts import MetricsPage
     from callyard.policy.approvals import AuditLine
     from callyard.transports.http.app import Mount
@@ -64,11 +64,12 @@ class Monitor:
         self.console: Console | None = None
 
     def add_console(
-        self, config: Config, authenticator: Authenticator | None, agents: "Handle | None" = None, *, token: str = ""
+        self, config: Config, authenticator: Authenticator | None, agents: "AgentHost | None" = None, *, token: str = ""
     ) -> None:
         """Show the yard in a browser, if the settings say so; each of several workers would show only its own calls.
 
-        `agents` is the HTTP API of agents, for the chat, and `token` logs people in; by default it is a random one.
+        `agents` is the HTTP API of agents, for the chat and the approvals. `token` logs people in; by default it is a
+        random one.
         """
         serving = config.settings.serve
         if not serving.console or serving.transport != "http" or serving.workers > 1:

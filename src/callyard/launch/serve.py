@@ -119,7 +119,7 @@ def serve_configured(
     monitor = Monitor(yard, config, is_authenticated=authenticator is not None)
     token = _load_token(yard, config)
     agents = _make_agents(yard, config, token if authenticator is None else "")
-    monitor.add_console(config, authenticator, None if agents is None else agents.serve, token=token)
+    monitor.add_console(config, authenticator, None if agents is None else agents.api, token=token)
     listening: list[str] = []
 
     def announce(transport: Transport) -> None:

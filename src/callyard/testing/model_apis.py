@@ -33,6 +33,10 @@ __all__ = [
 _PIECE: Final = 12  # characters of one delta of a stream: short, so that clients must put texts and arguments together
 
 
+_CLAUDE_CODE: Final = ("Claude Code", "Claude Agent SDK")
+"""What the system prompts of Claude Code say, also those of requests that it makes for itself."""
+
+
 class ToolResult(msgspec.Struct, frozen=True):
     """The result of a tool call, as the client sent it to the model."""
 
@@ -70,6 +74,8 @@ class SentConversation(msgspec.Struct):
     turns: int
     tools: list[OfferedTool]
     results: dict[str, ToolResult]
+    aside: str | None = None
+    """The answer to a request that a client makes for itself, beside the conversation: such as for a title of it."""
 
 
 class Use(msgspec.Struct):
@@ -144,7 +150,18 @@ class Messages:
             for tool in body.get("tools") or ()
             if "input_schema" in tool
         ]
-        return SentConversation(sum(message["role"] == "assistant" for message in body["messages"]), tools, results)
+        turns = sum(message["role"] == "assistant" for message in body["messages"])
+        return SentConversation(turns, tools, results, None if tools or turns else self._aside(body))
+
+    def _aside(self, body: dict[str, Any]) -> str | None:
+        """Return the answer to a request that Claude Code makes for itself: it wants JSON, and offers no tools."""
+        settings: dict[str, Any] = body.get("output_config") or {}
+        form: dict[str, Any] = settings.get("format") or {}
+        wanted: dict[str, Any] | None = form.get("schema")
+        system = _text(body.get("system"))
+        if wanted is None or not any(name in system for name in _CLAUDE_CODE):
+            return None
+        return json.dumps(_example(wanted))
 
     def whole(self, reply: Reply) -> dict[str, Any]:
         """Return a reply that is not streamed.
@@ -358,6 +375,15 @@ def _typed(kind: str, **data: Any) -> Event:
 
 def _blocks(content: object) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else cast("list[dict[str, Any]]", content)
+
+
+def _example(schema: dict[str, Any]) -> object:
+    """Return a value of a simple schema."""
+    fields: dict[str, Any] = schema.get("properties", {})
+    simple = {"array": list[object](), "boolean": False, "integer": 0, "number": 0}
+    if schema.get("type") == "object":
+        return {name: _example(field) for name, field in fields.items()}
+    return simple.get(schema.get("type", ""), "Scripted")
 
 
 def _text(content: object) -> str:

@@ -90,6 +90,8 @@ class ScriptedModel:
         self._repeat_last = repeat_last
         self.requests: list[dict[str, Any]] = []
         """The bodies of the requests to the model, in order."""
+        self.asides: list[dict[str, Any]] = []
+        """The bodies of requests that the client made for itself, such as for a title: no part of the script."""
         self.errors: list[str] = []
         """Why requests were refused, in order: the script has no answer, or they are no requests."""
         self._seen: list[SentConversation] = []
@@ -154,6 +156,9 @@ class ScriptedModel:
             OffScriptError: The script has none.
         """
         conversation = self.apis[path].read(body)
+        if conversation.aside is not None:
+            self.asides.append(body)
+            return Reply(str(body.get("model", "scripted")), [conversation.aside])
         self.requests.append(body)
         self._seen.append(conversation)
         script = self.script_for(body)

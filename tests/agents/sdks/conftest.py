@@ -69,6 +69,12 @@ class Tools:
         return "nothing"
 
     @tool(operation="query")
+    async def march(self, call: Call) -> str:
+        """Walk one half of the way."""
+        await call.progress(1, 2, "half")
+        return "arrived"
+
+    @tool(operation="query")
     async def wait(self) -> None:
         """Wait until somebody cancels it."""
         self.started.set()

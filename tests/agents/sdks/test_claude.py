@@ -100,6 +100,27 @@ QUESTION = {
 }
 
 
+async def test_a_request_that_claude_code_makes_for_itself_is_no_turn_of_the_script(hosting: Hosting) -> None:
+    script = [ToolUse("mcp__yard__look"), "Done."]
+    env = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": ""}
+    async with hosting(script, runtime={"env": env}) as host:
+        events = await host.send("Look around in the shop, and tell me what is there.", decide=approve)
+
+    assert [event.text for event in of_type(events, "text_delta")] == ["Done."]
+    assert len(host.model.requests) == len(script)
+    assert host.model.asides != []
+
+
+async def test_in_the_mode_rules_only_the_rules_of_the_yard_ask_also_for_root(hosting: Hosting) -> None:
+    script = [ToolUse("mcp__yard__look"), ToolUse("mcp__yard__burn", {"what": "tea"}), "Done."]
+    async with hosting(script, runtime={"env": {"IS_SANDBOX": ""}}) as host:
+        events = await host.send(decide=approve, permission_mode="rules")
+
+    assert [event.tool for event in of_type(events, "approval_required")] == ["burn"]
+    assert [event.tool for event in of_type(events, "tool_result")] == ["look", "burn"]
+    assert (host.tools.burnt, events[-1].status) == (["tea"], "completed")
+
+
 @pytest.mark.parametrize("mode", ["default", "bypassPermissions"])
 async def test_a_question_of_the_model_is_answered_by_the_person(hosting: Hosting, mode: str) -> None:
     def decide(manager: AgentManager, event: ApprovalRequired | Question) -> None:

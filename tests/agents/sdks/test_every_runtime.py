@@ -77,6 +77,20 @@ async def test_bypassing_permissions_does_not_bypass_the_yard(
         assert "Not on a Sunday." in host.model.results[1].text
 
 
+async def test_progress_of_a_tool_is_in_the_stream_and_the_history_has_its_result(
+    hosting: Hosting, name_of: NameOf
+) -> None:
+    async with hosting([ToolUse(name_of("march")), "Done."]) as host:
+        events = await host.send(permission_mode="rules")
+        messages: list[Any] = await host.manager.history(await host.manager.sessions.get("local", "chat"))
+
+    [of_person, of_agent] = messages
+    [call], [step] = of_type(events, "tool_call_start"), of_type(events, "tool_progress")
+    assert (step.tool_call_id, step.done, step.total, step.text) == (call.tool_call_id, 1.0, 2.0, "half")
+    assert (of_person.text, of_agent.text) == ("Go.", "Done.")
+    assert [result.tool for result in of_type(of_agent.events, "tool_result")] == ["march"]
+
+
 async def test_a_call_through_a_metatool_asks_once(hosting: Hosting, name_of: NameOf) -> None:
     run = ToolUse(name_of("run_tool"), {"tool_id": "burn", "arguments": {"what": "tea"}})
     async with hosting([run, "Done."], yard={"profile": META}) as host:

@@ -101,6 +101,19 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """The record of that call, if this process has it."""
 
 
+class AgentWait(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent waits for, as a person sees it: a permission that its SDK asks for, or a question."""
+
+    who: str
+    tool: str
+    created_at: float
+    is_question: bool
+    id: str = ""
+    session_id: str = ""
+    text: str = ""
+    arguments: list[Argument] = []
+
+
 class ApprovalsPage(Page):
     """What waits for a person."""
 
@@ -111,6 +124,7 @@ class ApprovalsPage(Page):
         facts: dict[str, Any] = dict.fromkeys(("cards", "decided", "grants", "waiting"), ())
         facts |= {"periods": _PERIODS, "settled_words": SETTLED, "opened": "", "page_number": 1, "page_count": 1}
         gate, person = self.yard.gate, view.person
+        facts["agents"] = [_agent_wait(one, can_read=person.can_act) for one in self._agent_waits()]
         if gate is None:
             return facts
         decided, done = await gate.approvals.decided(), view.query.get("done", "")
@@ -137,11 +151,15 @@ class ApprovalsPage(Page):
         return {"cards": shown, "opened": opened, "page_number": number, "page_count": pages}
 
     async def count(self) -> int:
-        """Return how many approvals wait; 0 if the store cannot be read."""
+        """Return how many decisions wait, also for agents; without the approvals if the store cannot be read."""
+        agents = len(self._agent_waits())
         try:
-            return 0 if self.yard.gate is None else await self.yard.gate.approvals.count()
+            return agents if self.yard.gate is None else agents + await self.yard.gate.approvals.count()
         except StoreUnavailableError:
-            return 0
+            return agents
+
+    def _agent_waits(self) -> list[dict[str, Any]]:
+        return [] if self.parts.agents is None else self.parts.agents.waiting()
 
     async def act(self, view: View) -> Done:
         """Decide about an approval, settle what its tool does, or revoke a grant."""
@@ -151,6 +169,13 @@ class ApprovalsPage(Page):
                 return await _decide(gate, approval_id, view)
             case ("settle", approval_id) if gate is not None:
                 return await self._settle(gate, approval_id, view)
+            case ("agent", interaction_id) if self.parts.agents is not None:
+                chosen, reason = view.form.get("decision", ""), view.form.get("reason", "").strip()[:_REASON_CHARACTERS]
+                if chosen not in {"approve", "deny"}:
+                    raise LookupError
+                approve = chosen == "approve"
+                self.parts.agents.decide(interaction_id, approve=approve, by=view.person.identity, reason=reason)
+                return Done(to=url(self.name), notice="Approved." if approve else "Denied.")
             case ("revoke", grant_id) if gate is not None:
                 grant = await gate.approvals.revoke(grant_id, by=view.person.identity)
                 return Done(to=url(self.name), notice=f"The grant for '{grant.card.tool}' is revoked.")
@@ -217,6 +242,22 @@ class ApprovalsPage(Page):
         schema = {} if tool is None else tool.spec.input_schema
         required: list[str] = list(schema.get("required", ()))
         return required, [*required, *schema.get("properties", ())]
+
+
+def _agent_wait(found: dict[str, Any], *, can_read: bool) -> AgentWait:
+    """Return what an agent waits for; without a login, only whose it is, which tool and since when."""
+    facts: dict[str, Any] = {
+        "who": visible(found["identity"]),
+        "tool": visible(found["tool"]),
+        "created_at": found["created_at"],
+        "is_question": found["type"] == "question",
+    }
+    if not can_read:
+        return AgentWait(**facts)
+    facts |= {"id": found["interaction_id"], "session_id": found["session_id"]}
+    arguments = [_argument(name, value) for name, value in found.get("arguments", {}).items()]
+    text = "\n".join(visible(line) for line in found["text"].split("\n"))
+    return AgentWait(**facts, text=text, arguments=arguments)
 
 
 def _object(arguments: list[Argument], required: list[str]) -> str:

@@ -52,5 +52,5 @@ class Chat(Page):
         passed = msgspec.structs.replace(
             view.request, path="/".join(("/api", *view.path[1:])), caller=view.person.caller
         )
-        await self.parts.agents(passed, writer)
+        await self.parts.agents.serve(passed, writer)
         return True

@@ -103,6 +103,7 @@ class Overview(Page):
         except StoreUnavailableError as error:
             pending = 0
             found.append(Attention("bad", f"The store cannot be used: {error}", "Settings", url("settings", q="store")))
+        pending += 0 if self.parts.agents is None else len(self.parts.agents.waiting())
         if pending:
             text = f"{pending} {'call waits' if pending == 1 else 'calls wait'} for approval."
             found.append(Attention("warn", text, "Decide", url("approvals")))

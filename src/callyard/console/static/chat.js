@@ -22,7 +22,7 @@
   // One conversation in one view. Links replace the view without a new page, so everything here ends with it: see `leave`.
   function converse(view) {
     const calls = new Map(), cards = new Map(), log = view.querySelector(".messages"), left = new AbortController();
-    let session = view.dataset.session, reply = null, isBusy = Boolean(session), hasRoom = true, lastId = "";
+    let session = view.dataset.session, reply = null, isBusy = Boolean(session), lastId = "", pages = 1;
 
     function grow(change) { // keeps the end in view for whoever looks at it
       const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 120;
@@ -31,26 +31,6 @@
     }
     const add = (node) => { grow(() => log.append(node)); return node; };
     const complain = (error) => show.error({ message: error.message });
-
-    // This tab keeps the transcript, so that a reload shows the conversation again; the agent itself remembers on its own.
-    const key = () => `callyard-chat-${session}`;
-    const past = () => { try { return JSON.parse(sessionStorage.getItem(key())) || {}; } catch { return {}; } };
-    let { turns = 0, entries = [] } = past();
-    function save() {
-      while (session) {
-        try { sessionStorage.setItem(key(), JSON.stringify({ turns, entries })); return; }
-        catch { if (!entries.length) return; }
-        entries = entries.slice(Math.ceil(entries.length / 2));
-        if (hasRoom) show.note({ text: "This tab has no room for the whole conversation: after a reload, only its end is shown." });
-        hasRoom = false;
-      }
-    }
-    function remember(entry) {
-      const last = entries[entries.length - 1];
-      if (entry.type === "text_delta" && last?.type === "text_delta" && last.parent_id === entry.parent_id) last.text += entry.text;
-      else if (entry.type !== "tool_call_delta") entries.push({ ...entry });
-      if (entry.type === "user" || entry.type === "done") save();
-    }
 
     const show = {
       user(event) { reply = null; add(element("p", "said mine", event.text)); },
@@ -66,6 +46,10 @@
         add(box);
       },
       tool_call_end(event) { calls.get(event.tool_call_id)?.body.append(element("pre", "", pretty(event.arguments))); },
+      tool_progress(event) {
+        const call = calls.get(event.tool_call_id);
+        if (call) call.state.textContent = ["running:", event.total ? `${event.done} of ${event.total}` : event.done, event.text].filter(Boolean).join(" ");
+      },
       tool_result(event) {
         const call = calls.get(event.tool_call_id);
         if (!call) return;
@@ -118,7 +102,7 @@
       } catch { made.append(element("p", "notice bad", "The form could not be loaded. Reload the page to answer.")); }
     }
 
-    function handle(event) { remember(event); show[event.type]?.(event); }
+    const handle = (event) => show[event.type]?.(event);
     // Reads a stream until its end, and returns whether that was the end of the turn.
     async function stream(response) {
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -136,7 +120,6 @@
           const data = lines("data");
           if (!data) continue;
           lastId = lines("id"); // the number of the turn, and that of the event in it
-          turns = parseInt(lastId, 10);
           const event = JSON.parse(data);
           isOver ||= event.type === "done";
           handle(event);
@@ -173,21 +156,17 @@
           session = (await read(await ask("POST", "/sessions"))).id;
           if (!left.signal.aborted) history.replaceState(null, "", `${consoleBase}/chat?session=${encodeURIComponent(session)}`);
         }
-        turns += 1;
         handle({ type: "user", text });
         await follow(await ask("POST", `/sessions/${session}/messages`, { content: text }));
       } catch (error) {
-        handle({ type: "error", message: error.message });
-        if (error instanceof Refused) handle({ type: "done" });
+        complain(error);
         busy(false);
       }
     }
     async function remove(one) {
       try {
         await read(await ask("DELETE", `/sessions/${one.id}`));
-        sessionStorage.removeItem(`callyard-chat-${one.id}`);
         if (one.id !== session) { list(); return; }
-        session = ""; // lest its transcript is saved again
         location.assign(`${consoleBase}/chat`);
       } catch (error) { complain(error); }
     }
@@ -207,17 +186,39 @@
         return item;
       }));
     }
-    // Shows what this tab kept, and reads the last turn again if it is not all there: it runs, ended elsewhere, or was sent elsewhere.
+    // The server keeps the messages of a conversation, by pages of turns, the last one first.
+    async function messages() {
+      let found = [], before = "";
+      for (let page = 0; page < pages; page++) {
+        const earlier = (await read(await ask("GET", `/sessions/${session}/messages${before}`))).messages;
+        found = [...earlier, ...found];
+        if (!earlier.length || found[0].turn <= 1) return found;
+        before = `?before=${found[0].turn}`;
+      }
+      const more = add(element("button", "quiet", "Show earlier messages"));
+      more.type = "button";
+      more.onclick = () => { if (!isBusy) { pages += 1; restore().catch(complain); } };
+      return found;
+    }
+    // Shows what was said before, and the turn that runs from its beginning.
     async function restore() {
-      const state = await read(await ask("GET", `/sessions/${session}`)), isOurs = turns === state.turns;
-      const isWhole = !state.running && (state.turns === 0 || turns > state.turns || (isOurs && entries[entries.length - 1]?.type === "done"));
-      const response = isWhole ? null : await readOn();
-      if (response?.ok && isOurs) entries = entries.slice(0, entries.findLastIndex((event) => event.type === "user") + 1);
-      for (const event of entries) show[event.type]?.(event);
+      const state = await read(await ask("GET", `/sessions/${session}`));
+      log.replaceChildren();
+      calls.clear();
+      cards.clear();
+      for (const message of await messages()) {
+        if (message.role === "user") show.user(message);
+        else if (!(state.running && message.turn === state.turns)) {
+          for (const event of message.events) handle(event);
+          if (message.status === "interrupted") show.note({ text: "The server ended during this turn." });
+          for (const call of calls.values()) if (call.state.textContent === "running") call.state.textContent = "ended";
+        }
+      }
       for (const made of cards.values()) settle(made, "not decided here");
-      if (response && !isOurs) handle({ type: "note", text: "Some messages of this conversation are not kept in this tab." });
-      if (response?.ok) await follow(response);
-      else if (response) show.note({ text: "The rest of this turn is not kept any longer." });
+      if (!state.running) return;
+      lastId = "";
+      const response = await readOn();
+      if (response.ok) await follow(response); // else it has ended meanwhile, and the next visit shows it
     }
 
     view.querySelector("[data-new]").onclick = () => location.assign(`${consoleBase}/chat`);
@@ -227,7 +228,7 @@
     text.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); form.requestSubmit(); } });
     list();
     if (session) restore().catch(complain).finally(() => busy(false)); else text.focus();
-    return { view, save, leave() { save(); left.abort(); } };
+    return { view, leave() { left.abort(); } };
   }
 
   let current = null;
@@ -238,6 +239,5 @@
     current = view && converse(view);
   }
   document.addEventListener("console:prepare", begin);
-  window.addEventListener("pagehide", () => current?.save());
   begin();
 })();
