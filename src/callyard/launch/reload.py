@@ -344,7 +344,7 @@ class LiveSettings:
         except PackError as error:
             self._notices.say(f"The packs are unchanged: {error}")
             return ()
-        self._yard.complete_profiles()
+        self._yard.adopt(config.profiles.values(), profile=config.settings.profile)  # with the toolsets of new packs
         for problem in changes.problems:
             self._notices.say(problem)
         parts = (("added", changes.added), ("restarted", changes.restarted), ("removed", changes.removed))
