@@ -89,7 +89,9 @@ def test_packs_are_installed_ready_or_failed_and_only_named_ones_are_imported(
     assert "hunter2" not in json.dumps(rows)
 
 
-def test_a_missing_program_and_a_gated_target_are_shown(install: Install, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_program_and_a_gated_target_are_shown(
+    install: Install, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
     install("page", NEEDY)
     write('packs = ["page"]\n', "callyard.toml")
     status = main(["packs", "callyard.toml"])

@@ -64,13 +64,16 @@ def test_a_table_of_a_pack_that_is_not_named_is_refused_with_its_file(write: Wri
         configured(Yard(packs=["system"]))
 
 
-async def test_a_toolset_of_a_pack_is_what_a_profile_of_the_settings_names(install: Install, write: Write) -> None:
+async def test_a_toolset_of_a_pack_is_what_a_profile_of_the_settings_names(
+    install: Install, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(
         "page",
         PAGE.replace("Functions, Pack,", "Functions, Pack, Toolset,").replace(
             'Pack(name="page"', 'Pack(toolsets=Toolset(name="page_all", names=("page_*",)), name="page"'
         ),
     )
+    wrong = 'packs = ["system", "page"]\nprofile = "few"\n[profiles.few]\ntoolsets = ["page_al"]\n'
     write('packs = ["system", "page"]\nprofile = "few"\n[profiles.few]\ntoolsets = ["page_all"]\n', "callyard.toml")
     yard = Yard(metatools=False)
     live = configured(yard)
@@ -78,8 +81,13 @@ async def test_a_toolset_of_a_pack_is_what_a_profile_of_the_settings_names(insta
         before = names(yard)
         assert await live.reload()
         after = names(yard)
+        write(wrong, "callyard.toml")
+        assert await live.reload()
+        nothing = names(yard)
 
     assert before == after == ["page_read"]
+    assert nothing == []
+    assert "'page_al'" in capsys.readouterr().err
 
 
 async def test_a_reload_opens_and_closes_packs_and_only_the_wrong_one_fails(

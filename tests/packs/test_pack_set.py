@@ -233,6 +233,38 @@ async def test_a_pack_that_does_not_open_in_time_fails(monkeypatch: pytest.Monke
     assert "'page'" in await refusal(page(make=giving(Slow())))
 
 
+async def test_the_first_failure_of_a_group_is_told() -> None:
+    group = ExceptionGroup("several", [ExceptionGroup("inner", [OSError("no display")]), ValueError("other")])
+
+    sentence = await refusal(page(make=giving(FakeProvider([], fails=group))))
+
+    assert "no display" in sentence
+    assert "several" not in sentence
+
+
+async def test_a_secret_in_a_shown_field_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGE_LOGIN", "correct horse")
+    settings = {"page": {"browser": "as correct horse", "secrets": {"login": "secretref:env:PAGE_LOGIN"}}}
+    async with Yard(packs=["system", page(config=Size, shown=("browser",))], pack_settings=settings) as yard:
+        shown = (await yard.call("list_packs")).data[1]["settings"]
+
+    assert shown == {"browser": "as ***"}
+
+
+async def test_a_pack_without_tools_is_shown_to_whoever_has_its_resources() -> None:
+    @resource("page://text", name="page_text")
+    def text() -> str:
+        """Show the text."""
+        return "text"
+
+    pack = page(make=giving(Functions("page", resources=[text])))
+    few = Profile(name="few", toolsets=(Toolset(name="own", names=("page_text", "list_packs")),))
+    async with Yard(packs=["system", pack], profile=few) as yard:
+        answer = await yard.call("list_packs")
+
+    assert [fact["name"] for fact in answer.data] == ["system", "page"]
+
+
 async def test_a_timeout_of_the_pack_itself_is_its_own_failure() -> None:
     failing = page(make=giving(FakeProvider([], fails=TimeoutError("the driver"))))
 

@@ -195,7 +195,13 @@ class PackSet:
     def describe(self, yard: YardParts, profile: Profile) -> list[PackFacts]:
         """Return the packs of which the profile allows something, with their tools and what they need."""
         facts = [self._facts(name, yard.registry, profile) for name in self.names if name in self._members]
-        return [fact for fact in facts if fact["tools"] or not profile.toolsets]
+        specs = (
+            *yard.registry.list_resources(profile),
+            *yard.registry.list_templates(profile),
+            *yard.registry.list_prompts(profile),
+        )
+        sources = {spec.source for spec in specs}
+        return [fact for fact in facts if fact["tools"] or fact["name"] in sources or not profile.toolsets]
 
     async def _open(self, name: str, yard: YardParts) -> None:
         member = self._members[name] = _Member(self._table(name))
