@@ -644,14 +644,16 @@ async def test_a_change_that_fails_fails_only_its_pack_which_is_tried_again(inst
         during = facts(yard)
         again = await yard.packs.change(yard, ["page"], {})
         with pytest.raises(PackError):
-            await yard.packs.change(yard, ["nothing"], {})
+            await yard.packs.change(yard, ["page"], pack_tables_of_code({"nothing": {}}))
         after = facts(yard)
+        missing = await yard.packs.change(yard, ["page", "nothing"], {})
         gone = await yard.packs.change(yard, [], {})
 
     assert (failed.added, len(failed.problems)) == ([], 1)
     assert during == after == {"fixed": "open", "page": "failed"}
     assert len(again.problems) == 1
-    assert gone.removed == ["page"]
+    assert ("'nothing'" in missing.problems[-1], len(missing.problems)) == (True, 2)
+    assert gone.removed == ["page", "nothing"]
 
 
 async def test_a_pack_that_does_not_close_cleanly_is_a_problem_of_that_pack(install: Install) -> None:
