@@ -141,6 +141,17 @@ def test_an_address_that_has_no_packs_is_no_server(server: str) -> None:
     assert main(["packs", f"{server.removesuffix('/mcp')}/elsewhere"]) == exit_status("upstream_error")
 
 
+def test_an_answer_that_is_no_list_of_packs_is_an_error_of_the_server(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def answer(*_: object, **__: object) -> tuple[int, bytes]:
+        return 200, b"<html>"
+
+    monkeypatch.setattr("callyard.cli.packs.get_json", answer)
+
+    assert main(["packs", server]) == exit_status("upstream_error")
+
+
 def test_a_target_that_is_a_yard_is_refused_because_nothing_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["packs", "bank.py"]) == 2
     assert "callyard.toml" in capsys.readouterr().err
