@@ -21,6 +21,8 @@ __all__ = ["install"]
 
 Write = Callable[..., Path]
 TOKEN = "a-token-of-the-test"  # noqa: S105 - no real one
+FIRST_PARTY = [path.parent.name for path in (Path(__file__).parents[2] / "packs").glob("*/pyproject.toml")]
+"""Packs of this repository, which are installed beside it."""
 NEEDY = PAGE.replace("Functions, Pack,", "Functions, Needs, Pack,").replace(
     'Pack(name="page"',
     'Pack(needs=Needs(programs="no-such", optional="nor-this", eval_targets=("page",)), name="page"',
@@ -76,7 +78,7 @@ def test_packs_are_installed_ready_or_failed_and_only_named_ones_are_imported(
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
 
     assert status == 1
-    assert {name: row["state"] for name, row in rows.items()} == {
+    assert {name: row["state"] for name, row in rows.items() if name not in FIRST_PARTY} == {
         "page": "failed",
         "nothing": "failed",
         "idle": "installed",
@@ -96,6 +98,7 @@ def test_a_missing_program_and_a_gated_target_are_shown(
     write('packs = ["page"]\n', "callyard.toml")
     status = main(["packs", "callyard.toml"])
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    lines = [line for line in lines if line[0] not in FIRST_PARTY]
 
     assert status == 1
     assert [line[:4] for line in lines] == [

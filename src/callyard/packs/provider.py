@@ -111,9 +111,8 @@ class PackProvider:
             config, secrets = self._table.resolve(pack.config, warn)
         except ConfigError as error:
             raise error_of(pack, f"{error} Correct it in '[pack.{self.name}]'.") from error
-        self._secrets = tuple(secrets.values())
-        known = {*self._secrets, *configured_secrets()}
-        self.shown = mask_known(shown_fields(config, pack.shown), known) if pack.shown else {}
+        self._secrets = (*secrets.values(), *configured_secrets())
+        self.shown = mask_known(shown_fields(config, pack.shown), self._secrets) if pack.shown else {}
         made = pack.make(PackContext(self.name, config=config, secrets=secrets, find_folder=self._find_folder))
         if not callable(getattr(cast("object", made), "open", None)):
             raise error_of(pack, f"It made a '{type(made).__name__}' and not a provider. Ask whoever made it.")
