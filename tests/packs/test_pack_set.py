@@ -233,7 +233,7 @@ async def test_a_pack_that_does_not_open_in_time_fails(monkeypatch: pytest.Monke
     assert "'page'" in await refusal(page(make=giving(Slow())))
 
 
-async def test_the_first_failure_of_a_group_is_told() -> None:
+async def test_the_first_failure_of_a_group_is_the_reason() -> None:
     group = ExceptionGroup("several", [ExceptionGroup("inner", [OSError("no display")]), ValueError("other")])
 
     sentence = await refusal(page(make=giving(FakeProvider([], fails=group))))
