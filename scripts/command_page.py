@@ -63,6 +63,8 @@ _SERVE: Final = """\
 A flag overrides an environment variable, that overrides `callyard.toml`, and that overrides the default. The file is
 the one that `--config` names, or else `CALLYARD_CONFIG`, or else `callyard.toml` in the current folder.
 [Settings](settings.md) has every key and variable; `callyard config` prints the values in effect.
+`--allow-eval=page,tab` publishes only the tools that run code
+in these [targets](../guides/packs.md#let-its-tools-run-code).
 
 Over stdio, stdout belongs to the client. If stderr is a terminal, a hint shows where the server listens and how to
 connect clients; otherwise stderr gets the log line `serving …`. Over HTTP a second line, `console …`, names the file

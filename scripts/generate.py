@@ -13,20 +13,29 @@ from typing import Any, Final
 import msgspec
 from command_page import command_line
 
-from callyard import CODES, Limits
+from callyard import CODES, Limits, __version__
 from callyard.cli import main as callyard_command
 from callyard.cli.parser import make_parsers
 from callyard.config import Authentication, Key, Setting, Settings, known_settings
 from callyard.config.read import ProfileTable
-from callyard.config.settings import AgentSettings, ApprovalSettings, MonitorSettings, PolicySettings, Serving, meanings
+from callyard.config.settings import (
+    PREFIX,
+    AgentSettings,
+    ApprovalSettings,
+    MonitorSettings,
+    PolicySettings,
+    Serving,
+    meanings,
+)
 from callyard.model.profile import Toolset
+from callyard.packs.documents import llms_text
 from callyard.policy.settings import BudgetSettings, Predicate, QueueSettings, RateSettings, Rule
 from callyard.providers.upstream.scan import ALL_RULES
 from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 from callyard.runtimes.runtime import RuntimeSettings
 from callyard.search.settings import SearchSettings
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
 SECTIONS: Final[dict[str, type]] = {
     "": Settings,
@@ -216,6 +225,13 @@ def settings() -> str:
         "",
         *_fields(Identity),
         "",
+        "## `[pack.NAME]`",
+        "",
+        "The configuration of a pack that `packs` names: see [Packs](../guides/packs.md#configure-a-pack). Each pack "
+        "has keys of its own.",
+        "Every pack has the table `secrets`, with secrets by name. The key `packs` is the list of packs, so there is "
+        "no `[packs.NAME]`.",
+        "",
         "## `[profiles.NAME]`",
         "",
         *_fields(ProfileTable),
@@ -286,6 +302,14 @@ def schema() -> str:
     for name, (struct, meaning) in TABLES.items():
         inner = {"$ref": f"#/$defs/{struct.__name__}"}
         top[name] = {"type": "object", "additionalProperties": inner, "description": meaning}
+    top["pack"] = {
+        "type": "object",
+        "additionalProperties": {
+            "type": "object",
+            "properties": {"secrets": {"type": "object", "additionalProperties": {"type": "string"}}},
+        },
+        "description": "The configuration of packs, by name; each pack has keys of its own.",
+    }
     top["rules"] = {
         "type": "array",
         "items": {"$ref": "#/$defs/Rule"},
@@ -378,6 +402,60 @@ def _page(title: str, *lines: str) -> str:
     return "\n".join([f"# {title}", "", NOTE, "", *lines, ""])
 
 
+def llms() -> str:
+    """Return `llms.txt` of the repository."""
+    start = (
+        "## Start\n\n"
+        "- [Start here](docs/start.md): A function, a yard, a call, a mistake, a test.\n"
+        "- [Concepts](docs/concepts.md): The ideas, one after another.\n"
+        "- [Glossary](docs/glossary.md): Our words.\n"
+        "- [For coding agents](AGENTS.md): How to change Callyard itself."
+    )
+    reference = (
+        "## Reference\n\n"
+        "- [Public names](docs/reference/api.md): Everything that the package exports.\n"
+        "- [Codes](docs/reference/codes.md): Why a call can fail, and what follows from it.\n"
+        "- [Settings](docs/reference/settings.md): Every key, variable and flag.\n"
+        "- [Command line](docs/reference/cli.md): The commands and their options.\n"
+        "- [Tools](docs/reference/tools.md): The tools of the example yard and of the system pack."
+    )
+    return llms_text(lambda name: f"docs/guides/{name}.md", start, reference)
+
+
+def server_json() -> str:
+    """Return the description of the server for the MCP registry."""
+    argument = {
+        "type": "positional",
+        "value": "serve",
+        "description": "Serves the 'callyard.toml' of the current folder over stdio.",
+    }
+    package = {
+        "registryType": "pypi",
+        "identifier": "callyard",
+        "version": __version__,
+        "runtimeHint": "uvx",
+        "transport": {"type": "stdio"},
+        "packageArguments": [argument],
+        "environmentVariables": [
+            {
+                "name": f"{PREFIX}CONFIG",
+                "description": "The 'callyard.toml' to serve, if it is not in the current folder.",
+                "isRequired": False,
+                "format": "filepath",
+            }
+        ],
+    }
+    description = {
+        "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+        "name": "io.github.callyard/callyard",
+        "title": "Callyard",
+        "description": "Every tool an agent uses, behind one dispatcher: upstreams, packs and Python functions.",
+        "version": __version__,
+        "packages": [package],
+    }
+    return f"{json.dumps(description, indent=2)}\n"
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes,
     "scan.md": scan_rules,
@@ -385,12 +463,14 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "callyard.schema.json": schema,
     "tools.md": tools,
     "cli.md": command_line,
+    "../../llms.txt": llms,
+    "../../server.json": server_json,
 }
 
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or check them."""
-    pages = {REFERENCE / name: generate() for name, generate in PAGES.items()}
+    pages = {(REFERENCE / name).resolve(): generate() for name, generate in PAGES.items()}
     stale = [page for page, text in pages.items() if not page.exists() or page.read_text(encoding="utf-8") != text]
     check = arguments == ["--check"]
     if arguments and not check:

@@ -226,9 +226,9 @@ class Yard:
     def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
         """Add or replace profiles, and select the yard's own by name; also while the yard is open."""
         self._profiles.adopt(profiles, own=profile)
-        self.complete_profiles()
+        self._complete_profiles()
 
-    def complete_profiles(self) -> None:
+    def _complete_profiles(self) -> None:
         """Give profiles the toolsets of packs that have opened."""
         self.profile = self._profiles.complete(self.packs.toolsets)
         if self._dispatcher is not None:
@@ -596,7 +596,7 @@ class Yard:
         for provider in (*self._providers, *upstreams):
             await self.providers.add(provider)
         await self.packs.open_all(self)
-        self.complete_profiles()
+        self._complete_profiles()
         self.packs.check_profiles(self.profiles)
         if self._metatools or self.runtime.enabled:
             await self.providers.add(Metatools(self, self._metatools), gives_way=True)

@@ -31,7 +31,7 @@ def test_the_example_imports_public_names_only() -> None:
     assert private_imports(EXAMPLE) == []
 
 
-def test_what_a_package_lacks_is_found(tmp_path: Path) -> None:
+def test_an_incomplete_package_is_found_with_its_faults(tmp_path: Path) -> None:
     pack = tmp_path / "page"
     (pack / "src" / "callyard_page").mkdir(parents=True)
     (pack / "pyproject.toml").write_text('[project]\nname = "other"\n')

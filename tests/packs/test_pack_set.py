@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import pytest
 from fake_packages import PAGE, Install, install, installing
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 from table_tests import every_row
 
 from callyard import (
@@ -233,6 +233,38 @@ async def test_a_pack_that_does_not_open_in_time_fails(monkeypatch: pytest.Monke
     assert "'page'" in await refusal(page(make=giving(Slow())))
 
 
+async def test_the_first_failure_of_a_group_is_the_reason() -> None:
+    group = ExceptionGroup("several", [ExceptionGroup("inner", [OSError("no display")]), ValueError("other")])
+
+    sentence = await refusal(page(make=giving(FakeProvider([], fails=group))))
+
+    assert "no display" in sentence
+    assert "several" not in sentence
+
+
+async def test_a_secret_in_a_shown_field_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGE_LOGIN", "correct horse")
+    settings = {"page": {"browser": "as correct horse", "secrets": {"login": "secretref:env:PAGE_LOGIN"}}}
+    async with Yard(packs=["system", page(config=Size, shown=("browser",))], pack_settings=settings) as yard:
+        shown = (await yard.call("list_packs")).data[1]["settings"]
+
+    assert shown == {"browser": "as ***"}
+
+
+async def test_a_pack_without_tools_is_shown_to_whoever_has_its_resources() -> None:
+    @resource("page://text", name="page_text")
+    def text() -> str:
+        """Show the text."""
+        return "text"
+
+    pack = page(make=giving(Functions("page", resources=[text])))
+    few = Profile(name="few", toolsets=(Toolset(name="own", names=("page_text", "list_packs")),))
+    async with Yard(packs=["system", pack], profile=few) as yard:
+        answer = await yard.call("list_packs")
+
+    assert [fact["name"] for fact in answer.data] == ["system", "page"]
+
+
 async def test_a_timeout_of_the_pack_itself_is_its_own_failure() -> None:
     failing = page(make=giving(FakeProvider([], fails=TimeoutError("the driver"))))
 
@@ -262,6 +294,12 @@ class Size(msgspec.Struct):
 
     width: int = 800
     browser: str = ""
+
+
+class Mode(msgspec.Struct):
+    """A configuration with a choice."""
+
+    mode: Literal["light", "dark"] = "light"
 
 
 class SizeModel(BaseModel):
@@ -306,6 +344,7 @@ async def test_the_configuration_is_of_the_declared_type_and_only_shown_fields_a
         (None, {"width": 1}, "pack.page.width"),
         (Size, {"width": "hunter2"}, "width"),
         (SizeModel, {"width": "hunter2"}, "width"),
+        (Mode, {"mode": "hunter2"}, "mode"),
         (Size, {"browser": "secretref:env:NO_SUCH_SECRET"}, "NO_SUCH_SECRET"),
         (Size, {"secrets": {"login": "secretref:env:NO_SUCH_SECRET"}}, "NO_SUCH_SECRET"),
         (Size, {"secrets": "hunter2"}, "pack.page.secrets"),
@@ -318,6 +357,72 @@ async def test_a_wrong_configuration_fails_with_its_place_and_without_its_value(
 
     assert said in sentence
     assert "hunter2" not in sentence
+
+
+async def test_references_are_filled_in_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nested(msgspec.Struct):
+        urls: list[str]
+        headers: dict[str, str]
+
+    monkeypatch.setenv("HOST", "example.com")
+    given: list[Any] = []
+
+    def make(context: PackContext) -> Functions:
+        given.append(context.config)
+        return Functions("page", [read])
+
+    settings = {"page": {"urls": ["https://${HOST}"], "headers": {"Origin": "${HOST}"}}}
+    async with Yard(packs=[page(make=make, config=Nested)], pack_settings=settings):
+        assert given == [Nested(["https://example.com"], {"Origin": "example.com"})]
+
+
+async def test_a_model_that_refuses_a_combination_says_why() -> None:
+    class Checked(BaseModel):
+        width: int = 800
+
+        @model_validator(mode="after")
+        def check(self) -> "Checked":
+            raise ValueError("It is too wide.")
+
+    class Broken:
+        model_fields: ClassVar[dict[str, Any]] = {}
+
+        @classmethod
+        def model_validate(cls, _: object) -> None:
+            raise ValueError("hunter2")
+
+    assert "too wide" in await refusal(page(config=Checked))
+    sentence = await refusal(page(config=Broken))
+    assert "ValueError" in sentence
+    assert "hunter2" not in sentence
+
+
+async def test_a_pack_notifies_of_updates_and_sees_subscriptions() -> None:
+    publishes: list[Publish] = []
+    seen: list[set[str]] = []
+    updated: list[str] = []
+
+    @resource("page://text", name="page_text")
+    def text() -> str:
+        """Show the text."""
+        return "text"
+
+    class Watching(FakeProvider):
+        @asynccontextmanager
+        async def open(self, publish: Publish) -> AsyncGenerator[None]:
+            publishes.append(publish)
+            publish((), resources=Functions("page", resources=[text]).resources())
+            stop = publish.watch_subscriptions(lambda uris: seen.append(set(uris)))
+            yield
+            stop()
+
+    async with Yard(packs=[page(make=giving(Watching([])))]) as yard:
+        yard.registry.watch_updates(updated.append)
+        yard.registry.subscribe(["page://text"], yard.profile)
+        publishes[0].updated("page://text")
+
+    assert seen == [set(), {"page://text"}]
+    assert updated == ["page://text"]
 
 
 def test_a_table_of_a_pack_that_is_not_named_is_refused_with_what_was_meant() -> None:
@@ -612,14 +717,16 @@ async def test_a_change_that_fails_fails_only_its_pack_which_is_tried_again(inst
         during = facts(yard)
         again = await yard.packs.change(yard, ["page"], {})
         with pytest.raises(PackError):
-            await yard.packs.change(yard, ["nothing"], {})
+            await yard.packs.change(yard, ["page"], pack_tables_of_code({"nothing": {}}))
         after = facts(yard)
+        missing = await yard.packs.change(yard, ["page", "nothing"], {})
         gone = await yard.packs.change(yard, [], {})
 
     assert (failed.added, len(failed.problems)) == ([], 1)
     assert during == after == {"fixed": "open", "page": "failed"}
     assert len(again.problems) == 1
-    assert gone.removed == ["page"]
+    assert ("'nothing'" in missing.problems[-1], len(missing.problems)) == (True, 2)
+    assert gone.removed == ["page", "nothing"]
 
 
 async def test_a_pack_that_does_not_close_cleanly_is_a_problem_of_that_pack(install: Install) -> None:

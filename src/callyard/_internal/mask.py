@@ -15,6 +15,7 @@ __all__ = [
     "configured_secrets",
     "is_secret_name",
     "mask_arguments",
+    "mask_known",
     "mask_text",
     "mask_url",
     "mask_values",
@@ -158,6 +159,15 @@ def mask_values(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list):
         return "…" if depth >= _MAX_DEPTH else [mask_values(item, depth + 1) for item in cast("list[Any]", value)]
     return mask_text(value) if isinstance(value, str) else value
+
+
+def mask_known(value: Any, known: Iterable[str]) -> Any:
+    """Return JSON data with secrets masked in its texts: known values, and what looks like a secret."""
+    if isinstance(value, dict):
+        return {key: mask_known(item, known) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [mask_known(item, known) for item in cast("list[Any]", value)]
+    return mask_text(value, known) if isinstance(value, str) else value
 
 
 def mask_arguments(arguments: Iterable[str]) -> list[str]:

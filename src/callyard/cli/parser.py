@@ -219,14 +219,12 @@ _PROJECT: Final = _value(
 )
 _JSON_ARRAY: Final = _json("print an array of objects")
 _JSON_ENVELOPE: Final = _json("print the envelope as one line of JSON")
-_TARGETS_FLAG: Final = "--allow-eval-targets"
-"""What `--allow-eval=TARGETS` is read as, because argparse has no switch that may have a value only after '='."""
-_EVAL_TARGETS: Final = Argument((_TARGETS_FLAG,), {"dest": "allow_eval", "help": SUPPRESS, "default": SUPPRESS})
+_ALLOW_EVAL: Final = "--allow-eval"
+"""A switch that may have a value after '=', which argparse does not know: `--allow-eval=TARGETS`."""
 _VIEW: Final = (
     _CONFIG,
     _value("--profile", "NAME", "show the yard as callers of this profile see it (default: the yard's own)"),
-    _switch("--allow-eval", text="publish the tools that run code; '--allow-eval=TARGETS' those that run it there"),
-    _EVAL_TARGETS,
+    _switch(_ALLOW_EVAL, text="publish the tools that run code; '--allow-eval=TARGETS' those that run it there"),
 )
 _CREDENTIALS: Final = (
     _value(
@@ -237,12 +235,7 @@ _CREDENTIALS: Final = (
     _repeated("--header", "NAME:VALUE", "a header for the server at a URL"),
 )
 _TARGET: Final = (_optional("target", "TARGET", _YARD_BY_DEFAULT), *_CREDENTIALS)
-_SETTINGS: Final = (
-    *_TARGET,
-    _CONFIG,
-    *(_setting(key, metavar) for key, metavar in _FLAGS.items()),
-    Argument((_TARGETS_FLAG,), {"dest": f"{_SETTING}allow_eval", "help": SUPPRESS, "default": SUPPRESS}),
-)
+_SETTINGS: Final = (*_TARGET, _CONFIG, *(_setting(key, metavar) for key, metavar in _FLAGS.items()))
 _WAIT: Final = _switch("--wait", text="wait until every upstream has answered or failed")
 _UPSTREAM: Final = _value("name", "NAME", "the upstream")
 _LOGIN: Final = (_value("name", "NAME", "the upstream, or its URL"), _PROJECT)
@@ -594,15 +587,16 @@ def read_options(arguments: Sequence[str]) -> Options:
     parser = commands.get(options.command)
     if parser is None:
         program.error(f"There is no command '{options.command}'.{did_you_mean(options.command, list(commands))}")
-    own = [
-        text.replace("--allow-eval=", f"{_TARGETS_FLAG}=", 1) if text.startswith("--allow-eval=") else text
-        for text in arguments[position + 1 :]
-    ]
+    own = list(arguments[position + 1 :])
     if options.command in TAKE_PROGRAM and "--" in own:
         end = own.index("--")
         own, options.program = own[:end], own[end + 1 :]
-    options, extras = parser.parse_known_intermixed_args(own, options)
+    switch = next((action for action in parser.actions if _ALLOW_EVAL in action.option_strings), None)
+    targets = [text for text in own if switch is not None and text.startswith(f"{_ALLOW_EVAL}=")]
+    options, extras = parser.parse_known_intermixed_args([text for text in own if text not in targets], options)
     parser.refuse_unknown(extras)
+    if switch is not None and targets:
+        setattr(options, switch.dest, targets[-1].partition("=")[2])
     if options.quiet and options.verbose:
         parser.error("'--quiet' and '--verbose' contradict each other")
     if options.json and options.markdown:

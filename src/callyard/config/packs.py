@@ -1,6 +1,7 @@
 """Tables `[pack.NAME]` of packs: read from 'callyard.toml' as they are, and converted once their pack is imported."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -16,6 +17,8 @@ PACK: Final = "pack"
 SECRETS: Final = "secrets"
 """The key that the table of every pack may have: secrets by name."""
 _HIDDEN: Final = "…"
+_ENUM_VALUE: Final = re.compile(r"Invalid enum value .*?(?= - at|\Z)", re.DOTALL)
+"""The one message of msgspec that shows a value, which may be a secret at the wrong place."""
 
 
 class PackTable(msgspec.Struct, frozen=True):
@@ -96,7 +99,8 @@ def _converted(table: Table, kind: Any, location: Location) -> Any:
     try:
         return msgspec.convert(table, kind, strict=True) if validate is None else validate(table)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{location} is wrong: {str(error).rstrip('.')}.") from None
+        why = _ENUM_VALUE.sub("Invalid value", str(error)).rstrip(".")
+        raise ConfigError(f"{location} is wrong: {why}.") from None
     except ValueError as error:  # of pydantic, whose text would show the values
         raise ConfigError(f"{location} is wrong: {_first_fault(error)}.") from None
 

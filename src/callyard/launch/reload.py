@@ -379,7 +379,11 @@ class LiveSettings:
         except PackError as error:
             self._notices.say(f"The packs are unchanged: {error}")
             return ()
-        self._yard.complete_profiles()
+        self._yard.adopt(config.profiles.values(), profile=config.settings.profile)  # with the toolsets of new packs
+        try:
+            self._yard.packs.check_profiles(self._yard.profiles)
+        except PackError as error:
+            self._notices.say(str(error))
         for problem in changes.problems:
             self._notices.say(problem)
         parts = (("added", changes.added), ("restarted", changes.restarted), ("removed", changes.removed))

@@ -21,7 +21,8 @@ _PACKAGE: Final = Path(__file__).parent.parent
 _FOLDERS: Final = (_PACKAGE / "guides", _PACKAGE.parent.parent / "docs" / "guides")
 """The guides in an installed package, and in a checkout."""
 _LINK: Final = re.compile(r"\]\(([a-z][a-z0-9-]*)\.md(#[^)\s]*)?\)")
-_MARKUP: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)|[`*]")
+_LINKED: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_MARKUP: Final = re.compile(r"[`*]")
 _HEAD: Final = """\
 # Callyard
 
@@ -51,7 +52,7 @@ def pages() -> Mapping[str, Page]:
 def _page(name: str, text: str) -> Page:
     head, *paragraphs = re.split(r"\n\s*\n", text.strip())
     prose = next((part for part in paragraphs if re.match(r"[A-Za-z`*\[]", part)), "")
-    plain = " ".join(_MARKUP.sub(lambda match: match[1] or "", prose).split())
+    plain = " ".join(_MARKUP.sub("", _LINKED.sub(r"\1", prose)).split())
     sentence = re.split(r"(?<=[.!?:])\s", plain, maxsplit=1)[0].rstrip(":")
     return Page(name, head.removeprefix("# ").strip(), sentence, text)
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -129,5 +129,7 @@ def error_of(pack: Pack, why: str) -> PackError:
 
 def short_reason(error: BaseException) -> str:
     """Return the type and the message of an exception as the end of a sentence, on one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     message = " ".join(str(error).split())[:_REASON_CHARACTERS].rstrip(".")
     return f"{type(error).__name__}{f': {message}' if message else ''}."

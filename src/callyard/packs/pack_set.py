@@ -109,12 +109,14 @@ class PackSet:
         named = [packs] if isinstance(packs, str | Pack) else list(packs)
         self._objects = {pack.name: _checked(pack) for pack in named if isinstance(pack, Pack)}
         self._of_code = [pack.name if isinstance(pack, Pack) else pack for pack in named]
-        self._tables = dict(tables)
+        self._tables_of_code = dict(tables)
+        self._tables = self._tables_of_code
         self._members: dict[str, _Member] = {}
         self._project = project
         self.names = self._of_code
         """The names of the packs; one that is named twice by code is refused with all other providers."""
-        self._check(self.names, self._tables)
+        self._check_installed(self.names)
+        self._check_tables(self.names, self._tables)
 
     def configure(self, names: Iterable[str], tables: Mapping[str, PackTable], *, project: str | None) -> None:
         """Add the packs and tables of settings; a table of the settings replaces that of the code.
@@ -122,9 +124,10 @@ class PackSet:
         Raises:
             PackError: A pack is not installed, or a table is of none.
         """
-        both = {**self._tables, **tables}
+        both = {**self._tables_of_code, **tables}
         known = list(dict.fromkeys([*self._of_code, *names]))
-        self._check(known, both)
+        self._check_installed(known)
+        self._check_tables(known, both)
         self.names, self._tables, self._project = known, both, project or self._project
 
     @property
@@ -161,11 +164,13 @@ class PackSet:
         What fails is only that pack: it stays closed and the others stay as they are.
 
         Raises:
-            PackError: A pack is not installed, or a table is of none; nothing has changed.
+            PackError: A table is of no pack; nothing has changed.
         """
         before = {name: self._members[name].table for name in self._members}
         failed = {name for name, member in self._members.items() if not member.is_open}
-        self.configure(names, tables, project=self._project)
+        known = list(dict.fromkeys([*self._of_code, *names]))
+        self._check_tables(known, tables)
+        self.names, self._tables = known, {**self._tables_of_code, **tables}
         added = [name for name in self.names if name not in before]
         removed = [name for name in before if name not in self.names]
         changed = [
@@ -195,7 +200,13 @@ class PackSet:
     def describe(self, yard: YardParts, profile: Profile) -> list[PackFacts]:
         """Return the packs of which the profile allows something, with their tools and what they need."""
         facts = [self._facts(name, yard.registry, profile) for name in self.names if name in self._members]
-        return [fact for fact in facts if fact["tools"] or not profile.toolsets]
+        specs = (
+            *yard.registry.list_resources(profile),
+            *yard.registry.list_templates(profile),
+            *yard.registry.list_prompts(profile),
+        )
+        sources = {spec.source for spec in specs}
+        return [fact for fact in facts if fact["tools"] or fact["name"] in sources or not profile.toolsets]
 
     async def _open(self, name: str, yard: YardParts) -> None:
         member = self._members[name] = _Member(self._table(name))
@@ -221,10 +232,12 @@ class PackSet:
     def _table(self, name: str) -> PackTable:
         return self._tables.get(name) or PackTable.empty(name)
 
-    def _check(self, names: Sequence[str], tables: Mapping[str, PackTable]) -> None:
+    def _check_installed(self, names: Sequence[str]) -> None:
         for name in names:
             if name != SYSTEM and name not in self._objects:
                 find_pack(name)
+
+    def _check_tables(self, names: Sequence[str], tables: Mapping[str, PackTable]) -> None:
         for name, table in tables.items():
             if name not in names:
                 meant = did_you_mean(name, names) or f" Add it: 'packs = [\"{name}\"]'."

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
-from callyard._internal.mask import mask_text
+from callyard._internal.logfmt import log_exception
+from callyard._internal.mask import configured_secrets, mask_known, mask_text
 from callyard._internal.programs import find_program
 from callyard.config.convert import ConfigError
 from callyard.config.packs import PackTable, shown_fields
@@ -84,7 +85,7 @@ class PackProvider:
             except PackError:
                 raise
             except Exception as error:
-                _log.debug("pack_not_opened pack=%s", self.name, exc_info=error)
+                log_exception(_log, "pack_not_opened pack=%s", self.name, error=error, contents=lambda: self._secrets)
                 raise self._failed(error) from error
             self._inner = provider
             # before the provider closes, because clean-ups of sessions use what it has open
@@ -110,8 +111,8 @@ class PackProvider:
             config, secrets = self._table.resolve(pack.config, warn)
         except ConfigError as error:
             raise error_of(pack, f"{error} Correct it in '[pack.{self.name}]'.") from error
-        self._secrets = tuple(secrets.values())
-        self.shown = shown_fields(config, pack.shown) if pack.shown else {}
+        self._secrets = (*secrets.values(), *configured_secrets())
+        self.shown = mask_known(shown_fields(config, pack.shown), self._secrets) if pack.shown else {}
         made = pack.make(PackContext(self.name, config=config, secrets=secrets, find_folder=self._find_folder))
         if not callable(getattr(cast("object", made), "open", None)):
             raise error_of(pack, f"It made a '{type(made).__name__}' and not a provider. Ask whoever made it.")
