@@ -323,10 +323,10 @@ async def test_no_dodge_runs_in_any_way_in(
         for way in WAYS:
             caller = Caller(identity=way)
             if dodge.later is not None and yard.gate is not None:
-                yard.gate.use(dodge.rules, asks_before_destroy=False)
+                yard.gate.use(dodge.rules, always_asks=False)
             await prepare(yard, dodge, caller)
             if dodge.later is not None and yard.gate is not None:
-                yard.gate.use(dodge.later, asks_before_destroy=False)
+                yard.gate.use(dodge.later, always_asks=False)
             await attempt(yard, way, dodge.attempt, caller)
 
     assert home.ran == [], name
