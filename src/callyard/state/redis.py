@@ -339,9 +339,11 @@ class RedisStore(Store):
             try:
                 await self._check(servers)
                 await self._check_rights(servers, topics)
-            except BaseException:
+            except BaseException as error:
                 await topics.close()
                 await servers.close()
+                if isinstance(error, StoreUnavailableError) and error.reason == ANSWER_LOST:  # nobody's write
+                    raise StoreUnavailableError("Redis gives no answer.", reason="unreachable") from None
                 raise
             self._open = servers, topics
             return self._open

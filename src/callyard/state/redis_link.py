@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import (
@@ -26,7 +26,7 @@ from redis.exceptions import (
 
 from callyard.state.store import ANSWER_LOST, RETRY_AFTER_MS, StoreUnavailableError
 
-__all__ = ["ANSWER_S", "Command", "Connect", "Connection", "Link", "Server", "unavailable"]
+__all__ = ["ANSWER_S", "Command", "Connect", "Connection", "Link", "Server", "next_reply", "unavailable"]
 
 Result = TypeVar("Result")
 Connection = AbstractConnection
@@ -59,6 +59,11 @@ _SENTENCES: Final = {
 
 class _UnsentError(Exception):
     """The connection ended before a command was sent."""
+
+
+async def next_reply(connection: Connection) -> Any:
+    """Return the next reply of an open connection, however long it takes."""
+    return cast("Any", await connection.read_response(timeout=math.inf, disconnect_on_error=False))
 
 
 def unavailable(error: Exception) -> StoreUnavailableError:
@@ -155,7 +160,7 @@ class Link:
     async def _receive(self) -> None:
         while True:
             try:
-                reply: Any = await self._connection.read_response(timeout=math.inf, disconnect_on_error=False)
+                reply = await next_reply(self._connection)
             except _REPLIES as error:
                 reply = error
             future = self._sent.popleft()

@@ -14,7 +14,7 @@ from redis.asyncio.connection import SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, NoPermissionError, ReadOnlyError, RedisError
 
-from callyard.state.redis_link import ANSWER_S, Command, Connect, Connection, Server, unavailable
+from callyard.state.redis_link import ANSWER_S, Command, Connect, Connection, Server, next_reply, unavailable
 from callyard.state.redis_url import RedisUrl
 from callyard.state.store import StoreUnavailableError
 
@@ -83,6 +83,9 @@ async def _connect(url: RedisUrl, address: Address) -> Connection:
     """Return an open connection, which is ours alone and never repeats a command."""
     connection = _connection(url, address, username=url.username, password=url.password, db=url.db)
     await connection.connect()
+    # From here on we keep the time: with a limit, redis-py sends by 'asyncio.wait_for', which in Python 3.11 loses a
+    # cancellation that comes as it ends.
+    connection.socket_timeout = None
     return connection
 
 
@@ -101,8 +104,7 @@ async def _connect_to_master(url: RedisUrl) -> Connection:
         connection = await _connect(url, master)
         with suppress(NoPermissionError):  # then a write says that it is a replica
             await connection.send_command("ROLE")
-            role: Any = await connection.read_response()
-            if role[0] != b"master":
+            if (await next_reply(connection))[0] != b"master":
                 await connection.disconnect()
                 raise unavailable(ReadOnlyError("Sentinels name a server that is no master yet"))
         return connection
@@ -114,7 +116,7 @@ async def _ask_sentinel(url: RedisUrl, address: Address) -> Address | None:
     try:
         await sentinel.connect()
         await sentinel.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", url.service)
-        found: Any = await sentinel.read_response()
+        found = await next_reply(sentinel)
     finally:
         await sentinel.disconnect()
     return (found[0].decode(), int(found[1])) if found else None

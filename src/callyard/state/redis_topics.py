@@ -4,14 +4,13 @@ Messages are sent at most once. After a gap every subscriber gets an empty one, 
 """
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, cast
 
 from redis.exceptions import RedisError
 
-from callyard.state.redis_link import ANSWER_S, Connection, Server, unavailable
+from callyard.state.redis_link import ANSWER_S, Connection, Server, next_reply, unavailable
 from callyard.state.redis_servers import Servers
 from callyard.state.store import RETRY_AFTER_MS, StoreUnavailableError, Subscription
 
@@ -163,8 +162,7 @@ class _Listener:
     async def _receive(self, connection: Connection) -> None:
         """Deliver messages, until a channel has left the server."""
         while True:
-            reply: Any = await connection.read_response(timeout=math.inf, disconnect_on_error=False)
-            kind, channel, content = reply
+            kind, channel, content = await next_reply(connection)
             if kind == b"smessage":
                 self._topics.deliver(channel, content)
             elif kind == b"ssubscribe":
