@@ -257,10 +257,10 @@ class Failing(MemoryStore):
         await super().put(key, value, ttl=ttl)
 
     async def compare_and_set(
-        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
     ) -> bool:
         self._check()
-        return await super().compare_and_set(key, expected, value, ttl=ttl)
+        return await super().compare_and_set(key, expected, value, ttl=ttl, durable=durable)
 
 
 async def test_without_the_store_no_job_is_started_and_other_calls_go_on() -> None:
@@ -365,10 +365,10 @@ async def test_progress_does_not_undo_a_claim_that_is_being_stored() -> None:
         """A store that takes its time to change a value."""
 
         async def compare_and_set(
-            self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+            self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
         ) -> bool:
             await asyncio.sleep(0)
-            return await super().compare_and_set(key, expected, value, ttl=ttl)
+            return await super().compare_and_set(key, expected, value, ttl=ttl, durable=durable)
 
     ran: list[str] = []
     store = Slow()

@@ -6,7 +6,7 @@ No operation looks at all keys: the next to expire, the largest folder and the s
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
@@ -183,13 +183,6 @@ class MemoryStore(Store):
 
     async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
         self._put(key, value, ttl)
-
-    async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        return [self._values.get(key) for key in keys]
-
-    async def put_many(self, values: Mapping[str, bytes], *, ttl: float | None = None) -> None:
-        for key, value in values.items():
-            self._put(key, value, ttl)
 
     async def compare_and_set(
         self,

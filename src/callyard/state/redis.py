@@ -72,6 +72,8 @@ class RedisStore(Store):
     """
 
     def __init__(self, url: str, *, replicas: int = 0) -> None:
+        if replicas < 0:
+            raise ValueError("The number of replicas must not be negative.")
         self._url = parse_redis_url(url)
         self.name: Final = self._url.name
         self._replicas = replicas

@@ -46,8 +46,8 @@ class RedisUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 def hide_password(url: str) -> str:
     """Return a URL without user, password and options."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
 
 
 def parse_redis_url(url: str) -> RedisUrl:
