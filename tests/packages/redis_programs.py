@@ -169,6 +169,7 @@ class Line:
         """How many answers are still to be cut."""
         self.cut = 0
         """How many were."""
+        self.tasks = set[asyncio.Task[Any]]()
 
     @property
     def url(self) -> str:
@@ -177,6 +178,10 @@ class Line:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection until either end closes it, or it is cut."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
         answers, requests = await asyncio.open_connection("127.0.0.1", self._target)
         forth = asyncio.create_task(self._carry(reader, requests))
         try:
@@ -208,3 +213,4 @@ async def line_to(program: Program) -> AsyncGenerator[Line]:
     line.port = server.sockets[0].getsockname()[1]
     async with server:
         yield line
+    await asyncio.gather(*line.tasks, return_exceptions=True)

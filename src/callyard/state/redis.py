@@ -32,6 +32,8 @@ _OWNED: Final = frozenset({"result", "session", "budget"})
 _OLDEST: Final = 7
 _CONFIRM_MS: Final = 2000
 """How long a durable write waits for replicas."""
+_ROUNDED_MS: Final = 10
+"""How much two clocks in milliseconds may differ over the time of one command."""
 _NOT_INSTALLED: Final = "It needs packages that are not installed: run pip install 'callyard[redis]'."
 _log = logging.getLogger(__name__)
 
@@ -183,7 +185,7 @@ class RedisStore(Store):
             if not await self._holds(place, lease):
                 return 0
             left = await self._read(place.tag, "PTTL", place.lease)
-            return 1 if left >= (ttl - (time.monotonic() - sent_at)) * 1000 else None
+            return 1 if left >= (ttl - (time.monotonic() - sent_at)) * 1000 - _ROUNDED_MS else None
 
         write = self._run(scripts.RENEW, place.tag, [place.lease], [lease.token, _ms(ttl)])
         return bool(await self._settled(write, is_renewed))

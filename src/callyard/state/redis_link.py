@@ -45,6 +45,12 @@ _REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ClusterDownError, "not_ready"),
     (TryAgainError, "not_ready"),
 )
+_TEXTS: Final = (
+    ("MISCONF", "io_error"),
+    ("The user executing the script", "no_permission"),
+    ("ACL failure in script", "no_permission"),
+)
+"""Errors that redis-py has no class for, by how they begin."""
 _SENTENCES: Final = {
     "wrong_password": "Redis refuses the user or the password of its URL.",
     "no_permission": "The user of its URL lacks a right: see the guide for the rights it needs.",
@@ -72,8 +78,7 @@ def unavailable(error: Exception) -> StoreUnavailableError:
         return error
     found = (reason for kind, reason in _REASONS if isinstance(error, kind))
     default = "refused" if isinstance(error, ResponseError) else "unreachable"
-    if str(error).startswith("MISCONF"):
-        default = "io_error"
+    default = next((reason for start, reason in _TEXTS if str(error).startswith(start)), default)
     reason = next(found, default)
     detail = " ".join(str(error).split()).removesuffix(".")
     said = f" The reason: {detail}." if detail else ""
