@@ -1,4 +1,4 @@
-"""Real Redis servers for tests: one, one with TLS, one with a replica and Sentinels, and a cluster; and a line to cut."""
+"""Real Redis servers for tests: one, with TLS, with a replica and a Sentinel, a cluster; and a line that is cut."""
 
 import asyncio
 import shutil
@@ -48,7 +48,7 @@ class Program:
 
     def ask(self, *command: Any) -> Any:
         """Run one command on a connection of its own."""
-        with redis.Redis(port=self.port, socket_timeout=WAIT_S) as client:
+        with client_of(self) as client:
             return client.execute_command(*command)
 
     def stats(self, command: str) -> int:
@@ -76,6 +76,13 @@ class Program:
                 return process
         process.stdout.close()
         raise AssertionError(f"Redis does not start, and exits with {process.wait()}.")
+
+
+@contextmanager
+def client_of(program: Program) -> Generator[Any]:
+    """Open a connection of redis-py, whose types are partly unknown."""
+    with redis.Redis(port=program.port, socket_timeout=WAIT_S) as client:
+        yield client
 
 
 @contextmanager
@@ -119,19 +126,23 @@ def watched_by_sentinel(folder: Path) -> Generator[tuple[Program, Program, Progr
     """Start a master, its replica, and a Sentinel that watches them under the name 'mine'."""
     with ExitStack() as stack:
         master = stack.enter_context(one_server(folder / "master"))
-        replica = stack.enter_context(one_server(folder / "replica", "--replicaof", f"127.0.0.1 {master.port}"))
-        wait_until(lambda: b"state=online" in _raw(master, "INFO", "replication"))
+        replica = stack.enter_context(replica_of(master, folder / "replica"))
         config = folder / "sentinel.conf"
-        lines = [f"sentinel monitor mine 127.0.0.1 {master.port} 1"]
-        lines += [f"sentinel {name} mine {number}" for name, number in (("down-after-milliseconds", 2000),)]
-        config.write_text("\n".join([*lines, "sentinel failover-timeout mine 10000", ""]))
+        config.write_text(
+            f"sentinel monitor mine 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds mine 2000\nsentinel failover-timeout mine 10000\n"
+        )
         sentinel = stack.enter_context(one_server(folder / "sentinel", str(config), "--sentinel"))
         wait_until(lambda: len(sentinel.ask("SENTINEL REPLICAS", "mine")) == 1)
         yield master, replica, sentinel
 
 
-def _raw(program: Program, *command: str) -> bytes:
-    return str(program.ask(*command)).replace("'", "").replace(": ", "=").encode()
+@contextmanager
+def replica_of(master: Program, folder: Path) -> Generator[Program]:
+    """Start a replica, and wait until it follows its master."""
+    with one_server(folder, "--replicaof", f"127.0.0.1 {master.port}") as program:
+        wait_until(lambda: master.ask("INFO", "replication").get("slave0", {}).get("state") == "online")
+        yield program
 
 
 def wait_until(is_true: Callable[[], object]) -> None:
@@ -149,9 +160,9 @@ def pass_time(programs: Sequence[Program], prefix: str, seconds: float) -> None:
     """Let time pass for the keys with a prefix: whatever expires does so that much earlier."""
     passed = int(seconds * 1000)
     for program in programs:
-        with redis.Redis(port=program.port, socket_timeout=WAIT_S) as client:
+        with client_of(program) as client:
             for key in client.scan_iter(match=f"{prefix}:*", count=1000):
-                expiry: Any = client.pexpiretime(key)
+                expiry = client.pexpiretime(key)
                 if key.endswith(b":expiries"):
                     for name in client.zrange(key, 0, -1):
                         client.zincrby(key, -passed, name)

@@ -146,12 +146,19 @@ async def test_expired_entries_leave_the_lists_when_something_is_written(server:
         assert server.ask("ZCARD", "purged:{a}:expiries") == 0
 
 
-async def test_tls_is_used_and_its_certificate_checked(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost".split()
-    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(made, check=True, capture_output=True)  # noqa: S603 - a fixed program
-    options = ("--tls-cert-file", str(cert), "--tls-key-file", str(key), "--tls-auth-clients", "no")
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    """Return a certificate for this machine that signs itself, and its key."""
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    options = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert]
+    subprocess.run([*made.split(" "), *options], check=True, capture_output=True)  # noqa: S603 - a fixed program
+    return cert, key
+
+
+async def test_tls_is_used_and_its_certificate_checked(tmp_path: Path, certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+    options = ("--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "no")
     with one_server(tmp_path / "redis", *options, tls=True) as program:
         async with opened(f"{program.url}?ssl_ca_certs={cert}") as store:
             async with store.subscribe("a") as messages:

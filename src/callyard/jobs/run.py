@@ -268,14 +268,15 @@ class RunningJob:
         async with self._lock:
             job = msgspec.structs.replace(self.with_partial(), **changes)
             data = encode(msgspec.structs.replace(job, partial=None) if job.ended else job)
-            if data != self._saved:
-                if not await self._replace(data, ttl=job.ttl if job.ended else None, durable=durable or job.ended):
-                    return False
+            ttl = job.ttl if job.ended else None  # a job that has not ended does not expire
+            is_new = data != self._saved or self._unsure is not None
+            if is_new and not await self._replace(data, ttl=ttl, durable=durable or job.ended):
+                return False
             self.job = msgspec.structs.replace(self.job, **changes)
             return True
 
     async def _replace(self, data: bytes, *, ttl: float | None, durable: bool) -> bool:
-        """Store a new state instead of ours; a job that has not ended does not expire."""
+        """Store a new state instead of ours; return False if another process has taken the job."""
         store, key = self._jobs.store, JOBS + self.job.id
         if self._unsure is not None and await store.get(key) == self._unsure:  # it has our token, so we wrote it
             self._saved = self._unsure

@@ -311,12 +311,14 @@ class Jobs(StoredJobs):
         job = msgspec.structs.replace(job, lease=lease.token)
         saved = encode(job)
         try:
-            await store.put_many({
-                ORDERS + job_id: encode(order),
-                list_entry(order.owner, job): b"",
-                RUNNING + job_id: b"",
-                JOBS + job_id: saved,
-            })
+            await store.put_many(
+                {
+                    ORDERS + job_id: encode(order),
+                    list_entry(order.owner, job): b"",
+                    RUNNING + job_id: b"",
+                    JOBS + job_id: saved,
+                }
+            )
         except BaseException:  # also a client that goes away: a job that nobody was told of does not run
             with suppress(StoreUnavailableError):
                 await store.delete(JOBS + job_id)
