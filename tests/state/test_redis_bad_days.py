@@ -40,6 +40,18 @@ async def opened(url: str, *, replicas: int = 0) -> AsyncGenerator[RedisStore]:
         await store.close()
 
 
+@tool(operation="query")
+async def large() -> str:
+    """Return a large result."""
+    return "x" * 1000
+
+
+@tool(operation="query")
+async def small() -> int:
+    """Return a small result."""
+    return 1
+
+
 async def know_all_scripts(store: RedisStore) -> None:
     """Run each script once: the answer that Redis does not know one could be cut, too."""
     lease = await store.acquire("a", ttl=60)
@@ -132,6 +144,19 @@ async def test_a_read_whose_answer_was_cut_is_repeated(server: Program) -> None:
         assert failure.value.reason == ANSWER_LOST
 
 
+async def test_a_call_whose_write_may_have_run_says_so(server: Program) -> None:
+    async with line_to(server) as line, opened(line.url) as store:
+        limits = Limits(result_characters=100)
+        async with Yard(tools=[large], store=store, limits=limits) as yard:
+            assert (await yard.call("large")).error is None
+            line.cuts = 1  # the counter of handles
+            answer = await yard.call("large")
+    assert answer.error is not None
+    assert answer.error.code == "overloaded"
+    assert answer.error.details["reason"] == "store_unavailable"
+    assert answer.error.may_have_run
+
+
 async def test_a_message_whose_answer_was_cut_counts_as_sent(server: Program) -> None:
     async with line_to(server) as line, opened(line.url) as store:
         await store.get("a")
@@ -173,9 +198,10 @@ async def test_a_yard_does_not_open_while_its_redis_is_away_and_says_why_in_one_
     assert "secret" not in sentence
 
 
-RIGHTS = "~callyard:* &callyard:* +get +mget +exists +pttl +eval +evalsha +set +del +zadd +zrem +zrangebyscore +zrangebylex +time +incrby"
-RIGHTS_OF_TOPICS = " +pexpire +persist +spublish +ssubscribe +sunsubscribe +sadd +smembers +wait"
-ALL_RIGHTS = RIGHTS + RIGHTS_OF_TOPICS
+ALL_RIGHTS = (
+    "~callyard:* &callyard:* +get +mget +exists +pttl +eval +evalsha +set +del +zadd +zrem +zrangebyscore +zrangebylex "
+    "+time +incrby +pexpire +persist +spublish +ssubscribe +sunsubscribe +sadd +smembers +wait"
+)
 
 
 async def test_a_wrong_password_and_missing_rights_show_at_the_start(server: Program) -> None:
@@ -228,18 +254,6 @@ async def test_a_full_redis_is_read_and_takes_writes_again_once_there_is_room(se
         server.ask("CONFIG", "SET", "maxmemory", "0")
         await store.put("a/2", b"")
         assert await store.keys("a/") == ["a/2"]
-
-
-@tool(operation="query")
-async def large() -> str:
-    """Return a large result."""
-    return "x" * 1000
-
-
-@tool(operation="query")
-async def small() -> int:
-    """Return a small result."""
-    return 1
 
 
 async def once_available(store: RedisStore) -> None:

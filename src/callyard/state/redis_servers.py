@@ -147,7 +147,7 @@ class _One(Servers):
         return [self._server]
 
     async def look_again(self) -> None:
-        await self._server.drop()
+        """Do nothing: each new connection looks for the server."""
 
     async def close(self) -> None:
         await self._server.drop()
