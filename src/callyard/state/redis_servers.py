@@ -170,8 +170,9 @@ class _Cluster(Servers):
             sent = (("ASKING",), *commands) if asks else commands
             replies = (await self._try(server, sent, waits_for_replicas=waits_for_replicas))[asks:]
             refusal = replies[0]
-            if isinstance(refusal, MovedError):
-                await self.look_again()
+            if isinstance(refusal, MovedError):  # other nodes may not know it yet
+                await self.find(tag)
+                self._slots[key_slot(tag)] = cast("Address", refusal.node_addr)
                 server, asks = await self.find(tag), False
             elif isinstance(refusal, AskError):
                 server, asks = self._at(cast("Address", refusal.node_addr)), True
