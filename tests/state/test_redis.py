@@ -124,22 +124,22 @@ async def test_a_slot_that_moves_to_another_node_is_followed(nodes: list[Program
     source = next(node for node in nodes if _has_slot(node, slot))
     target = next(node for node in nodes if node is not source)
     ids = [node.ask("CLUSTER", "MYID").decode() for node in (source, target)]
-    async with opened(f"redis+cluster://127.0.0.1:{nodes[0].port}?prefix=moved") as store:
-        async with store.subscribe("job/1") as messages:
-            assert await store.get("job/1") is None
-            target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
-            source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
-            assert await store.get("job/1") is None  # it is asked for at the target
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}?prefix=moved"
+    async with opened(url) as store, store.subscribe("job/1") as messages:
+        assert await store.get("job/1") is None
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        assert await store.get("job/1") is None  # it is asked for at the target
 
-            for node in (target, source):
-                node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
-            await store.put("job/1", b"1")
-            assert await store.get("job/1") == b"1"
-            async with asyncio.timeout(60):
-                assert await anext(messages) == b""
-            await store.publish("job/1", b"changed")
-            async with asyncio.timeout(60):
-                assert await anext(messages) == b"changed"
+        for node in (target, source):
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+        await store.put("job/1", b"1")
+        assert await store.get("job/1") == b"1"
+        async with asyncio.timeout(60):
+            assert await anext(messages) == b""
+        await store.publish("job/1", b"changed")
+        async with asyncio.timeout(60):
+            assert await anext(messages) == b"changed"
     assert _has_slot(target, slot)
 
 

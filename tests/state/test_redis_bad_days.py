@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis_programs import NEEDS_REDIS, Line, Program, line_to, one_server, replica_of, watched_by_sentinel
+from redis_programs import NEEDS_REDIS, Line, Program, free_port, line_to, one_server, replica_of, watched_by_sentinel
 from table_tests import every_row
 
 from callyard import Call, Limits, Yard, tool
@@ -230,6 +230,21 @@ async def test_a_server_without_the_database_is_refused(server: Program) -> None
     assert failure.value.reason == "refused"
 
 
+async def test_an_old_redis_is_refused() -> None:
+    with pytest.raises(StoreUnavailableError) as failure:
+        RedisStore("redis://h")._check_facts({"redis_version": "6.2.7"})  # pyright: ignore[reportPrivateUsage] - Debian has one version
+    assert failure.value.reason == "old_version"
+
+
+async def test_a_cluster_without_slots_is_not_ready(tmp_path: Path) -> None:
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    with one_server(tmp_path, *options) as program:
+        async with opened(f"redis+cluster://127.0.0.1:{program.port}") as store:
+            with pytest.raises(StoreUnavailableError) as failure:
+                await store.get("a")
+    assert failure.value.reason == "not_ready"
+
+
 async def test_an_evicting_policy_is_a_warning_at_the_start(server: Program, caplog: pytest.LogCaptureFixture) -> None:
     for policy, warns in (("noeviction", False), ("allkeys-lru", True)):
         server.ask("CONFIG", "SET", "maxmemory-policy", policy)
@@ -373,7 +388,11 @@ async def test_fewer_replicas_than_wanted_are_a_warning_at_the_start(
 
 async def test_after_a_failover_by_sentinel_what_a_replica_confirmed_is_there(tmp_path: Path) -> None:
     with watched_by_sentinel(tmp_path) as (master, _, sentinel):
-        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/mine"
+        url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/mine"
+        async with opened(url.replace("mine", "unknown")) as store:
+            with pytest.raises(StoreUnavailableError) as failure:
+                await store.get("a")
+            assert failure.value.reason == "unreachable"
         async with opened(url, replicas=1) as store, opened(f"{url}?prefix=other") as other:
             assert await store.compare_and_set("job/1", None, b"claimed", durable=True)
             await other.put("a", b"1")
