@@ -300,15 +300,17 @@ class RedisStore(Store):
         """Send a command and return its reply; one that only `reads` is sent once more if its answer was lost."""
         commands = (command, ("WAIT", self._replicas, _CONFIRM_MS)) if durable else (command,)
         for is_last in (not reads, True):
-            with self._noted():
-                servers, _ = await self._opened()
-                try:
+            try:
+                with self._noted():
+                    servers, _ = await self._opened()
                     reply, *confirmed = await servers.execute(tag, *commands, waits_for_replicas=durable)
-                except StoreUnavailableError as error:
-                    if is_last or error.reason != ANSWER_LOST:
-                        raise
+                    return self._checked(reply, confirmed)
+            except StoreUnavailableError as error:
+                if error.reason == ANSWER_LOST and not is_last:
                     continue
-                return self._checked(reply, confirmed)
+                if error.reason == ANSWER_LOST and reads:  # that of a write may still be found out
+                    self._note(error)
+                raise
         raise AssertionError  # the last time returns or raises
 
     def _checked(self, reply: Any, confirmed: Sequence[Any]) -> Any:
@@ -317,13 +319,12 @@ class RedisStore(Store):
         Raises:
             StoreUnavailableError: It is an error, or too few replicas have what was written.
         """
-        for answer in (reply, *confirmed):
-            if isinstance(answer, Exception):
-                if getattr(answer, "status_code", None) == "NOSCRIPT":
-                    raise _UnknownScriptError
-                raise _modules()[0].unavailable(answer)
-        if confirmed and reply and confirmed[0] < self._replicas:
-            message = f"Only {confirmed[0]} of {self._replicas} replicas have a write."
+        if getattr(reply, "status_code", None) == "NOSCRIPT":
+            raise _UnknownScriptError
+        if isinstance(reply, Exception):
+            raise _modules()[0].unavailable(reply)
+        if confirmed and reply and not (isinstance(confirmed[0], int) and confirmed[0] >= self._replicas):
+            message = f"A write waits for {self._replicas} replicas, and Redis says: {confirmed[0]}."
             raise StoreUnavailableError(message, reason="unconfirmed", may_have_run=True)
         return reply
 

@@ -23,6 +23,8 @@ __all__ = ["Servers", "open_servers"]
 Address = tuple[str, int]
 _REDIRECTIONS: Final = 5
 _SLOTS: Final = 16384
+_SENTINEL_S: Final = 1.0
+"""How long one Sentinel may take, so that there is time for the next one."""
 
 
 class Servers(Protocol):
@@ -62,7 +64,7 @@ def open_servers(url: RedisUrl) -> Servers:
     return _One(partial(_connect, url, url.hosts[0]))
 
 
-def _connection(url: RedisUrl, address: Address, **options: Any) -> Connection:
+def _connection(url: RedisUrl, address: Address, *, seconds: float = ANSWER_S, **options: Any) -> Connection:
     kind = SSLConnection if url.tls else TcpConnection
     tls = cast("dict[str, Any]", url.ssl) if url.tls else {}
     host, port = address
@@ -72,8 +74,8 @@ def _connection(url: RedisUrl, address: Address, **options: Any) -> Connection:
         port=port,
         protocol=2,
         driver_info=None,
-        socket_timeout=ANSWER_S,
-        socket_connect_timeout=ANSWER_S,
+        socket_timeout=seconds,
+        socket_connect_timeout=seconds,
         **options,
         **tls,
     )
@@ -112,11 +114,12 @@ async def _connect_to_master(url: RedisUrl) -> Connection:
 
 
 async def _ask_sentinel(url: RedisUrl, address: Address) -> Address | None:
-    sentinel = _connection(url, address, username=url.sentinel_username, password=url.sentinel_password)
+    credentials = {"username": url.sentinel_username, "password": url.sentinel_password}
+    sentinel = _connection(url, address, seconds=_SENTINEL_S, **credentials)
     try:
         await sentinel.connect()
         await sentinel.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", url.service)
-        found = await next_reply(sentinel)
+        found = cast("Any", await sentinel.read_response())
     finally:
         await sentinel.disconnect()
     return (found[0].decode(), int(found[1])) if found else None
