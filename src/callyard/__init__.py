@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from callyard.runtimes.runtime import RuntimeSettings
     from callyard.search.settings import SearchSettings
     from callyard.state.memory import MemoryStore
+    from callyard.state.redis import RedisStore
     from callyard.state.sqlite import SqliteStore
     from callyard.state.store import Lease, Store, StoreUnavailableError
     from callyard.transports.http import asgi
@@ -94,6 +95,7 @@ __all__ = [
     "RateSettings",
     "Reason",
     "Record",
+    "RedisStore",
     "Resource",
     "ResourceLink",
     "ResourceSpec",
@@ -161,6 +163,7 @@ _HOMES = {
     "runtimes.runtime": ("RuntimeSettings",),
     "search.settings": ("SearchSettings",),
     "state.memory": ("MemoryStore",),
+    "state.redis": ("RedisStore",),
     "state.sqlite": ("SqliteStore",),
     "state.store": ("Lease", "Store", "StoreUnavailableError"),
     "transports.http": ("asgi",),

@@ -1,7 +1,7 @@
 """What other processes make of jobs, and what becomes of jobs while the store fails."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -257,10 +257,10 @@ class Failing(MemoryStore):
         await super().put(key, value, ttl=ttl)
 
     async def compare_and_set(
-        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
     ) -> bool:
         self._check()
-        return await super().compare_and_set(key, expected, value, ttl=ttl)
+        return await super().compare_and_set(key, expected, value, ttl=ttl, durable=durable)
 
 
 async def test_without_the_store_no_job_is_started_and_other_calls_go_on() -> None:
@@ -331,15 +331,16 @@ async def test_a_job_works_until_its_result_is_stored(
 
 async def test_a_job_that_was_refused_because_of_the_store_never_runs(tmp_path: Path) -> None:
     class Half(SqliteStore):
-        """A store whose disk is full after a few writes."""
+        """A store that writes several values one by one, and whose disk is full after a few."""
 
         left = 0
 
-        async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
-            self.left -= 1
-            if not self.left:
-                raise StoreUnavailableError("no room", reason="full")
-            await super().put(key, value, ttl=ttl)
+        async def put_many(self, values: Mapping[str, bytes], *, ttl: float | None = None) -> None:
+            for key, value in values.items():
+                self.left -= 1
+                if not self.left:
+                    raise StoreUnavailableError("no room", reason="full")
+                await super().put_many({key: value}, ttl=ttl)
 
     @tool(operation="query")
     async def never() -> None:
@@ -365,10 +366,10 @@ async def test_progress_does_not_undo_a_claim_that_is_being_stored() -> None:
         """A store that takes its time to change a value."""
 
         async def compare_and_set(
-            self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+            self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
         ) -> bool:
             await asyncio.sleep(0)
-            return await super().compare_and_set(key, expected, value, ttl=ttl)
+            return await super().compare_and_set(key, expected, value, ttl=ttl, durable=durable)
 
     ran: list[str] = []
     store = Slow()

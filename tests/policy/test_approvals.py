@@ -44,12 +44,12 @@ class BrokenStore(MemoryStore):
         return await super().get(key)
 
     async def compare_and_set(
-        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
     ) -> bool:
         """Set a value."""
         if self.is_gone:
             raise StoreUnavailableError("It is gone.", reason="gone")
-        return await super().compare_and_set(key, expected, value, ttl=ttl)
+        return await super().compare_and_set(key, expected, value, ttl=ttl, durable=durable)
 
 
 async def asked(yard: Yard, **arguments: Any) -> Approval:

@@ -685,12 +685,12 @@ class Unsteady(MemoryStore):
     fails = False
 
     async def compare_and_set(
-        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
     ) -> bool:
         await asyncio.sleep(0)
         if self.fails:
             raise StoreUnavailableError("no room", reason="full")
-        return await super().compare_and_set(key, expected, value, ttl=ttl)
+        return await super().compare_and_set(key, expected, value, ttl=ttl, durable=durable)
 
 
 @pytest.mark.parametrize("name", ["greet", "confirmed"])

@@ -126,7 +126,7 @@ class AgentSessions:
         keys: list[str] = []
         while page := await self._store.keys(prefix, after=keys[-1] if keys else ""):
             keys += page
-        found = [await self._store.get(key) for key in keys]
+        found = await self._store.get_many(keys)
         sessions = [msgspec.json.decode(data, type=AgentSession) for data in found if data is not None]
         return sorted(sessions, key=lambda session: session.updated_at, reverse=True)
 

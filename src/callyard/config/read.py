@@ -411,7 +411,7 @@ def _relative_to_file(path: Path, key: str, value: Any) -> Any:
         return tuple(_relative_to_file(path, key, item) for item in cast("tuple[Any, ...]", value))
     if key == "store":
         kind, _, file = value.partition(":")
-        return f"{kind}:{path.parent / file}" if file and not file.startswith("~") else value
+        return f"{kind}:{path.parent / file}" if kind == "sqlite" and file and not file.startswith("~") else value
     is_target = key == "target" and "://" not in value and value.partition(":")[0].endswith((".py", *CLIENT_FILES))
     is_file = is_target or (key in _PATHS and not value.startswith("~"))
     return str(path.parent / value) if is_file else value

@@ -325,7 +325,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     state_dir: str | None = None
     """The directory for persistent state (default: 'callyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
     store: str | None = None
-    """The store: 'memory', 'sqlite' or 'sqlite:PATH' (default: a file of the project if served, else 'memory')."""
+    """The store: 'memory', 'sqlite', 'sqlite:PATH' or a URL of Redis (default: a file if served, else 'memory')."""
+    store_replicas: int = 0
+    """How many replicas of Redis must have a claim, an end of a job or a decision before it counts."""
     serve: Serving = msgspec.field(default_factory=Serving)
     """How the yard is served."""
     limits: Limits = msgspec.field(default_factory=Limits)

@@ -420,7 +420,7 @@ def defect_from(error: BaseException, run: Run) -> ToolError:
     """
     call = run.call
     if isinstance(error, StoreUnavailableError):
-        return store_unavailable(error, may_have_run=call.may_have_run)
+        return store_unavailable(error, may_have_run=call.may_have_run or error.may_have_run)
     facts = (call.tool, call.id, type(error).__name__)
     log_exception(_log, "defect tool=%s id=%s type=%s", *facts, error=error, contents=lambda: _contents(call))
     return ToolError("internal_error", f"The {run.at_fault} failed in a way it did not foresee.", blame=run.at_fault)

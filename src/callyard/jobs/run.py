@@ -73,6 +73,8 @@ class RunningJob:
         self._lease = lease
         self._saved = saved
         """What the store holds of the job: somebody else writes it only after our lease ended."""
+        self._unsure: bytes | None = None
+        """What the store may hold instead, because nobody knows whether the last write happened."""
         self._lock = asyncio.Lock()
         self._has_begun = True
         self._is_resumed = False
@@ -165,7 +167,7 @@ class RunningJob:
             ToolError: It cannot be noted, so the handler must not start.
         """
         try:
-            self._is_lost = not await self.save(claimed=True)
+            self._is_lost = not await self.save(durable=not self.order.safe, claimed=True)
         except StoreUnavailableError as error:
             raise store_unavailable(error, may_have_run=False) from None
         if self._is_lost:
@@ -258,21 +260,35 @@ class RunningJob:
             if await self.save() and asks:
                 await self._jobs.store.publish(JOBS + self.job.id, b"")
 
-    async def save(self, **changes: Any) -> bool:
+    async def save(self, *, durable: bool = False, **changes: Any) -> bool:
         """Store the state of the job with some changes; return False if another process has taken the job.
 
-        The state is read under the lock: a claim must not be undone by progress that was noted before it.
+        The state is read under the lock: a claim must not be undone by progress that was noted before it. The end of a
+        job is always `durable`.
         """
         async with self._lock:
             job = msgspec.structs.replace(self.with_partial(), **changes)
             data = encode(msgspec.structs.replace(job, partial=None) if job.ended else job)
-            if data != self._saved:
-                ttl = job.ttl if job.ended else None  # a job that has not ended does not expire
-                if not await self._jobs.store.compare_and_set(JOBS + job.id, self._saved, data, ttl=ttl):
-                    return False
-                self._saved = data
+            ttl = job.ttl if job.ended else None  # a job that has not ended does not expire
+            is_new = data != self._saved or self._unsure is not None
+            if is_new and not await self._replace(data, ttl=ttl, durable=durable or job.ended):
+                return False
             self.job = msgspec.structs.replace(self.job, **changes)
             return True
+
+    async def _replace(self, data: bytes, *, ttl: float | None, durable: bool) -> bool:
+        """Store a new state instead of ours; return False if another process has taken the job."""
+        store, key = self._jobs.store, JOBS + self.job.id
+        if self._unsure is not None and await store.get(key) == self._unsure:  # it has our token, so we wrote it
+            self._saved = self._unsure
+        try:
+            done = await store.compare_and_set(key, self._saved, data, ttl=ttl, durable=durable)
+        except StoreUnavailableError as error:
+            self._unsure = data if error.may_have_run else self._unsure
+            raise
+        self._unsure = None
+        self._saved = data if done else self._saved
+        return done
 
     def _note_progress(self, progress: Progress) -> None:
         self.job = msgspec.structs.replace(self.job, progress=msgspec.to_builtins(progress), updated_at=time.time())

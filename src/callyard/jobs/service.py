@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
@@ -136,12 +136,17 @@ class StoredJobs:
         if owner == SHARED_OWNER:
             return []
         entries = await self.store.keys(list_prefix(owner), limit=limit)
-        return [job for entry in entries if (job := await self.known(entry.rpartition("/")[2])) is not None]
+        return await self._known_of([entry.rpartition("/")[2] for entry in entries])
 
     async def all(self, *, limit: int) -> list[Job]:
         """Return jobs of all callers, the newest first."""
         entries = await self.store.keys(JOBS, limit=limit)
-        return [job for entry in entries if (job := await self.known(entry.removeprefix(JOBS))) is not None]
+        return await self._known_of([entry.removeprefix(JOBS) for entry in entries])
+
+    async def _known_of(self, job_ids: Sequence[str]) -> list[Job]:
+        """Return those of several jobs that are there."""
+        found = await self.store.get_many([JOBS + job_id for job_id in job_ids])
+        return [msgspec.json.decode(data, type=Job) for data in found if data is not None]
 
     async def _send(self, job_id: str, message: dict[str, Any]) -> None:
         """Leave a message for the process that runs a job."""
@@ -308,10 +313,14 @@ class Jobs(StoredJobs):
         job = msgspec.structs.replace(job, lease=lease.token)
         saved = encode(job)
         try:
-            await store.put(ORDERS + job_id, encode(order))
-            await store.put(list_entry(order.owner, job), b"")
-            await store.put(RUNNING + job_id, b"")
-            await store.put(JOBS + job_id, saved)
+            await store.put_many(
+                {
+                    ORDERS + job_id: encode(order),
+                    list_entry(order.owner, job): b"",
+                    RUNNING + job_id: b"",
+                    JOBS + job_id: saved,
+                }
+            )
         except BaseException:  # also a client that goes away: a job that nobody was told of does not run
             with suppress(StoreUnavailableError):
                 await store.delete(JOBS + job_id)
@@ -335,6 +344,11 @@ class Jobs(StoredJobs):
         """Return a job, the newest state of which may not be stored yet."""
         running = self._running.get(job_id)
         return running.job if running is not None else await super().known(job_id)
+
+    async def _known_of(self, job_ids: Sequence[str]) -> list[Job]:
+        found = {job.id: job for job in await super()._known_of([one for one in job_ids if one not in self._running])}
+        found |= {job_id: self._running[job_id].job for job_id in job_ids if job_id in self._running}
+        return [found[job_id] for job_id in job_ids if job_id in found]
 
     async def cancel(self, job_id: str, identity: str | None) -> Job:
         """Cancel a job, if it has not ended; return it as it was."""
@@ -407,7 +421,7 @@ class Jobs(StoredJobs):
 
     async def _take_over(self, job_id: str, lease: Lease) -> bool:
         """Resume or settle a job that nobody runs; return whether it runs here now."""
-        saved, ordered = await self.store.get(JOBS + job_id), await self.store.get(ORDERS + job_id)
+        saved, ordered = await self.store.get_many([JOBS + job_id, ORDERS + job_id])
         job = None if saved is None else msgspec.json.decode(saved, type=Job)
         order = None if ordered is None else msgspec.json.decode(ordered, type=JobOrder)
         if saved is None or job is None or order is None:

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ from callyard.providers import Provider
 from callyard.providers.upstream import LOCK_FILE, make_upstreams
 from callyard.providers.upstream.settings import ResolvedUpstream
 from callyard.state.memory import MemoryStore
+from callyard.state.redis import RedisStore
+from callyard.state.redis_url import SCHEMES, hide_password
 from callyard.state.sqlite import SqliteStore
 from callyard.state.store import Store
 from callyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, Tokens
@@ -134,20 +137,33 @@ def make_store(config: Config, *, state_dir: str | None = None, max_bytes: int =
     """Return the store that a server with these settings uses: by default the SQLite file of the project.
 
     Raises:
-        LaunchError: There is no such store, or no state directory.
+        LaunchError: There is no such store, no state directory, or a wrong URL.
     """
-    chosen = config.settings.store or "sqlite"
+    chosen = _chosen_store(config)
     if chosen == "memory":
         return MemoryStore(max_bytes=max_bytes)
     kind, colon, path = chosen.partition(":")
+    if path.startswith("//") and kind in SCHEMES:
+        with as_launch_error(ValueError):
+            return RedisStore(chosen, replicas=config.settings.store_replicas)
     if kind != "sqlite" or bool(colon) is not bool(path):
-        raise LaunchError(f"There is no store '{chosen}'. Write 'memory', 'sqlite' or 'sqlite:PATH'.")
+        known = "'memory', 'sqlite', 'sqlite:PATH' or 'redis://HOST:PORT'"
+        raise LaunchError(f"There is no store '{hide_password(chosen)}'. Write {known}.")
     try:
         file = path or project_dir(find_state_dir(config.settings.state_dir or state_dir), config.project) / _STORE_FILE
     except OSError as error:
         way_out = "Set 'state_dir', or name a file with 'sqlite:PATH'."
         raise LaunchError(f"The store has no place: {error.strerror}. {way_out}") from error
     return SqliteStore(file)
+
+
+def _chosen_store(config: Config) -> str:
+    """Return the setting with its references to variables and secrets resolved, so that no file has a password."""
+    folder = Path() if config.path is None else config.path.parent
+    warn = partial(_log.warning, "store_warning reason=%r")
+    references = References(variables=os.environ, folder=folder, warn=warn)
+    with as_launch_error(ConfigError):
+        return references.resolve(config.settings.store or "sqlite", Location("store"))
 
 
 def _store_options(yard: Yard, config: Config, *, serves: bool) -> dict[str, Store]:

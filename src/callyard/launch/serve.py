@@ -453,6 +453,7 @@ def serve(
     metatools: bool | Sequence[str] | None = None,
     state_dir: str | None = None,
     store: str | None = None,
+    store_replicas: int | None = None,
     transport: str | None = None,
     host: str | None = None,
     port: int | None = None,

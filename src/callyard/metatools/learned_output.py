@@ -242,8 +242,9 @@ class LearnedOutputs:
         after = ""
         while keys := await store.keys(_PREFIX, after=after):
             after = keys[-1]
-            for key in keys[: max(_TOOLS - len(self._stored), 0)]:
-                self._stored[key.removeprefix(_PREFIX)] = await store.get(key) or b""
+            wanted = keys[: max(_TOOLS - len(self._stored), 0)]
+            for key, data in zip(wanted, await store.get_many(wanted), strict=True):
+                self._stored[key.removeprefix(_PREFIX)] = data or b""
 
     async def _save(self, store: Store) -> None:
         for name in tuple(self._changed):

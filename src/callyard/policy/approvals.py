@@ -380,8 +380,8 @@ class Approvals:
 
     async def find_grant(self, binding: Binding) -> Grant | None:
         """Return a grant that allows a call now, if there is one."""
-        for arguments in (binding.arguments, ""):
-            data = await self._store.get(_grant_key(binding, arguments))
+        keys = [_grant_key(binding, arguments) for arguments in (binding.arguments, "")]
+        for data in await self._store.get_many(keys):
             grant = None if data is None else _decoded(data, Grant)
             if grant is not None and self.clock() < grant.expires_at:
                 return grant
@@ -390,7 +390,7 @@ class Approvals:
     async def grants(self) -> list[Grant]:
         """Return the grants that have not expired."""
         keys = await self._store.keys("grant/")
-        grants = [_decoded(await self._store.get(key), Grant) for key in keys]
+        grants = [_decoded(data, Grant) for data in await self._store.get_many(keys)]
         live = [grant for grant in grants if grant is not None and self.clock() < grant.expires_at]
         return sorted(live, key=lambda grant: grant.created_at)
 
@@ -437,7 +437,7 @@ class Approvals:
 
     async def _existing(self, ids: Iterable[str]) -> list[Approval]:
         """Return the approvals with these ids that are still stored."""
-        found = [await self._store.get(_RECORD + approval_id) for approval_id in ids]
+        found = await self._store.get_many([_RECORD + approval_id for approval_id in ids])
         approvals = [_decoded(data, Approval) for data in found]
         return [approval.at(self.clock()) for approval in approvals if approval is not None]
 
@@ -456,7 +456,8 @@ class Approvals:
     async def _replace(self, data: bytes, approval: Approval) -> bool:
         """Store another state of an approval, unless it changed meanwhile, and tell those who wait for it."""
         left = max(approval.expires_at - self.clock(), 0.0) + _KEPT_S
-        if not await self._store.compare_and_set(_RECORD + approval.id, data, encode(approval), ttl=left):
+        record = encode(approval)
+        if not await self._store.compare_and_set(_RECORD + approval.id, data, record, ttl=left, durable=True):
             return False
         await self._store.delete(_pending_key(approval))
         await self._store.publish(_RECORD + approval.id, b"")

@@ -185,7 +185,13 @@ class MemoryStore(Store):
         self._put(key, value, ttl)
 
     async def compare_and_set(
-        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+        self,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        *,
+        ttl: float | None = None,
+        durable: bool = False,  # noqa: ARG002 - there are no copies
     ) -> bool:
         if self._values.get(key) != expected:
             return False

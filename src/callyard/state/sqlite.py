@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -90,12 +90,25 @@ class SqliteStore(Store):
         now = self._clock()
         return await self._read(lambda db: _value(db, key, now), empty=None)
 
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        now = self._clock()
+        return await self._read(lambda db: [_value(db, key, now) for key in keys], empty=[None] * len(keys))
+
     async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
-        entry = (key, self._expiry(ttl), value)
-        await self._write(lambda db: db.execute(_PUT, entry))
+        await self.put_many({key: value}, ttl=ttl)
+
+    async def put_many(self, values: Mapping[str, bytes], *, ttl: float | None = None) -> None:
+        entries = [(key, self._expiry(ttl), value) for key, value in values.items()]
+        await self._write(lambda db: db.executemany(_PUT, entries))
 
     async def compare_and_set(
-        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+        self,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        *,
+        ttl: float | None = None,
+        durable: bool = False,  # noqa: ARG002 - there are no copies
     ) -> bool:
         now, expiry = self._clock(), self._expiry(ttl)
 

@@ -4,7 +4,7 @@ A store must not know what the bytes mean. Its keys and values are written by th
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 from os import PathLike
@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 __all__ = [
+    "ANSWER_LOST",
     "RETRY_AFTER_MS",
     "Clock",
     "Lease",
@@ -27,6 +28,8 @@ Clock = Callable[[], float]
 """Returns seconds: monotonic ones, unless the parameter says otherwise."""
 RETRY_AFTER_MS: Final = 1000
 """When to try again after a failure of the store."""
+ANSWER_LOST: Final = "answer_lost"
+"""The reason of a failure after which nobody knows whether a write happened."""
 _MESSAGES: Final = 1000
 _LASTING: Final = frozenset(
     {"corrupt", "network_file_system", "newer_version", "not_a_store", "not_writable", "read_only"}
@@ -56,11 +59,15 @@ def check_store(store: object) -> None:
 
 
 class StoreUnavailableError(Exception):
-    """The store cannot be read or written now; `reason` is one word, such as 'full'."""
+    """The store cannot be read or written now; `reason` is one word, such as 'full'.
 
-    def __init__(self, message: str, *, reason: str) -> None:
+    `may_have_run` says that a write may have happened nevertheless.
+    """
+
+    def __init__(self, message: str, *, reason: str, may_have_run: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.may_have_run = may_have_run
 
     @property
     def is_lasting(self) -> bool:
@@ -90,14 +97,29 @@ class Store(Protocol):
         """Return the value of the key, or None."""
         ...
 
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return the values of several keys, in their order; None for each that has none."""
+        return [await self.get(key) for key in keys]
+
     async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
         """Set the value of the key; with `ttl` it expires after that many seconds."""
         ...
 
+    async def put_many(self, values: Mapping[str, bytes], *, ttl: float | None = None) -> None:
+        """Set the values of several keys, in their order, so that a failure may leave only the first ones.
+
+        Callyard's own stores set all or none of those whose keys begin with the same word, such as 'job'.
+        """
+        for key, value in values.items():
+            await self.put(key, value, ttl=ttl)
+
     async def compare_and_set(
-        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None
+        self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
     ) -> bool:
-        """Set the value of the key if it is `expected` (None: if there is none), and return whether it was."""
+        """Set the value of the key if it is `expected` (None: if there is none), and return whether it was.
+
+        With `durable`, a store with copies on other machines returns once as many have it as it is set to wait for.
+        """
         ...
 
     async def delete(self, key: str) -> None:
