@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -23,7 +23,6 @@ from callyard._internal.logfmt import is_identifier, log_fields
 from callyard.model.envelope import encode, fingerprint
 from callyard.providers.upstream import LOCK_FILE
 from callyard.providers.upstream.catalogue import Catalogue, Item, folder_of
-from callyard.providers.upstream.settings import UpstreamSettings
 
 __all__ = [
     "Definition",
@@ -33,6 +32,7 @@ __all__ = [
     "LockError",
     "Pin",
     "PinCheck",
+    "PinSettings",
     "PinnedKind",
     "Pins",
     "PinsByUpstream",
@@ -193,6 +193,20 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 PinsByUpstream = Mapping[str, Mapping[Key, Pin]]
 
 
+class PinSettings(Protocol):
+    """The settings that decide about pins: those of an upstream, or of an API."""
+
+    @property
+    def pin(self) -> Literal["block", "warn", "off"]:
+        """Return what happens to a definition that differs from the accepted one."""
+        ...
+
+    @property
+    def first(self) -> Literal["trust", "ask"]:
+        """Return whether a definition that is seen for the first time is accepted."""
+        ...
+
+
 class LockError(Exception):
     """The lock is invalid; the message names the file and the line."""
 
@@ -302,7 +316,7 @@ class Pins:
         """The rule of a high finding, or nothing, by upstream and hash of a definition."""
         self._definitions: dict[str, tuple[Catalogue, Definitions]] = {}
 
-    def check(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> PinCheck:
+    def check(self, name: str, catalogue: Catalogue, settings: PinSettings) -> PinCheck:
         """Compare a catalogue with the lock, and accept new definitions if the settings trust them."""
         if settings.pin == "off":
             return PinCheck()
@@ -333,7 +347,7 @@ class Pins:
         vanished = tuple(key for key in pins if key not in definitions)
         return _pin_check(reasons, settings, accepted=accepted, vanished=vanished)
 
-    def unscanned(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> list[Definition]:
+    def unscanned(self, name: str, catalogue: Catalogue, settings: PinSettings) -> list[Definition]:
         """Return what is neither accepted nor scanned; `scan` it in a thread before `check`, as it may take long."""
         if settings.pin == "off":
             return []
@@ -479,7 +493,7 @@ def _reason(name: str, definition: Definition, pin: Pin | None, finding: str) ->
 
 def _pin_check(
     reasons: Mapping[Key, str],
-    settings: UpstreamSettings,
+    settings: PinSettings,
     *,
     accepted: tuple[Key, ...] = (),
     vanished: tuple[Key, ...] = (),
