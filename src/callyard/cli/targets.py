@@ -29,11 +29,11 @@ from callyard.model.errors import ToolError
 from callyard.model.names import did_you_mean
 from callyard.model.profile import EVERYTHING, METATOOLS, Profile
 from callyard.monitor import log_sink
+from callyard.providers.upstream.health import Supervised, supervised
 from callyard.yard import Yard
 
 if TYPE_CHECKING:
     from callyard.cli.parser import Options  # imports argparse
-    from callyard.providers.upstream.provider import Upstream
 
 __all__ = [
     "KEY_VARIABLE",
@@ -299,16 +299,11 @@ def run_in_yard(
         return run(_run(yard, options, terminal, wait=wait, work=work))
 
 
-def _upstreams(yard: Yard) -> "list[Upstream]":
-    from callyard.providers.upstream.provider import Upstream  # noqa: PLC0415 - most yards that are served have none
-
-    return [provider for provider in yard.providers if isinstance(provider, Upstream)]
-
-
-def _publishers(yard: Yard, tool: str | None) -> "list[Upstream]":
-    """Return the upstreams whose prefix a tool has."""
+def _publishers(yard: Yard, tool: str | None) -> list[Supervised]:
+    """Return the upstreams and APIs whose prefix a tool has."""
     name = tool or ""
-    return [upstream for upstream in _upstreams(yard) if upstream.prefix and name.startswith(f"{upstream.prefix}__")]
+    known = supervised(yard.providers)
+    return [upstream for upstream in known if upstream.prefix and name.startswith(f"{upstream.prefix}__")]
 
 
 async def _wait_for_upstreams(
@@ -338,14 +333,14 @@ async def _wait_for_upstreams(
     if is_published():
         return
     problems: list[str] = []
-    late = {upstream.name for upstream in _upstreams(yard) if not upstream.is_settled}
+    late = {upstream.name for upstream in supervised(yard.providers) if not upstream.is_settled}
     for provider in yard.providers:
         reason = getattr(provider, "unavailable_reason", lambda: None)()  # which any provider may have
         if reason is None:
             continue
         problem = f"'{provider.name}' offers nothing for now. {reason}"
         if url is not None:
-            raise _unreachable(problem, url, _upstreams(yard))
+            raise _unreachable(problem, url, supervised(yard.providers))
         problems.append(f"{problem} '--wait' waits until it answers." if provider.name in late else problem)
     sources = {spec.source for spec in yard.registry.visible(EVERYTHING)}
     if problems and tool is None and not yard.registry.unavailable(EVERYTHING) and not sources - {METATOOLS}:
@@ -354,7 +349,7 @@ async def _wait_for_upstreams(
         terminal.inform(problem)
 
 
-def _unreachable(problem: str, url: str, upstreams: "Sequence[Upstream]") -> UnreachableError:
+def _unreachable(problem: str, url: str, upstreams: Sequence[Supervised]) -> UnreachableError:
     """Return the error for a server at a URL that does not answer or refuses the credentials."""
     if any(upstream.status().state == "auth_needed" for upstream in upstreams):
         hint = f"Give a key with '--key' or {KEY_VARIABLE}, or sign in with 'callyard login URL'."

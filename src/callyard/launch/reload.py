@@ -19,13 +19,14 @@ from msgspec.structs import replace
 
 from callyard._internal.tasks import background_task
 from callyard.config import Config, Key, known_settings, stamp_of
-from callyard.launch.build import check_profiles, make_authenticator, make_providers, policy_options, resolve_upstreams
+from callyard.launch.build import check_profiles, make_authenticator, make_providers, policy_options, resolve_sources
 from callyard.launch.errors import LaunchError, explain_cause
 from callyard.launch.hangup import Hangup
 from callyard.launch.notices import Notices
 from callyard.launch.signals import run, success_on_sigterm
 from callyard.model.limits import LIVE
-from callyard.providers.upstream.settings import ResolvedUpstream, UpstreamSettings
+from callyard.providers.openapi.settings import ResolvedApi
+from callyard.providers.upstream.settings import ResolvedUpstream
 from callyard.transports.auth import Authenticator, ReplaceableAuthenticator
 from callyard.yard import Yard
 
@@ -169,11 +170,14 @@ def _files(folder: Path) -> Iterator[str]:
 
 @runtime_checkable
 class _FromSettings(Protocol):
-    """A provider that was made from the settings of an upstream."""
+    """A provider that was made from the settings of an upstream or an API."""
 
     name: str
-    settings: UpstreamSettings
-    problem: str
+
+    @property
+    def resolved(self) -> "ResolvedUpstream | ResolvedApi":
+        """Return the settings that it was made of."""
+        ...
 
 
 class LiveSettings:
@@ -198,11 +202,11 @@ class LiveSettings:
         self._changing_upstreams = asyncio.Lock()
         self._requested = asyncio.Event()
         open_upstreams = {
-            provider.name: ResolvedUpstream(provider.settings, provider.problem)
-            for provider in yard.providers
-            if isinstance(provider, _FromSettings)
+            provider.name: provider.resolved for provider in yard.providers if isinstance(provider, _FromSettings)
         }
-        self._upstreams = {name: open_upstreams[name] for name in config.upstreams if name in open_upstreams}
+        self._upstreams = {
+            name: found for name, found in open_upstreams.items() if name in {*config.upstreams, *config.apis}
+        }
 
     @asynccontextmanager
     async def watch(self, hangup: Hangup) -> AsyncGenerator[None]:
@@ -271,7 +275,7 @@ class LiveSettings:
     async def _reload_upstreams(self, config: Config, changes: Sequence[str]) -> None:
         """Apply the upstreams of the settings, one change after the other, and say what changed."""
         async with self._changing_upstreams:
-            resolved = await asyncio.to_thread(resolve_upstreams, config, self._notices)
+            resolved = await asyncio.to_thread(resolve_sources, config, self._notices)
             changes = [*changes, *await self._apply_upstreams(config, resolved)]
         if changes:
             self._notices.inform(f"The settings were reloaded: {', '.join(changes)}.")
@@ -320,7 +324,9 @@ class LiveSettings:
             return self._use_metrics_keys is not None
         return key == "profile" or (key in _LIVE and key in config.origins)
 
-    async def _apply_upstreams(self, config: Config, upstreams: dict[str, ResolvedUpstream]) -> Sequence[str]:
+    async def _apply_upstreams(
+        self, config: Config, upstreams: "dict[str, ResolvedUpstream | ResolvedApi]"
+    ) -> Sequence[str]:
         """Close removed and changed upstreams, open added and changed ones, and return what changed in words."""
         removed = [name for name in self._upstreams if name not in upstreams]
         added = [name for name in upstreams if name not in self._upstreams]

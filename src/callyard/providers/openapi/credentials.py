@@ -30,10 +30,11 @@ class Applied(msgspec.Struct):
     cookies: dict[str, str] = {}
 
 
-def login_settings(settings: ApiSettings, document: Document | None, base_url: str) -> UpstreamSettings:
+def login_settings(name: str, settings: ApiSettings, document: Document) -> UpstreamSettings:
     """Return how to sign in at an API: as configured, with the addresses that its document names."""
     login = settings.login or Login()
-    if document is None or login.token_url is not None or login.issuer is not None:
+    base_url = settings.base_url or (settings.document if settings.is_remote else f"https://{name}.invalid/")
+    if login.token_url is not None or login.identity is not None:
         return UpstreamSettings(url=base_url, login=login)
     for scheme in map(as_object, document.components("securitySchemes").values()):
         flows: dict[str, Any] = as_object(scheme.get("flows")) or {str(scheme.get("flow")): scheme}

@@ -33,10 +33,11 @@ from callyard.providers.upstream.health import (
     write_status,
 )
 from callyard.providers.upstream.http.client import parse_address
-from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials
+from callyard.providers.upstream.link import NO_CREDENTIALS, LinkError
 from callyard.providers.upstream.pins import Key, LockError, PinCheck, Pins, accept
+from callyard.providers.upstream.settings import UpstreamSettings
 
-__all__ = ["Api", "make_api"]
+__all__ = ["Api", "login_of", "make_api"]
 
 _INTERVAL_S: Final = 1.0
 _RETRY_S: Final = 30.0
@@ -60,7 +61,7 @@ class Api(Supervised):
         interval: float = _INTERVAL_S,
         problem: str = "",
     ) -> None:
-        self.name = name
+        self.name = self.prefix = name
         self.settings = settings
         self.problem = problem
         self.forward_headers = tuple(header.lower() for header in settings.forward_headers)
@@ -95,14 +96,13 @@ class Api(Supervised):
         self._is_outdated = False
         self._settled = asyncio.Event()
         self._restarted_at = time.time()
-        oauth = self._oauth()
-        self._credentials = ApiCredentials(self.name, self.settings, oauth)
-        self._health = Health(
-            self.name, oauth, clock=time.monotonic, changed=self._write_status, secrets=self.settings.secrets()
+        self._credentials = ApiCredentials(self.name, self.settings)
+        self.health = Health(
+            self.name, NO_CREDENTIALS, clock=time.monotonic, changed=self._write_status, secrets=self.settings.secrets()
         )
-        self._http = self._make_http(self.settings.answer_bytes)
+        self._http = _make_http(self.name, self.settings, self.settings.answer_bytes)
         self._calls = ApiCalls(
-            self.name, self.settings, http=self._http, credentials=self._credentials, health=self._health
+            self.name, self.settings, http=self._http, credentials=self._credentials, health=self.health
         )
         await self._load_first()
         self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
@@ -119,7 +119,7 @@ class Api(Supervised):
             self._maintenance = None
         await self._http.close()
         await self._credentials.oauth.close()
-        self._health.set_state("stopped", "The yard is closed.")
+        self.health.set_state("stopped", "The yard is closed.")
 
     @property
     def is_settled(self) -> bool:
@@ -130,18 +130,22 @@ class Api(Supervised):
         """Wait until something is published, or it is clear that nothing can be for now."""
         await self._settled.wait()
 
+    async def refresh(self) -> None:
+        """Load the document anew."""
+        await self._load()
+
     async def restart(self) -> None:
         """Forget all failures, and load the document anew."""
-        self._health.reset()
-        await self._load()
+        self.health.reset()
+        await self.refresh()
 
     def unavailable_reason(self) -> str | None:
         """Return why there are no tools, or None if there are."""
-        return None if self._published is not None else self._health.reason or None
+        return None if self._published is not None else self.health.reason or None
 
     def status(self) -> Status:
         """Return the current status."""
-        health, catalogue = self._health, self._catalogue
+        health, catalogue = self.health, self._catalogue
         listed: dict[str, Any] = {}
         if catalogue is not None and self._loaded is not None:
             title = str(catalogue.server.get("name", ""))
@@ -195,33 +199,6 @@ class Api(Supervised):
         await self._show()
         return chosen
 
-    def _make_http(self, max_bytes: int) -> ApiHttp:
-        urls = [self.settings.document, self.settings.base_url or ""]
-        own = [parse_address(self.name, url).host for url in urls if "://" in url and is_written_private(url)]
-        return ApiHttp(
-            self.name,
-            limit=self.settings.in_flight,
-            connect_seconds=self.settings.connect_seconds,
-            max_bytes=max_bytes,
-            private=self.settings.private_addresses,
-            own=own,
-        )
-
-    def _oauth(self) -> Credentials:
-        if self.settings.login is None or self.problem:
-            return NO_CREDENTIALS
-        from callyard.providers.upstream.oauth.credentials import OAuthCredentials  # noqa: PLC0415 - few APIs need it
-
-        document = None if self._loaded is None else self._loaded.document
-        return OAuthCredentials(self.name, login_settings(self.settings, document, self._base_url), self._folder)
-
-    @property
-    def _base_url(self) -> str:
-        """Return the address that a login is for."""
-        if self.settings.base_url is not None:
-            return self.settings.base_url
-        return self.settings.document if self.settings.is_remote else f"https://{self.name}.invalid"
-
     async def _load_first(self) -> None:
         """Load what is on this machine; a document that must be fetched comes later."""
         if self.problem:
@@ -239,11 +216,7 @@ class Api(Supervised):
         started = time.monotonic()
         try:
             if self.settings.is_remote:
-                http = self._make_http(self.settings.document_bytes)
-                try:
-                    loaded = await load_url(self._folder, self.settings, http, name=self.name)
-                finally:
-                    await http.close()
+                loaded = await _fetched(self.name, self.settings, self._folder)
             else:
                 self._tried_stamps = stamps_of(self._files())
                 loaded = await load_file(self._folder, self.settings)
@@ -251,12 +224,12 @@ class Api(Supervised):
         except DocumentError as error:
             self._fail(error)
         else:
-            self._health.succeed(started)
+            self.health.succeed(started)
 
     def _fail(self, error: DocumentError) -> None:
         self._try_at = time.monotonic() + _RETRY_S
-        self._health.last_error, self._health.failed = str(error), time.time()
-        self._health.set_state("degraded", str(error))
+        self.health.last_error, self.health.failed = str(error), time.time()
+        self.health.set_state("degraded", str(error))
         _log.warning("api_document_not_loaded%s", log_fields({"api": self.name, "reason": str(error)}))
         self._settled.set()
 
@@ -295,7 +268,7 @@ class Api(Supervised):
         if self.settings.login is not None and not self.problem:
             from callyard.providers.upstream.oauth.credentials import OAuthCredentials  # noqa: PLC0415 - few APIs need it
 
-            settings = login_settings(self.settings, document, self._base_url)
+            settings = login_settings(self.name, self.settings, document)
             self._credentials.oauth = OAuthCredentials(self.name, settings, self._folder)
 
     def _quarantine(self, name: str, fault: str) -> None:
@@ -338,7 +311,7 @@ class Api(Supervised):
         requested_at = restart_requested_at(self._folder)
         if requested_at > self._restarted_at:
             self._restarted_at = requested_at
-            self._health.reset()
+            self.health.reset()
             return True
         if self.problem:
             return False
@@ -367,6 +340,47 @@ class Api(Supervised):
             write_status(self._folder, status)
         except OSError as error:
             _log.debug("status_not_kept%s", log_fields({"api": self.name, "why": error.strerror}))
+
+
+def _make_http(name: str, settings: ApiSettings, max_bytes: int) -> ApiHttp:
+    urls = [settings.document, settings.base_url or ""]
+    own = [parse_address(name, url).host for url in urls if "://" in url and is_written_private(url)]
+    return ApiHttp(
+        name,
+        limit=settings.in_flight,
+        connect_seconds=settings.connect_seconds,
+        max_bytes=max_bytes,
+        private=settings.private_addresses,
+        own=own,
+    )
+
+
+async def _fetched(name: str, settings: ApiSettings, folder: Path) -> Loaded:
+    """Return the document at a URL.
+
+    Raises:
+        DocumentError: It cannot be fetched.
+    """
+    try:
+        http = _make_http(name, settings, settings.document_bytes)
+    except LinkError as error:
+        raise DocumentError(error.message) from None
+    try:
+        return await load_url(folder, settings, http, name=name)
+    finally:
+        await http.close()
+
+
+async def login_of(name: str, settings: ApiSettings, folder: Path) -> UpstreamSettings:
+    """Return how to sign in at an API, with the addresses that its document names.
+
+    Raises:
+        DocumentError: It cannot be loaded.
+    """
+    loaded = await asyncio.to_thread(load_cached, folder, settings, fresh=False)
+    if loaded is None:
+        loaded = await (_fetched(name, settings, folder) if settings.is_remote else load_file(folder, settings))
+    return login_settings(name, settings, loaded.document)
 
 
 def make_api(

@@ -3,7 +3,7 @@
 It is data only: the configuration reads it, and nothing here connects.
 """
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -87,6 +87,11 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return "<ApiSettings>"
 
     @property
+    def carrier(self) -> Literal["http"]:
+        """Return how it is reached, in the terms of upstreams."""
+        return "http"
+
+    @property
     def is_remote(self) -> bool:
         """Return whether the document is at a URL."""
         return "://" in self.document
@@ -106,7 +111,3 @@ class ResolvedApi(msgspec.Struct, frozen=True):
 
     settings: ApiSettings
     problem: str = ""
-
-    def fields(self) -> dict[str, Any]:
-        """Return the settings by name."""
-        return msgspec.structs.asdict(self.settings)
