@@ -395,12 +395,7 @@ def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None
     if spec.operation not in _OPERATIONS:
         operations = ", ".join(f"'{operation}'" for operation in Operation)
         raise _fault(spec, f"has the operation '{spec.operation}', which is none of {operations}.")
-    if isinstance(spec, LazySpec):  # to make and check its schema now would cost what laziness saves
-        if spec.lazy.fault:
-            raise _fault(spec, spec.lazy.fault)
-    else:
-        _check_schemas(spec, limits, foreign=foreign)
-        _check_types(spec, "tool")
+    _check_schemas(spec, limits, foreign=foreign)
     if spec.kind != "tool":
         raise _fault(spec, f"says that it is a {spec.kind}.")
     for name in spec.known_as:
@@ -474,6 +469,10 @@ def _check_name(kind: Kind, name: str, limits: Limits, *, foreign: bool) -> None
 
 
 def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
+    if isinstance(spec, LazySpec):  # to make and check its schema now would cost what laziness saves
+        if spec.lazy.fault:
+            raise _fault(spec, spec.lazy.fault)
+        return
     if not isinstance(cast("object", spec.input_schema), dict):
         raise _fault(spec, "has an input schema that is no object.")
     for which, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
@@ -487,6 +486,7 @@ def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
         raise _fault(spec, "has an input schema that is not of type 'object'.")
     if not foreign and spec.input_schema.get("additionalProperties") is not False:
         raise _fault(spec, "has an input schema without 'additionalProperties: false'.")
+    _check_types(spec, "tool")
 
 
 def _check_eval(spec: ToolSpec) -> None:

@@ -109,7 +109,9 @@ def write(folder: Path, document: Any, name: str = "api.json") -> str:
 @asynccontextmanager
 async def opened(tmp_path: Path, document: Any = None, **settings: Any) -> AsyncGenerator[Yard]:
     """Open a yard with an API named 'api'."""
-    fields = {"document": write(tmp_path, document), **settings} if document is not None else settings
+    fields = {"pin": "off", **settings}
+    if document is not None:
+        fields["document"] = write(tmp_path, document)
     state = tmp_path / "state"
     pins = Pins(tmp_path / "callyard.lock", state=state)
     api = Api("api", ApiSettings(**fields), folder=state / "upstreams" / "api", pins=pins, interval=0.02)

@@ -16,7 +16,9 @@ PETS = document_of(
                 "parameters": [{"name": "petId", "in": "path", "required": True, "schema": {"type": "integer"}}],
                 "responses": {"200": {"description": "ok"}},
             },
-            "delete": {"parameters": [{"name": "petId", "in": "path", "required": True, "schema": {"type": "integer"}}]},
+            "delete": {
+                "parameters": [{"name": "petId", "in": "path", "required": True, "schema": {"type": "integer"}}]
+            },
         },
         "/pets": {
             "post": {

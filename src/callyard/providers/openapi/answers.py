@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 import msgspec
@@ -102,7 +102,7 @@ def _words_of(data: object, depth: int = 0) -> str:
     if isinstance(data, str):
         return data
     if isinstance(data, list):
-        return "; ".join(filter(None, (_words_of(one, depth) for one in as_list(data)[:5])))  # pyright: ignore[reportUnknownArgumentType] - it is any JSON
+        return "; ".join(filter(None, (_words_of(one, depth) for one in cast("list[object]", data)[:5])))
     fields = as_object(data)
     for name in _MESSAGES:
         words = _words_of(fields[name], depth + 1) if name in fields and depth < 4 else ""  # noqa: PLR2004 - deep enough
@@ -116,13 +116,14 @@ def failure_of(name: str, answer: Answer, *, secrets: frozenset[str]) -> ToolErr
     status = answer.status
     if status < _REDIRECT_STATUS:
         return None
-    code = _CODES.get(status, "upstream_error")
+    code: CodeName = _CODES.get(status, "upstream_error")
     wait = retry_after_ms(answer)
     if status == 403 and (wait is not None or answer.header("x-ratelimit-remaining") == "0"):  # noqa: PLR2004 - some say so instead of 429
         has_limit = answer.header("retry-after") or answer.header("x-ratelimit-remaining") == "0"
-        code = "rate_limited" if has_limit else code
-    data, _ = data_of(answer) if answer.body else ("", "")
-    data = data if isinstance(data, str | dict | list) else ""
+        if has_limit:
+            code = "rate_limited"
+    found: object = data_of(answer)[0] if answer.body else ""
+    data: Any = cast("object", found) if isinstance(found, str | dict | list) else ""
     words = mask_text(" ".join(_words_of(data).split())[:_MESSAGE_CHARACTERS], secrets).removesuffix(".")
     is_page = answer.media_type == "text/html"
     message = f"'{name}' answered with status {status}" + (f": {words}." if words and not is_page else ".")
@@ -192,15 +193,16 @@ def next_page_of(
 
 
 def _next_address(answer: Answer, data: Any) -> str:
-    for target, parameters in _LINK.findall(answer.header("link")):
+    for linked, parameters in _LINK.findall(answer.header("link")):
         if re.search(r"\brel\s*=\s*\"?[^\"]*\bnext\b", parameters, re.IGNORECASE):
-            return target
+            return str(linked)
     fields = as_object(data)
     for place in (as_object(fields.get("links")), as_object(fields.get("_links")), fields):
-        target = place.get("next") or place.get("@odata.nextLink") or place.get("next_url")
-        target = as_object(target).get("href") if isinstance(target, dict) else target
-        if isinstance(target, str) and ("/" in target or "?" in target):
-            return target
+        target: object = place.get("next") or place.get("@odata.nextLink") or place.get("next_url")
+        inner: object = as_object(cast("object", target)).get("href")
+        for address in (inner, target):
+            if isinstance(address, str) and ("/" in address or "?" in address):
+                return address
     return ""
 
 
@@ -232,14 +234,14 @@ def _cursor_of(fields: Mapping[str, Any]) -> str | int | None:
 
 
 def _by_offset(fields: Mapping[str, Any], queries: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
-    """Return the next page of an API that counts items: 'offset' and 'limit' in the query, and a total in the answer."""
+    """Return the next page of an API that counts items: an offset in the query, and a total in the answer."""
     total = next(
         (fields[name] for name in ("total", "count", "total_count") if isinstance(fields.get(name), int)), None
     )
     offset = next((queries[name] for name in ("offset", "skip", "start") if name in queries), None)
-    items = next((value for value in fields.values() if isinstance(value, list)), None)
+    items = next((found for found in map(as_list, fields.values()) if found), None)
     if total is None or offset is None or not items:
         return None
     at = arguments.get(offset, 0)
-    following = (at if isinstance(at, int) else 0) + len(as_list(items))  # pyright: ignore[reportUnknownArgumentType] - it is any JSON
+    following = (at if isinstance(at, int) else 0) + len(items)
     return {**arguments, offset: following} if following < total else None

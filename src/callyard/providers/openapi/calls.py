@@ -71,7 +71,7 @@ class ApiCalls:
             answer = await self._answered(call, tool, parts)
             return self._result(call, answer, tool, parameters())
 
-        return Tool(spec=tool.spec, handler=handler, check=_check(tool.spec))
+        return Tool(spec=tool.spec, handler=handler, check=_check(tool.spec), may_return_none=True)
 
     async def _add_body(self, parts: Parts, tool: ApiTool, body: Body | None, arguments: Mapping[str, Any]) -> None:
         if body is None or BODY not in arguments:

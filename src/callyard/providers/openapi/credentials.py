@@ -85,8 +85,8 @@ class ApiCredentials:
         alternatives = operation.security()
         if alternatives is None:  # many documents define schemes and forget to require them
             return [name for name in self._schemes if self._has(name)]
-        usable = [list(one) for one in alternatives if all(self._has(name) for name in one)]
-        return next((one for one in usable if one), [])
+        usable = [one for one in alternatives if one and all(self._has(name) for name in one)]
+        return list(usable[0]) if usable else []
 
     async def of(self, operation: ApiOperation) -> Applied:
         """Return the credentials of a request.

@@ -6,7 +6,7 @@ References are followed when somebody asks, and nothing is resolved ahead.
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote, urljoin, urlsplit
 
 from callyard._internal.converted import as_list, as_object
@@ -83,14 +83,15 @@ class Document:
         if file not in self._files:
             why = self._refused.get(file, "leads to a file that was not found")
             raise DocumentError(f"has a reference '{reference[:200]}' that {why}")
-        value: Any = self._files[file]
+        value: object = self._files[file]
         pointer = unquote(fragment) if "%" in fragment else fragment
         for part in pointer.split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~") if "~" in part else part
-            if isinstance(value, dict) and key in value:
-                value = value[key]  # pyright: ignore[reportUnknownVariableType] - it is any JSON
-            elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):  # pyright: ignore[reportUnknownArgumentType] - the same
-                value = value[int(key)]  # pyright: ignore[reportUnknownVariableType] - the same
+            fields, items = as_object(value), as_list(value)
+            if key in fields:
+                value = fields[key]
+            elif key.isdecimal() and int(key) < len(items):
+                value = items[int(key)]
             else:
                 raise DocumentError(f"has a reference '{reference[:200]}' that leads nowhere")
         if pointer and not pointer.startswith("/"):
@@ -116,12 +117,12 @@ class Document:
         Raises:
             DocumentError: There are none.
         """
-        paths = self.root.fields.get("paths")
+        paths: object = self.root.fields.get("paths")
         if not isinstance(paths, dict):
             if "webhooks" in self.root.fields or "components" in self.root.fields:
                 return
             raise DocumentError("It has no 'paths', so there is nothing to call.")
-        for path, item in as_object(paths).items():
+        for path, item in as_object(cast("object", paths)).items():
             if path.startswith("/"):
                 yield path, self.root.child(item)
 

@@ -91,9 +91,9 @@ class _Exchange:
     def __init__(self, name: str, method: str, limit: int, on_sent: Callable[[], object]) -> None:
         self.done: asyncio.Future[tuple[int, Mapping[bytes, bytes], bytes]]
         self.done = asyncio.get_running_loop().create_future()
+        self._on_sent = on_sent
         self.was_sent = False
         self._connection: Connection | None = None
-        self._on_sent = on_sent
         self._name = name
         self._has_no_body = method == "HEAD"
         self._limit = limit
@@ -103,11 +103,11 @@ class _Exchange:
 
     @property
     def connection(self) -> Connection | None:
-        """Return the connection that it is on."""
+        """Return the connection that the request is on."""
         return self._connection
 
     @connection.setter
-    def connection(self, connection: Connection | None) -> None:
+    def connection(self, connection: Connection | None, /) -> None:
         self._connection = connection
         if connection is not None:
             self.was_sent = True
@@ -154,7 +154,9 @@ class ApiHttp:
         self._pools: dict[tuple[str, str, int], Pool] = {}
 
     async def send(self, request: Request, *, on_sent: Callable[[], object] = bool) -> Answer:
-        """Send a request, follow redirects on its origin, and return the answer; `on_sent` is called when it is on its way.
+        """Send a request, follow redirects on its origin, and return the answer.
+
+        `on_sent` is called once it is on its way.
 
         Raises:
             LinkError: There is no answer, or it exceeds a bound.

@@ -92,7 +92,9 @@ class _Maker:
         change = self._change(operation, name)
         server, outline, why = self._read(operation)
         digest = self._digests.of(operation)
-        request = f"{operation.method} {'' if server is None else _url(server)}{operation.path}"
+        # an address of the configuration is no part of what the document says
+        place = "" if server is None or self._settings.base_url else _url(server)
+        request = f"{operation.method} {place}{operation.path}"
         kind = Operation(change.operation) if change.operation else _operation(operation)
         is_query = kind is Operation.QUERY
         is_idempotent = operation.method in _IDEMPOTENT if change.idempotent is None else change.idempotent
@@ -139,10 +141,8 @@ class _Maker:
         try:
             own = [] if self._settings.base_url else operation.servers(self._settings.server_variables)
             url = next(iter(own or self._default), "")
-            if not url:
-                raise DocumentError("has no server: 'base_url' must be set")
-            server = self._address(url)
-            return server, outline_of(operation), ""
+            server = self._address(url) if url else None
+            return server, outline_of(operation), "" if url else "has no server: 'base_url' must be set."
         except LinkError:
             return None, {}, "has a server whose address is no usable URL."
         except DocumentError as error:

@@ -4,6 +4,8 @@ Nothing here connects, and nothing knows what OpenAPI is.
 """
 
 import re
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -54,11 +56,12 @@ def _too_deep(name: str) -> DocumentError:
     return DocumentError(f"'{name}' is nested too deeply.")
 
 
+_TAG: Final = "tag:yaml.org,2002:"
 _YAML_TYPES: Final = (
-    ("tag:yaml.org,2002:bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
-    ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
-    ("tag:yaml.org,2002:int", r"^[-+]?(?:0|[1-9][0-9]*)$", "-+0123456789"),
-    ("tag:yaml.org,2002:float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
+    (f"{_TAG}bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    (f"{_TAG}null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
+    (f"{_TAG}int", r"^[-+]?(?:0|[1-9][0-9]*)$", "-+0123456789"),
+    (f"{_TAG}float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
 )
 """What a plain scalar may be besides a text: the types of YAML 1.2's core schema that JSON has, too."""
 
@@ -76,7 +79,7 @@ def _parse_yaml(content: bytes, name: str) -> object:
         raise DocumentError(f"'{name}' is not UTF-8.") from None
     except RecursionError:
         raise _too_deep(name) from None
-    except Exception as error:  # the library raises errors of its own and, for odd values, many others
+    except Exception as error:  # noqa: BLE001 - the library raises errors of its own and, for odd values, many others
         raise DocumentError(f"'{name}' is neither JSON nor YAML: {_reason(error)}.") from None
     _check_size(node, name)
     return node
@@ -95,36 +98,35 @@ def _yaml_loader() -> Any:
         raise DocumentError(sentence) from None
     library = cast("Any", yaml)
 
-    class Loader(getattr(library, "CSafeLoader", library.SafeLoader)):
-        yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - the library's own way
+    return _loader_class(getattr(library, "CSafeLoader", library.SafeLoader))
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the library's signature
-            """Return a mapping whose keys are as they are written."""
-            self.flatten_mapping(node)
-            pairs = cast("list[Any]", node.value)
-            return {
-                key.value if isinstance(key.value, str) else str(self.construct_object(key, deep=True)): (
-                    self.construct_object(value, deep=deep)
-                )
-                for key, value in pairs
-            }
 
-        def construct_yaml_map(self, node: Any) -> Any:
-            """Construct a mapping; it is filled later, so that it may contain itself, which is refused then."""
-            made: dict[str, Any] = {}
-            yield made
-            made.update(self.construct_mapping(node))
-
-    loader = cast("Any", Loader)
+@cache
+def _loader_class(base: Any) -> Any:
+    """Return a loader class that knows JSON's types only."""
+    loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": {}, "construct_mapping": _construct_mapping})
     for tag, pattern, first in _YAML_TYPES:
         loader.add_implicit_resolver(tag, re.compile(pattern), list(first))
-    loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^<<$"), ["<"])
-    loader.add_constructor("tag:yaml.org,2002:map", Loader.construct_yaml_map)
-    loader.add_constructor("tag:yaml.org,2002:int", lambda made, node: int(made.construct_scalar(node)))
-    loader.add_constructor("tag:yaml.org,2002:float", lambda made, node: float(made.construct_scalar(node)))
-    for kind in ("timestamp", "binary", "set"):
-        loader.add_constructor(f"tag:yaml.org,2002:{kind}", lambda made, node: str(node.value))
+    loader.add_implicit_resolver(f"{_TAG}merge", re.compile(r"^<<$"), ["<"])
+    for kind, construct in (("int", int), ("float", float), ("timestamp", str), ("binary", str)):
+        loader.add_constructor(f"{_TAG}{kind}", partial(_construct_scalar, construct))
     return loader
+
+
+def _construct_scalar(kind: Callable[[str], object], loader: Any, node: Any) -> object:
+    return kind(str(loader.construct_scalar(node)))
+
+
+def _construct_mapping(loader: Any, node: Any, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the library's signature
+    """Return a mapping whose keys are as they are written."""
+    loader.flatten_mapping(node)
+    pairs = cast("list[tuple[Any, Any]]", node.value)
+    return {
+        key.value if isinstance(key.value, str) else str(loader.construct_object(key, deep=True)): (
+            loader.construct_object(value, deep=deep)
+        )
+        for key, value in pairs
+    }
 
 
 def _check_size(node: object, name: str) -> None:

@@ -3,9 +3,9 @@
 import os
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -23,6 +23,7 @@ __all__ = ["Files", "Parts", "body_of", "build", "write_parameter"]
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
 _UNRESERVED: Final = "-._~"
 _BYTES: Final = "application/octet-stream"
+Escape = Callable[[str], str]
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C", "tabDelimited": "%09"}
 
 
@@ -105,14 +106,6 @@ def _escape(text: str, *, reserved: bool = False) -> str:
     return quote(text, safe=f"{_UNRESERVED}{_RESERVED}%" if reserved else _UNRESERVED)
 
 
-class _Style(NamedTuple):
-    """How a list or an object becomes one text: what is in front, between items, and between names and values."""
-
-    start: str
-    between: str
-    equals: str
-
-
 def write_parameter(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
     """Return the names and texts of a parameter; those in URLs are escaped.
 
@@ -132,11 +125,14 @@ def _identity(text: str) -> str:
     return text
 
 
-def _escaping(parameter: Parameter) -> Any:
-    return lambda text: _escape(text, reserved=parameter.allow_reserved)
+def _escaping(parameter: Parameter) -> Escape:
+    def escape(text: str) -> str:
+        return _escape(text, reserved=parameter.allow_reserved)
+
+    return escape
 
 
-def _write_simple(parameter: Parameter, name: str, value: Any, escape: Any) -> str:
+def _write_simple(parameter: Parameter, name: str, value: Any, escape: Escape) -> str:
     """Return a parameter of a path or a header: in the style 'simple', 'label' or 'matrix'."""
     explode, style = parameter.explode, parameter.style
     start = {"label": ".", "matrix": ";"}.get(style, "")
@@ -159,11 +155,11 @@ def _write_simple(parameter: Parameter, name: str, value: Any, escape: Any) -> s
     return start + text
 
 
-def _write_pairs(parameter: Parameter, name: str, value: Any, escape: Any) -> list[tuple[str, str]]:
+def _write_pairs(parameter: Parameter, name: str, value: Any, escape: Escape) -> list[tuple[str, str]]:
     """Return a parameter of a query or a cookie."""
     if isinstance(value, list):
         items = [escape(_text(item)) for item in cast("list[Any]", value)]
-        if parameter.explode and parameter.style in {"form", "cookie", "deepObject"}:
+        if parameter.explode:
             return [(name, item) for item in items]
         return [(name, _SEPARATORS.get(parameter.style, ",").join(items))]
     if isinstance(value, dict):
@@ -171,14 +167,14 @@ def _write_pairs(parameter: Parameter, name: str, value: Any, escape: Any) -> li
         if parameter.style == "deepObject":
             return _deep(name, fields, escape)
         pairs = [(escape(str(key)), escape(_text(one))) for key, one in fields.items()]
-        if parameter.explode and parameter.style in {"form", "cookie"}:
+        if parameter.explode:
             return pairs
         flat = _SEPARATORS.get(parameter.style, ",").join(part for pair in pairs for part in pair)
         return [(name, flat)]
     return [(name, escape(_text(value)))]
 
 
-def _deep(name: str, fields: Mapping[str, Any], escape: Any) -> list[tuple[str, str]]:
+def _deep(name: str, fields: Mapping[str, Any], escape: Escape) -> list[tuple[str, str]]:
     """Return nested objects as APIs read them: `filter[by][name]=x`; the standard names one level only."""
     found: list[tuple[str, str]] = []
     for key, value in fields.items():
@@ -248,9 +244,9 @@ def _path_of(template: str, values: Mapping[str, str]) -> str:
     return f"{path}?{quote(query, safe=f'{_UNRESERVED}{_RESERVED}%')}" if mark else path
 
 
-def _query_string(parameter: Parameter, value: Any) -> str:
-    if isinstance(value, dict) and "form" in parameter.media_type:
-        return "&".join(_form_pairs(cast("dict[str, Any]", value), {}))
+def _query_string(parameter: Parameter, value: object) -> str:
+    if as_object(value) and "form" in parameter.media_type:
+        return "&".join(_form_pairs(as_object(value), {}))
     return _escape(value if isinstance(value, str) else encode(value).decode())
 
 
@@ -278,10 +274,11 @@ def _form_pairs(value: Mapping[str, Any], encoding: Mapping[str, Any]) -> list[s
     found: list[str] = []
     for name, one in value.items():
         rules = as_object(encoding.get(name))
-        if "style" not in rules and (isinstance(one, dict) or _has_objects(one)) and "json" in _content_type(rules):
+        is_deep = bool(as_object(one)) or _has_objects(one)
+        if is_deep and "style" not in rules and "json" in _content_type(rules):
             found.append(f"{_escape(name)}={_escape(encode(one).decode())}")
             continue
-        style = str(rules.get("style") or ("deepObject" if isinstance(one, dict) or _has_objects(one) else "form"))
+        style = str(rules.get("style") or ("deepObject" if is_deep else "form"))
         explode = rules.get("explode", style in {"form", "deepObject"})
         parameter = Parameter(
             argument=name,
@@ -292,7 +289,7 @@ def _form_pairs(value: Mapping[str, Any], encoding: Mapping[str, Any]) -> list[s
             style=style,
             explode=bool(explode),
         )
-        values = _indexed(one) if _has_objects(one) else one
+        values: Any = _indexed(one) if _has_objects(one) else one
         found += [f"{key}={text}" for key, text in write_parameter(parameter, values)]
     return found
 
@@ -301,8 +298,12 @@ def _content_type(rules: Mapping[str, Any]) -> str:
     return str(rules.get("contentType") or "")
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
 def _has_objects(value: object) -> bool:
-    return isinstance(value, list) and any(isinstance(item, dict | list) for item in cast("list[object]", value))
+    return any(isinstance(item, dict | list) for item in as_list(value))
 
 
 def _indexed(value: Any) -> dict[str, Any]:
@@ -315,22 +316,22 @@ def _multipart(document: Document, body: Body, value: Mapping[str, Any], files: 
     pieces: list[bytes] = []
     for name, one in value.items():
         schema = properties.get(name)
-        items: list[Any] = cast("list[Any]", one) if isinstance(one, list) else [one]
+        items = as_list(one) if _is_list(one) else [one]
         for item in items:
             pieces.append(f'--{boundary}\r\nContent-Disposition: form-data; name="{_quoted(name)}"'.encode())
-            if isinstance(item, dict) and schema is not None and _holds_files(document, schema):
-                content, file, kind = files.read(cast("dict[str, Any]", item), f"{BODY}.{name}")
+            if schema is not None and as_object(item) and _holds_files(document, schema):
+                content, file, kind = files.read(as_object(item), f"{BODY}.{name}")
                 pieces.append(f'; filename="{_quoted(file)}"\r\nContent-Type: {_one_line(kind)}\r\n\r\n'.encode())
             else:
                 content, kind = _part(item, _content_type(as_object(body.encoding.get(name))))
-                pieces.append(f"{f'{chr(13)}{chr(10)}Content-Type: {kind}' if kind else ''}\r\n\r\n".encode())
+                pieces.append(f"\r\nContent-Type: {kind}\r\n\r\n".encode() if kind else b"\r\n\r\n")
             pieces += [content, b"\r\n"]
     pieces.append(f"--{boundary}--\r\n".encode())
     return b"".join(pieces), f"{body.media_type.partition(';')[0].strip()}; boundary={boundary}"
 
 
-def _part(item: Any, declared: str) -> tuple[bytes, str]:
-    if isinstance(item, dict | list) or "json" in declared:
+def _part(item: object, declared: str) -> tuple[bytes, str]:
+    if as_object(item) or as_list(item) or "json" in declared:
         return encode(item), declared or "application/json"
     return _text(item).encode("utf-8", "replace"), declared.partition(",")[0] if "/" in declared else ""
 

@@ -92,8 +92,9 @@ class _Translator:
 
     def translate(self, node: Node, depth: int = 0, *, files: bool = False) -> Any:
         """Return a schema in JSON Schema 2020-12; with `files`, that of a file is one for arguments."""
-        if not isinstance(node.value, dict) or depth > _MAX_DEPTH:
-            return node.value if isinstance(node.value, bool) else True
+        if not node.fields or depth > _MAX_DEPTH:
+            value: object = node.value
+            return value if isinstance(value, bool) else True
         if files and is_file(self._document, node):
             return FILE_SCHEMA
         fields = node.fields
@@ -104,7 +105,7 @@ class _Translator:
             if self._document.version in {"2.0", "3.0"}:
                 return made
         for keyword, value in fields.items():
-            self._keyword(made, keyword, node.child(value), depth)
+            self._keyword(made, keyword, node.child(value), depth, files=files)
         self._objects(made, node, depth, files=files)
         self._numbers(made, fields)
         return self._nullable(made, fields)
@@ -122,52 +123,43 @@ class _Translator:
             self._pending.append((name, target))
         return f"#/{_DEFINITIONS}/{self._names[key]}"
 
-    def _keyword(self, made: dict[str, Any], keyword: str, value: Node, depth: int) -> None:  # noqa: C901 - one row for each keyword
-        raw = value.value
-        match keyword:
-            case "type":
-                kinds = [kind for kind in (as_list(raw) or [raw]) if isinstance(kind, str) and kind in _TYPES]
-                if kinds:
-                    made["type"] = list(dict.fromkeys(kinds)) if isinstance(raw, list) else kinds[0]
-                elif raw == "file":
-                    made["type"] = "string"
-            case "enum" if isinstance(raw, list) and raw:
-                made["enum"] = raw
-            case "const" | "default":
-                made[keyword] = raw
-            case "description" if isinstance(raw, str) and raw and self._texts:
-                made["description"] = f"{raw} {made['description']}" if "description" in made else raw
-            case "pattern" if isinstance(raw, str):
-                self._pattern(made, raw)
-            case "uniqueItems" if isinstance(raw, bool):
-                made[keyword] = raw
-            case "multipleOf" if isinstance(raw, int | float) and raw > 0:
-                made[keyword] = raw
-            case "dependentRequired" if isinstance(raw, dict):
-                made[keyword] = {name: as_list(names) for name, names in as_object(value.value).items()}
-            case "items":
-                self._items(made, value, depth)
-            case _ if keyword in _LISTS:
-                branches = [self.translate(value.child(one), depth + 1) for one in as_list(raw)]
-                if branches:
-                    made[keyword] = branches
-            case _ if keyword in _SINGLE and isinstance(raw, dict | bool):
+    def _keyword(self, made: dict[str, Any], keyword: str, value: Node, depth: int, *, files: bool) -> None:
+        raw: Any = value.value
+        if keyword in _LISTS:
+            branches = [self.translate(value.child(one), depth + 1, files=files) for one in as_list(raw)]
+            if branches:
+                made[keyword] = branches
+        elif keyword == "items":
+            self._items(made, value, depth, files=files)
+        elif keyword in _SINGLE:
+            if value.fields or raw in ({}, True, False):
                 made[keyword] = self.translate(value, depth + 1)
-            case _ if keyword in _COUNTS:
-                count = _number(value.value)
-                if count is not None and count >= 0 and count == int(count):
-                    made[keyword] = int(count)
-            case _ if keyword in _TEXTS and isinstance(raw, str):
-                if keyword != "title" or self._texts:
-                    made[keyword] = raw
-            case _:
-                pass
+        else:
+            self._plain(made, keyword, raw)
 
-    def _items(self, made: dict[str, Any], value: Node, depth: int) -> None:
-        if isinstance(value.value, list):
-            made["prefixItems"] = [self.translate(value.child(one), depth + 1) for one in as_list(value.value)]
-        elif isinstance(value.value, dict | bool):
-            made["items"] = self.translate(value, depth + 1)
+    def _plain(self, made: dict[str, Any], keyword: str, raw: Any) -> None:
+        """Add a keyword that has no schema in it, if its value is what it may be."""
+        if keyword == "type":
+            _add_type(made, raw)
+        elif keyword in {"const", "default"} or (keyword == "enum" and as_list(raw)):
+            made[keyword] = raw
+        elif keyword == "description" and isinstance(raw, str) and raw and self._texts:
+            made["description"] = f"{raw} {made['description']}" if "description" in made else raw
+        elif keyword == "pattern" and isinstance(raw, str):
+            self._pattern(made, raw)
+        elif keyword == "dependentRequired":
+            made[keyword] = {name: as_list(names) for name, names in as_object(raw).items()}
+        elif keyword in _TEXTS and isinstance(raw, str) and (keyword != "title" or self._texts):
+            made[keyword] = raw
+        elif keyword in _COUNTS or keyword in {"uniqueItems", "multipleOf"}:
+            _add_count(made, keyword, raw)
+
+    def _items(self, made: dict[str, Any], value: Node, depth: int, *, files: bool) -> None:
+        several = as_list(value.value)
+        if several:
+            made["prefixItems"] = [self.translate(value.child(one), depth + 1) for one in several]
+        elif value.fields or value.value in ({}, True, False):
+            made["items"] = self.translate(value, depth + 1, files=files)
 
     def _pattern(self, made: dict[str, Any], pattern: str) -> None:
         if _is_known_pattern(pattern):
@@ -181,11 +173,10 @@ class _Translator:
         fields = node.fields
         left_out: set[str] = set()
         for keyword in _MAPS:
-            members = fields.get(keyword)
-            if not isinstance(members, dict):
+            if keyword not in fields:
                 continue
             translated: dict[str, Any] = {}
-            for name, raw in as_object(members).items():
+            for name, raw in as_object(fields[keyword]).items():
                 if keyword == "properties" and self._is_left_out(node.child(raw)):
                     left_out.add(name)
                 elif keyword != "patternProperties" or _is_known_pattern(name):
@@ -194,9 +185,9 @@ class _Translator:
         required = [name for name in as_list(fields.get("required")) if isinstance(name, str) and name not in left_out]
         if required:
             made["required"] = list(dict.fromkeys(required))
-        rest = fields.get("additionalProperties")
-        if isinstance(rest, dict | bool):
-            made["additionalProperties"] = self.translate(node.child(rest), depth + 1)
+        rest = node.child(fields.get("additionalProperties"))
+        if rest.fields or rest.value in ({}, True, False):
+            made["additionalProperties"] = self.translate(rest, depth + 1)
 
     def _is_left_out(self, node: Node) -> bool:
         return node.fields.get("readOnly" if self._is_request else "writeOnly") is True
@@ -222,6 +213,26 @@ class _Translator:
         if "enum" in made and None not in made["enum"]:
             made["enum"] = [*made["enum"], None]
         return made
+
+
+def _add_type(made: dict[str, Any], raw: object) -> None:
+    kinds = [kind for kind in (as_list(raw) or [raw]) if isinstance(kind, str) and kind in _TYPES]
+    if kinds:
+        made["type"] = list(dict.fromkeys(kinds)) if isinstance(raw, list) else kinds[0]
+    elif raw == "file":
+        made["type"] = "string"
+
+
+def _add_count(made: dict[str, Any], keyword: str, raw: object) -> None:
+    number = _number(raw)
+    if keyword == "uniqueItems":
+        if isinstance(raw, bool):
+            made[keyword] = raw
+    elif keyword == "multipleOf":
+        if number is not None and number > 0:
+            made[keyword] = number
+    elif number is not None and number >= 0 and number == int(number):
+        made[keyword] = int(number)
 
 
 def _number(value: object) -> int | float | None:

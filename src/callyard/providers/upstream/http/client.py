@@ -100,7 +100,13 @@ _KEEP_ALIVE: Final = re.compile(rb"timeout=(\d{1,6})")
 class ResponseHandler(Protocol):
     """Receives one response; nothing follows `on_complete` or `on_error`."""
 
-    connection: "Connection | None"
+    @property
+    def connection(self) -> "Connection | None":
+        """Return the connection that the request is on, once it is on its way."""
+        ...
+
+    @connection.setter
+    def connection(self, connection: "Connection | None", /) -> None: ...
 
     @property
     def is_event_stream(self) -> bool:
