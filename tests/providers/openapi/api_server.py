@@ -107,11 +107,11 @@ def write(folder: Path, document: Any, name: str = "api.json") -> str:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, document: Any = None, **settings: Any) -> AsyncGenerator[Yard]:
+async def opened(tmp_path: Path, content: Any = None, **settings: Any) -> AsyncGenerator[Yard]:
     """Open a yard with an API named 'api'."""
-    fields = {"pin": "off", **settings}
-    if document is not None:
-        fields["document"] = write(tmp_path, document)
+    fields: dict[str, Any] = {"pin": "off", **settings}
+    if content is not None:
+        fields["document"] = write(tmp_path, content)
     state = tmp_path / "state"
     pins = Pins(tmp_path / "callyard.lock", state=state)
     api = Api("api", ApiSettings(**fields), folder=state / "upstreams" / "api", pins=pins, interval=0.02)

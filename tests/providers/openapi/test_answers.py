@@ -100,7 +100,7 @@ async def test_a_head_request_is_answered_without_a_body(tmp_path: Path) -> None
         (304, "upstream_error", "upstream", True),
     ],
 )
-async def test_each_status_is_one_code(status: int, code: Any, blame: str, ran: bool, tmp_path: Path) -> None:
+async def test_each_status_is_one_code(status: int, code: Any, *, blame: str, ran: bool, tmp_path: Path) -> None:
     answer = await answered(tmp_path, Reply(status, b'{"message": "No such luck."}'), "make")
     error = answer.expect_error(code)
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import ApiServer, Received, Reply, basic, document_of, opened, serving, write
+from api_server import Received, Reply, basic, document_of, opened, serving
 from table_tests import every_row
 
 from callyard import Caller
 from callyard._internal.addresses import is_public
+from callyard.dispatch.call import Channel
 from callyard.providers.openapi.http import ApiHttp, Request, is_written_private
+from callyard.providers.upstream.health import supervised
 from callyard.providers.upstream.http.client import Address, parse_address
 from callyard.providers.upstream.link import LinkError
 
@@ -57,14 +59,24 @@ DOCUMENT = document_of(
         ("nonsense", False),
     ],
 )
-def test_only_addresses_of_the_public_network_are_public(address: str, public: bool) -> None:
+def test_only_addresses_of_the_public_network_are_public(address: str, *, public: bool) -> None:
     assert is_public(address) is public
 
 
 @every_row(
     "host",
     [
-        *("127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0", "[::1]", "[::ffff:127.0.0.1]"),
+        *(
+            "127.0.0.1",
+            "localhost",
+            "127.1",
+            "2130706433",
+            "0x7f000001",
+            "0177.0.0.1",
+            "0",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+        ),
         *("[::ffff:7f00:1]", "[0:0:0:0:0:0:0:1]", "[::]", "169.254.169.254", "10.0.0.1", "[fe80::1]", "[fd00::1]"),
         *("[64:ff9b::7f00:1]", "[2002:7f00:1::]", "127.0.0.1.", "LOCALHOST"),
     ],
@@ -85,7 +97,13 @@ async def test_no_form_of_a_private_address_in_a_document_is_reached(host: str, 
     "url",
     [
         *("http://user:pass@127.0.0.1:{}", "http://127.0.0.1:{}@evil.example", "http://127.0.0.1%00.example:{}"),
-        *("http://127.0.0.1\\@evil.example:{}", "file:///etc/passwd", "gopher://127.0.0.1:{}", "//127.0.0.1:{}", "http://"),
+        *(
+            "http://127.0.0.1\\@evil.example:{}",
+            "file:///etc/passwd",
+            "gopher://127.0.0.1:{}",
+            "//127.0.0.1:{}",
+            "http://",
+        ),
         *("http://[::1", "http://exa mple:{}", "ftp://127.0.0.1:{}", "javascript:alert(1)"),
     ],
 )
@@ -102,10 +120,20 @@ async def test_no_odd_server_of_a_document_is_reached(url: str, tmp_path: Path) 
 @every_row(
     "location",
     [
-        *("http://127.0.0.1:{other}/x", "//127.0.0.1:{other}/x", "https://127.0.0.1:{own}/x", "http://localhost:{own}/x"),
+        *(
+            "http://127.0.0.1:{other}/x",
+            "//127.0.0.1:{other}/x",
+            "https://127.0.0.1:{own}/x",
+            "http://localhost:{own}/x",
+        ),
         *("http://user@127.0.0.1:{own}/x", "http://127.0.0.1:{own}@127.0.0.1:{other}/", "http:\\\\127.0.0.1:{other}"),
         *("file:///etc/passwd", "http://[::1]:{own}/", "ftp://127.0.0.1:{own}/", "http://127.1:{own}/x", "data:,x"),
-        *("http://127.0.0.1.:{own}/x", "http://0x7f000001:{own}/", "///127.0.0.1:{other}", "http://127.0.0.1:{own}#@x:{other}"),
+        *(
+            "http://127.0.0.1.:{own}/x",
+            "http://0x7f000001:{own}/",
+            "///127.0.0.1:{other}",
+            "http://127.0.0.1:{own}#@x:{other}",
+        ),
     ],
 )
 async def test_a_redirect_elsewhere_is_not_followed(location: str, tmp_path: Path) -> None:
@@ -191,9 +219,16 @@ async def test_a_private_address_is_reached_where_the_settings_allow_it(tmp_path
 
 @every_row(
     "url, private",
-    [("http://localhost/", True), ("http://127.0.0.1", True), ("http://10.1.1.1", True), ("http://[::1]/", True), ("http://8.8.8.8", False), ("http://example.com", False)],
+    [
+        ("http://localhost/", True),
+        ("http://127.0.0.1", True),
+        ("http://10.1.1.1", True),
+        ("http://[::1]/", True),
+        ("http://8.8.8.8", False),
+        ("http://example.com", False),
+    ],
 )
-def test_an_address_in_the_settings_says_itself_whether_it_is_private(url: str, private: bool) -> None:
+def test_an_address_in_the_settings_says_itself_whether_it_is_private(url: str, *, private: bool) -> None:
     assert is_written_private(url) is private
 
 
@@ -247,7 +282,11 @@ SCHEMES = {
 
 def secured(security: Any, schemes: Any = SCHEMES, **fields: Any) -> dict[str, Any]:
     parameters = [{"name": "key", "in": "query", "schema": {}}, {"name": "sid", "in": "cookie", "schema": {}}]
-    operation = {"operationId": "list", "parameters": parameters, **({} if security is None else {"security": security})}
+    operation = {
+        "operationId": "list",
+        "parameters": parameters,
+        **({} if security is None else {"security": security}),
+    }
     return document_of({"/items": {"get": operation}}, components={"securitySchemes": schemes}, **fields)
 
 
@@ -271,7 +310,7 @@ def secured(security: Any, schemes: Any = SCHEMES, **fields: Any) -> dict[str, A
     ],
 )
 async def test_a_credential_goes_where_its_scheme_says(
-    security: Any, credentials: Any, where: str, value: str | None, tmp_path: Path
+    security: Any, credentials: Any, *, where: str, value: str | None, tmp_path: Path
 ) -> None:
     async with serving() as api:
         async with opened(tmp_path, secured(security), base_url=api.url, credentials=credentials) as yard:
@@ -289,7 +328,9 @@ async def test_a_planted_credential_appears_in_no_answer_log_list_or_error(
     def respond(request: Received) -> Reply:
         said = " ".join([request.target, *request.headers.values()])
         body = b'{"message": "%s", "again": ["%s"]}' % (said.encode(), said.encode())
-        return Reply(statuses[len(api.received) % len(statuses)], body, {"Link": f"<https://x{request.target}&page=2>; rel=next"})
+        return Reply(
+            statuses[len(api.received) % len(statuses)], body, {"Link": f"<https://x{request.target}&page=2>; rel=next"}
+        )
 
     statuses = [200, 400, 401, 403, 404, 409, 429, 500, 302, 503]
     credentials = {"query": SECRET, "basic": f"me:{SECRET}"}
@@ -299,13 +340,18 @@ async def test_a_planted_credential_appears_in_no_answer_log_list_or_error(
             for _ in statuses:
                 seen.append((await yard.call("api__list")).to_json().decode())
             seen.append((await yard.call("api__list", {"wrong": 1})).to_json().decode())
-            seen.append((await yard.call("describe_tool", {"tool_id": "api__list", "detail_level": "full"})).to_json().decode())
+            seen.append(
+                (await yard.call("describe_tool", {"tool_id": "api__list", "detail_level": "full"})).to_json().decode()
+            )
             seen += [str(spec) for spec in yard.registry.list(yard.profile_of(None))]
     seen.append(caplog.text)
     seen += [path.read_text() for path in (tmp_path / "state").rglob("*") if path.is_file()]
 
     encoded = basic(f"me:{SECRET}").partition(" ")[2]
-    assert any(SECRET in one.headers.get("authorization", "") or encoded in one.headers.get("authorization", "") for one in api.received)
+    assert any(
+        SECRET in one.headers.get("authorization", "") or encoded in one.headers.get("authorization", "")
+        for one in api.received
+    )
     for text in seen:
         assert SECRET not in text
         assert encoded not in text
@@ -313,8 +359,6 @@ async def test_a_planted_credential_appears_in_no_answer_log_list_or_error(
 
 
 async def test_a_caller_s_headers_are_sent_only_where_the_settings_name_them(tmp_path: Path) -> None:
-    from callyard.dispatch.call import Channel
-
     channel = Channel(forwarded={"authorization": "Bearer of-the-caller"})
     async with serving() as api:
         for names in ((), ("Authorization",)):
@@ -328,11 +372,7 @@ async def test_missing_credentials_are_told_with_what_to_do(tmp_path: Path) -> N
     async with serving(lambda _: Reply(401)) as api:
         async with opened(tmp_path, secured([{"key": []}]), base_url=api.url) as yard:
             error = (await yard.call("api__list")).expect_error("unauthenticated")
-            [provider] = [one for one in yard.providers if one.name == "api"]
+            [provider] = supervised(yard.providers)
 
             assert "credentials.basic" in error.hint
-            assert provider.status().state == "auth_needed"  # type: ignore[attr-defined]
-
-
-def served(api: ApiServer) -> str:
-    return write(Path(), {}) if api.port < 0 else api.url
+            assert provider.status().state == "auth_needed"

@@ -43,7 +43,7 @@ PETS = document_of(
 
 
 async def test_each_operation_becomes_a_tool_that_calls_it(tmp_path: Path) -> None:
-    async with serving(lambda request: Reply(body=b'{"name": "Rex"}')) as api:
+    async with serving(lambda _: Reply(body=b'{"name": "Rex"}')) as api:
         async with opened(tmp_path, PETS, base_url=f"{api.url}/v1") as yard:
             shown = await yard.call("api__show_pet_by_id", {"petId": 7})
             made = await yard.call("api__create_pet", {"body": {"name": "Rex"}})

@@ -19,8 +19,9 @@ PATH, QUERY, HEADER, COOKIE = "path", "query", "header", "cookie"
 
 def parameter(place: Any, style: str, *, explode: bool, **fields: Any) -> Parameter:
     schema = Node({}, "f")
-    defaults: dict[str, Any] = {"argument": "color", "name": "color", "required": False, "schema": schema}
-    return Parameter(**{**defaults, "place": place, "style": style, "explode": explode, **fields})
+    values: dict[str, Any] = {"argument": "color", "name": "color", "required": False, "schema": schema}
+    values |= {"place": place, "style": style, "explode": explode, **fields}
+    return Parameter(**values)
 
 
 STYLES: list[tuple[str, str, bool, Any, str]] = [
@@ -85,7 +86,7 @@ STYLES: list[tuple[str, str, bool, Any, str]] = [
 
 @every_row("place, style, explode, value, written", STYLES)
 def test_every_style_is_written_as_the_standard_says(
-    place: Place, style: str, explode: bool, value: Any, written: str
+    place: Place, style: str, *, explode: bool, value: Any, written: str
 ) -> None:
     pairs = write_parameter(parameter(place, style, explode=explode), value)
     text = pairs[0][1] if place == "path" else "&".join(f"{name}={one}" for name, one in pairs)
@@ -186,7 +187,7 @@ FORM = {"type": "object", "properties": {"a": {"type": "string"}}}
     ],
 )
 async def test_every_kind_of_body_is_written(
-    media_type: str, media: Any, body: Any, kind: str, written: bytes, tmp_path: Path
+    media_type: str, *, media: Any, body: Any, kind: str, written: bytes, tmp_path: Path
 ) -> None:
     assert await sent(tmp_path, body_document(media_type, {}, **media), body) == (kind, written)
 
@@ -210,13 +211,14 @@ async def test_files_are_sent_by_path_base64_or_text(tmp_path: Path) -> None:
     )
 
     assert kind.startswith("multipart/form-data; boundary=")
+    binary_type, text_type = b"application/octet-stream", b"text/plain; charset=utf-8"
     parts = content.split(b"--" + kind.partition("=")[2].encode())[1:-1]
     assert parts == [
-        b'\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n'
-        b"Content-Type: application/octet-stream\r\n\r\nfrom disk\r\n",
+        b'\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\nContent-Type: %b\r\n\r\nfrom disk\r\n'
+        % binary_type,
         b'\r\nContent-Disposition: form-data; name="more"; filename="b%22.bin"\r\nContent-Type: x/y\r\n\r\n\0\1\r\n',
-        b'\r\nContent-Disposition: form-data; name="more"; filename="file"\r\n'
-        b"Content-Type: text/plain; charset=utf-8\r\n\r\nhi\r\n",
+        b'\r\nContent-Disposition: form-data; name="more"; filename="file"\r\nContent-Type: %b\r\n\r\nhi\r\n'
+        % text_type,
         b'\r\nContent-Disposition: form-data; name="meta"\r\nContent-Type: application/json\r\n\r\n{"k":1}\r\n',
     ]
 

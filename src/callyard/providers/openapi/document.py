@@ -6,6 +6,7 @@ References are followed when somebody asks, and nothing is resolved ahead.
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -149,9 +150,11 @@ class Document:
                     raise DocumentError(f"has a server with the variable '{name}', which 'server_variables' must set")
                 return str(value)
 
-            url = urljoin(self.location if "://" in self.location else "", _VARIABLE.sub(value_of, str(server["url"])))
-            if urlsplit(url).scheme in {"http", "https"}:
-                found.append(url)
+            written = _VARIABLE.sub(value_of, str(server["url"]))
+            with suppress(ValueError):  # a URL that is none
+                url = urljoin(self.location if "://" in self.location else "", written)
+                if urlsplit(url).scheme in {"http", "https"}:
+                    found.append(url)
         return found
 
     def default_servers(self, variables: Mapping[str, str]) -> list[str]:

@@ -217,6 +217,8 @@ class ApiHttp:
             raise LinkError("refused", f"The answer of '{self._name}' cannot be decompressed.", sent=True) from None
         if len(plain) > self._max_bytes:
             raise _too_long(self._name, self._max_bytes)
+        if not inflater.eof:
+            raise LinkError("refused", f"The answer of '{self._name}' is cut off.", sent=True)
         return plain
 
     async def close(self) -> None:

@@ -61,7 +61,11 @@ _YAML_TYPES: Final = (
     (f"{_TAG}bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     (f"{_TAG}null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
     (f"{_TAG}int", r"^[-+]?(?:0|[1-9][0-9]*)$", "-+0123456789"),
-    (f"{_TAG}float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
+    (
+        f"{_TAG}float",
+        r"^[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)$",
+        "-+.0123456789",
+    ),
 )
 """What a plain scalar may be besides a text: the types of YAML 1.2's core schema that JSON has, too."""
 
