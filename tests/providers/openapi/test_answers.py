@@ -168,11 +168,13 @@ async def test_a_lost_connection_is_tried_again_where_that_does_no_harm(tmp_path
 
 
 async def test_the_breaker_opens_after_three_failures_of_the_whole_api(tmp_path: Path) -> None:
-    async with serving(lambda _: Reply(503, b"", {"Retry-After": "60"})) as api:
-        async with opened(tmp_path, DOCUMENT, base_url=api.url) as yard:
-            for _ in range(5):
-                answer = await yard.call("api__list")
-                assert answer.expect_error("upstream_unavailable").details["retry_after_ms"] > 1000
+    async with (
+        serving(lambda _: Reply(503, b"", {"Retry-After": "60"})) as api,
+        opened(tmp_path, DOCUMENT, base_url=api.url) as yard,
+    ):
+        for _ in range(5):
+            answer = await yard.call("api__list")
+            assert answer.expect_error("upstream_unavailable").details["retry_after_ms"] > 1000
 
     assert len(api.received) < 4
 
@@ -216,8 +218,10 @@ async def test_the_next_page_is_the_arguments_of_the_next_call(
 
 
 async def test_the_next_page_is_there_behind_a_metatool(tmp_path: Path) -> None:
-    async with serving(lambda _: Reply(body=b'{"next_cursor": "c2"}')) as api:
-        async with opened(tmp_path, DOCUMENT, base_url=api.url) as yard:
-            answer = await yard.call("run_tool", {"tool_id": "api__list", "args": {}})
+    async with (
+        serving(lambda _: Reply(body=b'{"next_cursor": "c2"}')) as api,
+        opened(tmp_path, DOCUMENT, base_url=api.url) as yard,
+    ):
+        answer = await yard.call("run_tool", {"tool_id": "api__list", "args": {}})
 
     assert answer.meta.next_page == {"cursor": "c2"}

@@ -126,8 +126,8 @@ async def test_one_wrong_operation_is_quarantined_and_the_rest_are_published(
     what: str, operation: Any, tmp_path: Path
 ) -> None:
     (tmp_path.parent / "secret.json").write_text('{"p": {"name": "s", "in": "query"}}')
-    circle = {"parameters": {"circle": {"$ref": "#/components/parameters/circle"}}}
-    document = {**GOOD, "components": circle}
+    circle: Any = {"parameters": {"circle": {"$ref": "#/components/parameters/circle"}}}
+    document: dict[str, Any] = {**GOOD, "components": circle}
     document["paths"] = {"/x": {"get": OK}, "/y": {"get": {"operationId": "wrong", **operation}}}
     if what == "a server that is none":
         document["servers"] = []
@@ -302,11 +302,15 @@ def test_a_name_that_is_too_long_is_cut_at_a_word_and_depends_on_no_other() -> N
 
 
 async def test_arguments_called_body_and_session_id_reach_the_api(tmp_path: Path) -> None:
-    parameters = [
+    parameters: list[Any] = [
         {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("body", "session_id", "$top")
     ]
     parameters += [{"name": "id", "in": place, "required": True, "schema": {}} for place in ("path", "query", "header")]
-    operation = {**OK, "parameters": parameters, "requestBody": {"content": {"application/json": {"schema": {}}}}}
+    operation: dict[str, Any] = {
+        **OK,
+        "parameters": parameters,
+        "requestBody": {"content": {"application/json": {"schema": {}}}},
+    }
     async with (
         serving() as api,
         opened(tmp_path, document_of({"/x/{id}": {"post": operation}}), base_url=api.url) as yard,

@@ -19,7 +19,7 @@ from callyard.providers.upstream.health import supervised
 from callyard.providers.upstream.http.client import Address, parse_address
 from callyard.providers.upstream.link import LinkError
 
-ITEM = {"name": "id", "in": "path", "required": True, "schema": {}}
+ITEM: dict[str, Any] = {"name": "id", "in": "path", "required": True, "schema": {}}
 DOCUMENT = document_of(
     {
         "/items/{id}": {"get": {"operationId": "read", "parameters": [ITEM]}},
@@ -139,7 +139,11 @@ async def test_no_odd_server_of_a_document_is_reached(url: str, tmp_path: Path) 
 async def test_a_redirect_elsewhere_is_not_followed(location: str, tmp_path: Path) -> None:
     async with serving() as other, serving() as api:
         target = location.format(own=api.port, other=other.port)
-        api.respond = lambda request: Reply(302, b"", {"Location": target}) if "items" in request.target else Reply()
+
+        def respond(request: Received) -> Reply:
+            return Reply(302, b"", {"Location": target}) if "items" in request.target else Reply()
+
+        api.respond = respond
         secret = {"headers": {"Authorization": "Bearer planted-secret"}}
         async with opened(tmp_path, DOCUMENT, base_url=api.url, **secret) as yard:
             answer = await yard.call("api__list")
@@ -242,9 +246,11 @@ def test_an_address_in_the_settings_says_itself_whether_it_is_private(url: str, 
     ],
 )
 async def test_an_answer_has_bounds_also_after_decompression(reply: Reply, tmp_path: Path) -> None:
-    async with serving(lambda _: reply) as api:
-        async with opened(tmp_path, DOCUMENT, base_url=api.url, answer_bytes=1500) as yard:
-            answer = await yard.call("api__make")
+    async with (
+        serving(lambda _: reply) as api,
+        opened(tmp_path, DOCUMENT, base_url=api.url, answer_bytes=1500) as yard,
+    ):
+        answer = await yard.call("api__make")
 
     assert answer.expect_error("upstream_error").may_have_run
 
@@ -268,8 +274,8 @@ def test_the_headers_of_the_client_cannot_be_set() -> None:
     assert b"evil" not in request.encode()
 
 
-SECRET = "planted-s3cret/with=signs"
-SCHEMES = {
+SECRET = "planted-s3cret/with=signs"  # noqa: S105 - planted, to be found
+SCHEMES: dict[str, Any] = {
     "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
     "query": {"type": "apiKey", "in": "query", "name": "key"},
     "cookie": {"type": "apiKey", "in": "cookie", "name": "sid"},
@@ -281,8 +287,11 @@ SCHEMES = {
 
 
 def secured(security: Any, schemes: Any = SCHEMES, **fields: Any) -> dict[str, Any]:
-    parameters = [{"name": "key", "in": "query", "schema": {}}, {"name": "sid", "in": "cookie", "schema": {}}]
-    operation = {
+    parameters: list[Any] = [
+        {"name": "key", "in": "query", "schema": {}},
+        {"name": "sid", "in": "cookie", "schema": {}},
+    ]
+    operation: dict[str, Any] = {
         "operationId": "list",
         "parameters": parameters,
         **({} if security is None else {"security": security}),
@@ -312,9 +321,11 @@ def secured(security: Any, schemes: Any = SCHEMES, **fields: Any) -> dict[str, A
 async def test_a_credential_goes_where_its_scheme_says(
     security: Any, credentials: Any, *, where: str, value: str | None, tmp_path: Path
 ) -> None:
-    async with serving() as api:
-        async with opened(tmp_path, secured(security), base_url=api.url, credentials=credentials) as yard:
-            assert (await yard.call("api__list", {"key": "mine", "sid": "mine"} if value else {})).success
+    async with (
+        serving() as api,
+        opened(tmp_path, secured(security), base_url=api.url, credentials=credentials) as yard,
+    ):
+        assert (await yard.call("api__list", {"key": "mine", "sid": "mine"} if value else {})).success
 
     assert (api.last.headers.get(where) if where else api.last.target) == value
 
@@ -334,16 +345,17 @@ async def test_a_planted_credential_appears_in_no_answer_log_list_or_error(
 
     statuses = [200, 400, 401, 403, 404, 409, 429, 500, 302, 503]
     credentials = {"query": SECRET, "basic": f"me:{SECRET}"}
-    security = [{"query": [], "basic": []}]
-    async with serving(respond) as api:
-        async with opened(tmp_path, secured(security), base_url=api.url, credentials=credentials) as yard:
-            for _ in statuses:
-                seen.append((await yard.call("api__list")).to_json().decode())
-            seen.append((await yard.call("api__list", {"wrong": 1})).to_json().decode())
-            seen.append(
-                (await yard.call("describe_tool", {"tool_id": "api__list", "detail_level": "full"})).to_json().decode()
-            )
-            seen += [str(spec) for spec in yard.registry.list(yard.profile_of(None))]
+    security: list[Any] = [{"query": [], "basic": []}]
+    async with (
+        serving(respond) as api,
+        opened(tmp_path, secured(security), base_url=api.url, credentials=credentials) as yard,
+    ):
+        seen += [(await yard.call("api__list")).to_json().decode() for _ in statuses]
+        seen.append((await yard.call("api__list", {"wrong": 1})).to_json().decode())
+        seen.append(
+            (await yard.call("describe_tool", {"tool_id": "api__list", "detail_level": "full"})).to_json().decode()
+        )
+        seen += [str(spec) for spec in yard.registry.list(yard.profile_of(None))]
     seen.append(caplog.text)
     seen += [path.read_text() for path in (tmp_path / "state").rglob("*") if path.is_file()]
 
@@ -369,10 +381,12 @@ async def test_a_caller_s_headers_are_sent_only_where_the_settings_name_them(tmp
 
 
 async def test_missing_credentials_are_told_with_what_to_do(tmp_path: Path) -> None:
-    async with serving(lambda _: Reply(401)) as api:
-        async with opened(tmp_path, secured([{"key": []}]), base_url=api.url) as yard:
-            error = (await yard.call("api__list")).expect_error("unauthenticated")
-            [provider] = supervised(yard.providers)
+    async with (
+        serving(lambda _: Reply(401)) as api,
+        opened(tmp_path, secured([{"key": []}]), base_url=api.url) as yard,
+    ):
+        error = (await yard.call("api__list")).expect_error("unauthenticated")
+        [provider] = supervised(yard.providers)
 
-            assert "credentials.basic" in error.hint
-            assert provider.status().state == "auth_needed"
+        assert "credentials.basic" in error.hint
+        assert provider.status().state == "auth_needed"

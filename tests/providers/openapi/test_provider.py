@@ -43,13 +43,15 @@ PETS = document_of(
 
 
 async def test_each_operation_becomes_a_tool_that_calls_it(tmp_path: Path) -> None:
-    async with serving(lambda _: Reply(body=b'{"name": "Rex"}')) as api:
-        async with opened(tmp_path, PETS, base_url=f"{api.url}/v1") as yard:
-            shown = await yard.call("api__show_pet_by_id", {"petId": 7})
-            made = await yard.call("api__create_pet", {"body": {"name": "Rex"}})
-            gone = await yard.call("api__delete_pets_pet_id", {"petId": 7})
-            wrong = await yard.call("api__create_pet", {"body": {}})
-            spec = yard.registry.find("api__show_pet_by_id", yard.profile_of(None)).spec
+    async with (
+        serving(lambda _: Reply(body=b'{"name": "Rex"}')) as api,
+        opened(tmp_path, PETS, base_url=f"{api.url}/v1") as yard,
+    ):
+        shown = await yard.call("api__show_pet_by_id", {"petId": 7})
+        made = await yard.call("api__create_pet", {"body": {"name": "Rex"}})
+        gone = await yard.call("api__delete_pets_pet_id", {"petId": 7})
+        wrong = await yard.call("api__create_pet", {"body": {}})
+        spec = yard.registry.find("api__show_pet_by_id", yard.profile_of(None)).spec
 
     assert shown.data == {"name": "Rex"}
     assert made.success
