@@ -2,6 +2,7 @@
 
 Its files:
 
+- `apis`: APIs as they are configured in 'callyard.toml'
 - `convert`: conversion of values that people write to the types of the settings, and of the references in them
 - `read`: flags override the environment, that overrides the file, and that overrides the defaults
 - `settings`: all settings of 'callyard.toml' as one struct whose sections are structs

@@ -348,7 +348,15 @@ def _stamped(run: Run, outcome: Outcome) -> Envelope:
     is_plain = error is None and (call.spec.shape == "plain" or call.profile.shape == "plain")
     tokens = _plain_tokens(outcome) if is_plain else _tokens(outcome, error)
     session_id = run.inner_session_id if call.session is None else call.session.id
-    meta = Meta(run.id, int(run.elapsed_s * 1000.0), tokens, session_id, call.coerced, call.warnings, call.next_page)
+    meta = Meta(
+        run.id,
+        int(run.elapsed_s * 1000.0),
+        tokens,
+        session_id,
+        call.coerced,
+        warnings=call.warnings,
+        next_page=call.next_page,
+    )
     answer = Envelope(error is None, outcome.data, error, meta)
     if outcome.content or outcome.passed is not None or outcome.held:  # an attribute makes a dict, which takes time
         answer.content, answer.passthrough, answer.held = outcome.content, outcome.passed, outcome.held

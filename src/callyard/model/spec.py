@@ -274,7 +274,8 @@ class LazySchema(Digested):
 class LazySpec(ToolSpec, frozen=True, kw_only=True, omit_defaults=True):
     """The spec of a tool whose input schema is made when first looked at; JSON of it has the digest instead."""
 
-    input_schema: ClassVar = property(lambda self: _lazy(self).made())  # type: ignore[assignment] - the field of the base has the lazy schema
+    # the field of the base holds the lazy schema, and this is what others read
+    input_schema: ClassVar = property(lambda self: _lazy(self).made())  # type: ignore[assignment] - see above
 
     @classmethod
     def of(cls, schema: LazySchema, **fields: Any) -> "LazySpec":

@@ -346,7 +346,9 @@ async def api_at(tmp_path: Path, url: str, **settings: Any) -> Api:
         None,
     ],
 )
-async def test_a_document_url_that_is_gone_html_or_broken_is_told(reply: Reply | None, tmp_path: Path) -> None:
+async def test_a_document_url_that_is_gone_html_or_broken_is_a_reason_in_the_status(
+    reply: Reply | None, tmp_path: Path
+) -> None:
     async with serving(lambda _: reply) as server:
         api = await api_at(tmp_path, f"{server.url}/openapi.json", document_bytes=4000)
         async with Yard(providers=[api]):
@@ -356,7 +358,7 @@ async def test_a_document_url_that_is_gone_html_or_broken_is_told(reply: Reply |
             assert api.unavailable_reason()
 
 
-async def test_a_document_url_that_is_slow_is_told(tmp_path: Path) -> None:
+async def test_a_document_url_that_is_slow_is_a_reason_in_the_status(tmp_path: Path) -> None:
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await stop.wait()
         writer.close()
@@ -395,7 +397,7 @@ async def test_the_stored_document_serves_while_its_address_is_down(tmp_path: Pa
         assert again.status().state == "degraded"
 
 
-def test_a_reference_to_another_host_or_too_many_files_is_told() -> None:
+def test_a_reference_to_another_host_is_an_error_with_the_reason() -> None:
     document = Document("https://a/x", {"https://a/x": GOOD}, refused={"https://b/y": "leads to another host"})
 
     with pytest.raises(DocumentError, match="another host"):

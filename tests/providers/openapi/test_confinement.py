@@ -380,7 +380,7 @@ async def test_a_caller_s_headers_are_sent_only_where_the_settings_name_them(tmp
     assert [one.headers.get("authorization") for one in api.received] == [None, "Bearer of-the-caller"]
 
 
-async def test_missing_credentials_are_told_with_what_to_do(tmp_path: Path) -> None:
+async def test_a_refusal_without_credentials_names_the_setting(tmp_path: Path) -> None:
     async with (
         serving(lambda _: Reply(401)) as api,
         opened(tmp_path, secured([{"key": []}]), base_url=api.url) as yard,

@@ -43,7 +43,7 @@ class Loaded(msgspec.Struct, frozen=True):
     """When it was read or fetched, in seconds of the wall clock."""
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     """A document in the state directory: as JSON, whatever it was written in."""
 
     source: str
@@ -211,7 +211,14 @@ class _Reader:
         loaded = Loaded(document, self._digest.hexdigest(), stamps, time.time())
         if is_slow:
             files = {name: msgspec.Raw(msgspec.json.encode(parsed)) for name, parsed in self.files.items()}
-            stored = _Stored(self._settings.document, loaded.digest, stamps, loaded.seen, files, self.refused)
+            stored = _Stored(
+                source=self._settings.document,
+                digest=loaded.digest,
+                stamps=stamps,
+                seen=loaded.seen,
+                files=files,
+                refused=self.refused,
+            )
             with suppress(OSError):  # the next start is slower then
                 write_atomically(folder / _FILE, msgspec.json.encode(stored))
         return loaded

@@ -1,6 +1,6 @@
 """Publishes one document in a yard and searches it; prints CPU seconds and memory, for tests and people.
 
-    python measure.py DOCUMENT STATE_DIR [QUERY]
+python measure.py DOCUMENT STATE_DIR [QUERY]
 """
 
 import asyncio
