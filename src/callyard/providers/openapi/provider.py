@@ -213,18 +213,16 @@ class Api(Supervised):
 
     async def _load(self) -> None:
         """Load the document and publish it; on a failure what is published stays."""
-        started = time.monotonic()
         try:
             if self.settings.is_remote:
                 loaded = await _fetched(self.name, self.settings, self._folder)
             else:
                 self._tried_stamps = stamps_of(self._files())
                 loaded = await load_file(self._folder, self.settings)
+            self.health.set_state("ready", "")
             await self._take(loaded)
         except DocumentError as error:
             self._fail(error)
-        else:
-            self.health.succeed(started)
 
     def _fail(self, error: DocumentError) -> None:
         self._try_at = time.monotonic() + _RETRY_S

@@ -3,6 +3,7 @@
 `CI_DOCUMENTS=all` takes all of them, and every operation of the largest.
 """
 
+import gzip
 import os
 from pathlib import Path
 
@@ -24,7 +25,9 @@ def publish(path: Path, faults: list[str]) -> int:
     parsed, _ = parse(path.read_bytes(), path.name)
     document = Document(str(path), {str(path): parsed})
     settings = ApiSettings(document=str(path), base_url="https://api.example.com")
-    published = publish_operations("api", settings, document, longest=48, fault=lambda name, why: faults.append(f"{path.name} {name} {why}"))
+    published = publish_operations(
+        "api", settings, document, longest=48, fault=lambda name, why: faults.append(f"{path.name} {name} {why}")
+    )
     assert len({tool.spec.name for tool in published.tools}) == len(published.tools)
     step = 1 if ALL or len(published.tools) < MANY else 20
     for number, tool in enumerate(published.tools):
@@ -55,19 +58,23 @@ def test_real_documents_are_published_and_their_schemas_compile() -> None:
 
 
 def test_swagger_of_kubernetes_is_published() -> None:
-    import gzip
-
     specs = folder_of_packages() / "node_modules" / "kubernetes-client" / "lib" / "specs"
     for path in sorted(specs.glob("*.json.gz")):
         parsed, _ = parse(gzip.decompress(path.read_bytes()), path.name)
         document = Document(str(path), {str(path): parsed})
         settings = ApiSettings(document=str(path), base_url="https://api.example.com")
         faults: list[str] = []
-        published = publish_operations("api", settings, document, longest=48, fault=lambda name, _, faults=faults: faults.append(name))
+        published = publish_operations(
+            "api", settings, document, longest=48, fault=lambda name, _, faults=faults: faults.append(name)
+        )
 
         assert document.is_swagger
         assert len(published.tools) > 500
-        assert [tool.spec.name for tool in published.tools if not tool.spec.input_schema["properties"] and "{" in tool.operation.path] == []
+        assert [
+            tool.spec.name
+            for tool in published.tools
+            if not tool.spec.input_schema["properties"] and "{" in tool.operation.path
+        ] == []
         assert faults == []
 
 
