@@ -43,6 +43,7 @@ _COLLECTIONS: Final = {
 _FORM: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"
 _HASH_CHARACTERS: Final = 6
+_TAG: Final = "tag:"
 _ARGUMENT: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _ARGUMENT_CHARACTERS: Final = 64
 _TEXT_CHARACTERS: Final = 1000
@@ -359,6 +360,9 @@ def _fitted(name: str, operation: ApiOperation, longest: int) -> str:
 
 def select(operation: ApiOperation, name: str, patterns: Sequence[str]) -> bool:
     """Return whether one of the patterns names an operation: its id, name, tag, path or method."""
+    of_tags = tuple(pattern.removeprefix(_TAG) for pattern in patterns if pattern.startswith(_TAG))
+    others = tuple(pattern for pattern in patterns if not pattern.startswith(_TAG))
     subjects = [operation.id, name, operation.path, operation.method, operation.request]
-    subjects += [f"tag:{tag}" for tag in operation.tags]
-    return any(matches_any(subject, patterns) for subject in subjects if subject)
+    return any(matches_any(tag, of_tags) for tag in operation.tags) or any(
+        matches_any(subject, others) for subject in subjects if subject
+    )

@@ -23,6 +23,7 @@ __all__ = ["Files", "Parts", "body_of", "build", "write_parameter"]
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
 _UNRESERVED: Final = "-._~"
 _BYTES: Final = "application/octet-stream"
+_MAX_FILE_DEPTH: Final = 4
 Escape = Callable[[str], str]
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C", "tabDelimited": "%09"}
 
@@ -345,13 +346,18 @@ def _properties(document: Document, schema: Node) -> dict[str, Node]:
     return {name: part.child(raw) for part in parts for name, raw in as_object(part.fields.get("properties")).items()}
 
 
-def _holds_files(document: Document, schema: Node) -> bool:
-    """Return whether a schema is that of a file, or of a list of files."""
+def _holds_files(document: Document, schema: Node, depth: int = 0) -> bool:
+    """Return whether a schema is that of a file, of a list of files, or of one of these or something else."""
     try:
         node = document.resolve(schema)
     except DocumentError:
         return False
-    return is_file(document, node) or ("items" in node.fields and is_file(document, node.child(node.fields["items"])))
+    parts = [one for keyword in ("anyOf", "oneOf", "allOf") for one in as_list(node.fields.get(keyword))]
+    parts += [node.fields["items"]] if "items" in node.fields else []
+    is_deep = depth > _MAX_FILE_DEPTH
+    return is_file(document, node) or (
+        not is_deep and any(_holds_files(document, node.child(one), depth + 1) for one in parts)
+    )
 
 
 def _quoted(text: str) -> str:

@@ -62,7 +62,8 @@ class _Maker:
                 required = [*as_list(fields.get("required")), *as_list(as_object(branches[0]).get("required"))]
                 return self._object({**fields, "required": required}, depth)
             if branches:
-                return self.value(branches[0], depth + 1)
+                texts = [one for one in branches if as_object(one).get("type") == "string"]
+                return self.value((texts or branches)[0], depth + 1)
         merged = dict(fields)
         for branch in as_list(fields.get("allOf")):
             part = as_object(branch)
