@@ -30,6 +30,7 @@ _PATTERNS = (
     "1.2.3",
     "A",
     "https://a.b/",
+    "ssh-rsa AAAA",
 )
 _DEPTH = 6
 
