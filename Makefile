@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 # Slow tests, which start programs, real clients and real servers. 'make check' leaves them out, 'make test' runs them.
-WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py launch packs/test_example.py policy/test_switch_rounds.py runtimes test_attacks.py transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py launch packs/test_example.py policy/test_switch_rounds.py runtimes test_attacks.py transports providers/openapi/real providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
 
 .PHONY: help run demo test soak check lint types house unit generate lock clean
 
@@ -34,7 +34,7 @@ demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; about 20 minutes on 2 cores
 	@VENV=$(VENV) scripts/test
 
-soak: $(READY) ## Long runs: property tests with ten times the examples, ten million records for the monitor, every attack on every sandbox, kills of a server with jobs and with approvals, rounds of disabling and enabling, 1,000 cut answers of Redis
+soak: $(READY) ## Long runs: property tests with ten times the examples, ten million records for the monitor, every attack on every sandbox, kills of a server with jobs and with approvals, rounds of disabling and enabling, 1,000 cut answers of Redis, all real API documents
 	scripts/install-test-packages
 	CI_ATTACKS=full $(BIN)/pytest -q tests/runtimes/test_attacks.py
 	CI_EXAMPLES=20000 $(BIN)/pytest -q -n 2 tests/test_promises.py
@@ -44,6 +44,7 @@ soak: $(READY) ## Long runs: property tests with ten times the examples, ten mil
 	APPROVALS=100 $(BIN)/pytest -q -s tests/policy/test_kills.py
 	ROUNDS=100 $(BIN)/pytest -q -s tests/policy/test_switch_rounds.py
 	CUTS=1000 $(BIN)/pytest -q -s tests/state/test_redis_bad_days.py
+	CI_DOCUMENTS=all CI_OPERATIONS=500 $(BIN)/pytest -q tests/providers/openapi/real
 
 check: $(READY) ## The fast part: lint, types, layers, unit tests; under two minutes
 	@$(MAKE) --no-print-directory --output-sync=target -j 2 types lint house unit

@@ -30,6 +30,7 @@ from callyard.config.settings import (
 from callyard.model.profile import Toolset
 from callyard.packs.documents import llms_text
 from callyard.policy.settings import BudgetSettings, Predicate, QueueSettings, RateSettings, Rule
+from callyard.providers.openapi.settings import ApiSettings, Override
 from callyard.providers.upstream.scan import ALL_RULES
 from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 from callyard.runtimes.runtime import RuntimeSettings
@@ -54,6 +55,7 @@ SECTIONS: Final[dict[str, type]] = {
 }
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
+    "apis": (ApiSettings, "HTTP APIs whose operations are published, by name."),
     "profiles": (ProfileTable, "Which tools exist for a caller, by name of the profile."),
     "toolsets": (Toolset, "Named subsets of tools, for profiles."),
 }
@@ -224,6 +226,18 @@ def settings() -> str:
         "URL, and a `client_id`, which is the client that is registered there for Callyard.",
         "",
         *_fields(Identity),
+        "",
+        "## `[apis.NAME]`",
+        "",
+        "HTTP APIs whose operations are published: see [Publish an HTTP API](../guides/openapi.md). Each needs a "
+        "`document`, a file or a",
+        "URL. A name must not be that of an upstream. `[apis.NAME.login]` has the keys of `[upstreams.NAME.login]`.",
+        "",
+        *_fields(ApiSettings),
+        "",
+        "## `[apis.NAME.overrides.PATTERN]`",
+        "",
+        *_fields(Override),
         "",
         "## `[pack.NAME]`",
         "",

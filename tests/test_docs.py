@@ -28,6 +28,7 @@ from callyard.cli.parser import make_parsers
 from callyard.config import known_settings
 from callyard.config.read import ProfileTable
 from callyard.providers.functions.provider import ToolOptions
+from callyard.providers.openapi.settings import ApiSettings, Override
 from callyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 ROOT = Path(__file__).parent.parent
@@ -272,7 +273,7 @@ def test_the_settings_page_gives_every_setting_a_meaning() -> None:
         re.MULTILINE,
     )
 
-    tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ProfileTable, Toolset, Rule)
+    tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ApiSettings, Override, ProfileTable, Toolset, Rule)
     assert rows == [field.name for table in tables for field in fields(table) if not field.required]
 
 

@@ -41,6 +41,7 @@ from callyard.client_configs.edit import excerpt, yaml_snippet
 from callyard.client_configs.read import YAML, Server, decode, read_bytes, read_servers
 from callyard.config import ConfigError, read_config
 from callyard.config.read import FILE, VARIABLE
+from callyard.config.upstreams import UPSTREAMS
 from callyard.launch.errors import DEFECT, LaunchError, as_launch_error, shown_path
 from callyard.model.envelope import encode
 from callyard.model.names import did_you_mean
@@ -70,7 +71,7 @@ def run_import(options: Options, terminal: Terminal) -> int:
     new = [adoption for adoption in adopted if adoption.table]
     secrets = {path: text for adoption in new for path, text in adoption.secrets.items()}
     if new:
-        text = own.with_upstreams({adoption.name: adoption.table for adoption in new})
+        text = own.with_tables(UPSTREAMS, {adoption.name: adoption.table for adoption in new})
         if not options.dry_run:
             write_config_file(own, text, secrets=secrets, storage=options.secrets)
     if options.json:

@@ -16,11 +16,12 @@ from callyard._internal.project import find_project, project_dir
 from callyard.cli.parser import Options
 from callyard.cli.targets import config_from, os_errors
 from callyard.cli.terminal import Painted, Terminal, pad, width_of
-from callyard.client_configs.connect import add_upstreams, display_target, missing_variables
+from callyard.client_configs.connect import add_tables, display_target, missing_variables
 from callyard.client_configs.edit import EditError, remove_table
 from callyard.client_configs.read import decode, parse, read_bytes
 from callyard.client_configs.secrets import SecretStorage, extract_secrets, store_secrets
 from callyard.config import Config, ConfigError, Origin, known_settings, read_config
+from callyard.config.apis import APIS, apis_from_file
 from callyard.config.convert import Table
 from callyard.config.read import FILE, VARIABLE, colliding_name
 from callyard.config.upstreams import UPSTREAMS, from_file
@@ -95,21 +96,31 @@ def run_key(options: Options, terminal: Terminal) -> int:
 
 
 class ConfigFile(NamedTuple):
-    """A 'callyard.toml', its upstreams and the folder for their secrets."""
+    """A 'callyard.toml', its upstreams and APIs, and the folder for their secrets."""
 
     path: Path
     text: str
     upstreams: Mapping[str, Table]
+    apis: Mapping[str, Table]
     secrets: Path
 
-    def with_upstreams(self, upstreams: Mapping[str, Table]) -> str:
-        """Return the text with these upstreams at its end.
+    @property
+    def sources(self) -> Mapping[str, Table]:
+        """Return its upstreams and APIs by name."""
+        return {**self.upstreams, **self.apis}
+
+    def section_of(self, name: str) -> str:
+        """Return the section that has a name."""
+        return APIS if name in self.apis else UPSTREAMS
+
+    def with_tables(self, section: str, tables: Mapping[str, Table]) -> str:
+        """Return the text with these upstreams or APIs at its end.
 
         Raises:
             LaunchError: They cannot be added there.
         """
         try:
-            return add_upstreams(self.text, upstreams)
+            return add_tables(self.text, section, tables)
         except EditError as error:
             raise LaunchError(f"'{self.path}' cannot be changed: {error}.") from error
 
@@ -128,7 +139,8 @@ def read_config_file(path_text: str | None) -> ConfigFile:
         state = find_state_dir(None if content is None else read_config(path=str(path)).settings.state_dir)
         text = decode(content or b"", path)
         document = cast("dict[str, Any]", parse(text, path))
-    return ConfigFile(path, text, document.get(UPSTREAMS, {}), project_dir(state, find_project(path)) / "secrets")
+    folder = project_dir(state, find_project(path)) / "secrets"
+    return ConfigFile(path, text, document.get(UPSTREAMS, {}), document.get(APIS, {}), folder)
 
 
 def write_config_file(file: ConfigFile, text: str, *, secrets: dict[str, str], storage: SecretStorage) -> None:
@@ -153,17 +165,20 @@ def writing(path: Path) -> Generator[None]:
 
 
 def run_add(options: Options, terminal: Terminal) -> int:
-    """Add an upstream, and say what it needs and what to do next."""
+    """Add an upstream or an API, and say what it needs and what to do next."""
     file = read_config_file(options.config)
-    name, table = options.name, _table(options)
-    other = name if name in file.upstreams else colliding_name(name, list(file.upstreams))
+    name, table = options.name, _table(options, file)
+    section = APIS if options.openapi else UPSTREAMS
+    other = name if name in file.sources else colliding_name(name, list(file.sources))
     if other is not None:
         hint = f"Remove it with 'callyard remove {other}'."
-        raise LaunchError(f"There is an upstream '{other}' in '{file.path}' already. {hint}")
+        kind = "an API" if other in file.apis else "an upstream"
+        raise LaunchError(f"There is {kind} '{other}' in '{file.path}' already. {hint}")
     stored = extract_secrets(name, table, storage=options.secrets, folder=file.secrets, variables={})
     with as_launch_error(ConfigError):
-        from_file({UPSTREAMS: {name: stored.table}}, file.path)
-    write_config_file(file, file.with_upstreams({name: stored.table}), secrets=stored.secrets, storage=options.secrets)
+        (apis_from_file if options.openapi else from_file)({section: {name: stored.table}}, file.path)
+    text = file.with_tables(section, {name: stored.table})
+    write_config_file(file, text, secrets=stored.secrets, storage=options.secrets)
     terminal.write(f"{name}\t{display_target(table)}")
     for path in stored.secrets if options.secrets == "file" else ():
         terminal.inform(f"A secret is stored in '{path}', which only you can read.")
@@ -179,7 +194,9 @@ def run_add(options: Options, terminal: Terminal) -> int:
     return 0
 
 
-def _table(options: Options) -> Table:
+def _table(options: Options, file: ConfigFile) -> Table:
+    if options.openapi:
+        return _api_table(options, file)
     if bool(options.program) is bool(options.url):
         raise LaunchError(
             "An upstream is either a command after '--' or a URL after '--url'. See 'callyard add --help'."
@@ -195,6 +212,21 @@ def _table(options: Options) -> Table:
     return {"command": command, **({"args": arguments} if arguments else {}), **({"env": env} if env else {})}
 
 
+def _api_table(options: Options, file: ConfigFile) -> Table:
+    if options.program or options.env:
+        raise LaunchError("'--openapi' goes with '--url' and '--header', and not with a command or '--env'.")
+    headers = _pairs(options.header or (), ":", "--header")
+    document: str = options.openapi
+    if "://" not in document:
+        path = Path(document).expanduser()
+        if not path.is_file():
+            raise LaunchError(f"There is no file '{document}'.")
+        folder, path = file.path.absolute().parent.resolve(), path.resolve()
+        document = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+    table: Table = {"document": document, **({"base_url": options.url} if options.url else {})}
+    return {**table, **({"headers": headers} if headers else {})}
+
+
 def _pairs(items: Sequence[str], separator: str, option: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for item in items:
@@ -206,17 +238,17 @@ def _pairs(items: Sequence[str], separator: str, option: str) -> dict[str, str]:
 
 
 def run_remove(options: Options, terminal: Terminal) -> int:
-    """Remove an upstream and the files of its secrets."""
+    """Remove an upstream or an API, and the files of its secrets."""
     file = read_config_file(options.config)
     name = options.name
-    if name not in file.upstreams:
-        raise LaunchError(f"There is no upstream '{name}' in '{file.path}'.{did_you_mean(name, list(file.upstreams))}")
+    if name not in file.sources:
+        raise LaunchError(f"There is no upstream '{name}' in '{file.path}'.{did_you_mean(name, list(file.sources))}")
     try:
-        text = remove_table(file.text, [UPSTREAMS, name])
+        text = remove_table(file.text, [file.section_of(name), name])
     except EditError as error:
         raise LaunchError(f"Remove '{name}' from '{file.path}' by hand: {error}.") from error
     write_config_file(file, text, secrets={}, storage="file")
-    for reference in re.findall(r"secretref:file:([^{}\"]+)", str(file.upstreams[name])):
+    for reference in re.findall(r"secretref:file:([^{}\"]+)", str(file.sources[name])):
         secret = Path(reference.rstrip("'")).expanduser()
         if secret.parent == file.secrets and secret.name.startswith(f"{name}.") and reference not in text:
             with suppress(OSError):

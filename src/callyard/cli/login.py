@@ -16,6 +16,7 @@ from callyard.config.read import is_upstream_name
 from callyard.launch.errors import DEFECT, LaunchError, as_launch_error
 from callyard.launch.signals import run
 from callyard.model.names import did_you_mean
+from callyard.providers.openapi.reading import DocumentError
 from callyard.providers.upstream.catalogue import folder_of
 from callyard.providers.upstream.oauth.credentials import load_signin, sign_in_and_store
 from callyard.providers.upstream.oauth.vault import LoginError, StoredLogin, Vault, is_known, stored_url
@@ -40,7 +41,7 @@ def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
     state = project_dir_of(config)
     folder = folder_of(state, name)
     settings = None
-    if is_upstream_name(name) and name not in config.upstreams:
+    if is_upstream_name(name) and name not in {*config.upstreams, *config.apis}:
         with as_launch_error(LoginError, status=DEFECT):  # of a yard with another configuration that was refused there
             address = stored_url(folder)
         settings = None if address is None else UpstreamSettings(url=address)
@@ -51,6 +52,12 @@ def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
 
 
 def _settings(config: Config, name: str, terminal: Terminal, *, state: Path) -> UpstreamSettings:
+    api = config.apis.get(name)
+    if api is not None:
+        from callyard.providers.openapi.provider import login_of  # noqa: PLC0415 - few logins are for an API
+
+        with as_launch_error(ConfigError, DocumentError):
+            return run(login_of(name, api.resolve(os.environ, terminal.say), folder_of(state, name)))
     entry = config.upstreams.get(name)
     if entry is None:
         meant = " Name one of the configuration, or a URL."

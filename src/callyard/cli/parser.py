@@ -283,7 +283,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "scan": Command("upstreams", "look for hidden characters and instructions to a model in definitions of upstreams"),
     "import": Command("clients", "add the servers of MCP clients to 'callyard.toml'"),
     "connect": Command("clients", "write Callyard into the configuration of an MCP client"),
-    "add": Command("config", "add an upstream to 'callyard.toml'"),
+    "add": Command("config", "add an upstream or an API to 'callyard.toml'"),
     "remove": Command("config", "remove an upstream from 'callyard.toml'"),
     "version": Command("program", "print the version of Callyard"),
 }
@@ -494,8 +494,9 @@ _ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _DRY_RUN,
     ),
     "add": (
-        _value("name", "NAME", "the name of the upstream: lower-case letters, digits, '-' and '_'"),
-        _value("--url", "URL", "the URL of a running server; without it, the command to run follows '--'"),
+        _value("name", "NAME", "the name of the upstream or API: lower-case letters, digits, '-' and '_'"),
+        _value("--url", "URL", "the URL of a running server, or of an API; without it, a command follows '--'"),
+        _value("--openapi", "DOCUMENT", "the document of an HTTP API in OpenAPI or Swagger: a file or a URL"),
         _repeated("--env", "NAME=VALUE", "an environment variable for the command"),
         _repeated("--header", "NAME:VALUE", "a header for the URL"),
         _SECRETS,

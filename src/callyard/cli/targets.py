@@ -32,11 +32,11 @@ from callyard.model.errors import ToolError
 from callyard.model.names import did_you_mean
 from callyard.model.profile import EVERYTHING, METATOOLS, Profile
 from callyard.monitor import log_sink
+from callyard.providers.upstream.health import Supervised, supervised
 from callyard.yard import Yard
 
 if TYPE_CHECKING:
     from callyard.cli.parser import Options  # imports argparse
-    from callyard.providers.upstream.provider import Upstream
 
 __all__ = [
     "KEY_VARIABLE",
@@ -305,16 +305,11 @@ def run_in_yard(
         return run(_run(yard, options, terminal, wait=wait, work=work))
 
 
-def _upstreams(yard: Yard) -> "list[Upstream]":
-    from callyard.providers.upstream.provider import Upstream  # noqa: PLC0415 - most yards that are served have none
-
-    return [provider for provider in yard.providers if isinstance(provider, Upstream)]
-
-
-def _publishers(yard: Yard, tool: str | None) -> "list[Upstream]":
-    """Return the upstreams whose prefix a tool has."""
+def _publishers(yard: Yard, tool: str | None) -> list[Supervised]:
+    """Return the upstreams and APIs whose prefix a tool has."""
     name = tool or ""
-    return [upstream for upstream in _upstreams(yard) if upstream.prefix and name.startswith(f"{upstream.prefix}__")]
+    known = supervised(yard.providers)
+    return [upstream for upstream in known if upstream.prefix and name.startswith(f"{upstream.prefix}__")]
 
 
 async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool, deadline: float) -> None:
@@ -341,7 +336,7 @@ async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | Non
     if is_published():
         return
     problems: list[str] = []
-    late = {upstream.name for upstream in _upstreams(yard) if not upstream.is_settled}
+    late = {upstream.name for upstream in supervised(yard.providers) if not upstream.is_settled}
     for provider in yard.providers:
         reason = getattr(provider, "unavailable_reason", lambda: None)()  # which any provider may have
         if reason is None:
@@ -363,7 +358,9 @@ async def _read_server(yard: Yard, terminal: Terminal, *, url: str, deadline: fl
     Raises:
         UnreachableError: The server does not answer, or refuses the credentials.
     """
-    [upstream] = _upstreams(yard)
+    from callyard.providers.upstream.provider import Upstream  # noqa: PLC0415 - most yards that are served have none
+
+    [upstream] = [provider for provider in yard.providers if isinstance(provider, Upstream)]
     # otherwise opening the yard has read it, or failed to
     if not upstream.is_settled or upstream.supervisor.health.state in {"cold", "starting"}:
         reading = upstream.supervisor.start_refresh()

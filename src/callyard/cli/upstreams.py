@@ -14,12 +14,16 @@ from callyard.cli.parser import Options
 from callyard.cli.targets import config_from, os_errors, project_dir_of
 from callyard.cli.terminal import Painted, Style, Terminal, cut, pad, painted_change, width_of
 from callyard.client_configs.connect import missing_variables
+from callyard.config import Config
+from callyard.config.apis import ApiEntry
 from callyard.config.upstreams import UpstreamEntry
-from callyard.launch.build import resolve_upstreams
+from callyard.launch.build import resolve_sources
 from callyard.launch.errors import DEFECT, DIFFERENT, LaunchError, as_launch_error
 from callyard.launch.signals import run
 from callyard.model.envelope import encode
 from callyard.model.names import did_you_mean
+from callyard.providers.openapi.provider import Api, make_api
+from callyard.providers.openapi.settings import ResolvedApi
 from callyard.providers.upstream.catalogue import folder_of, load
 from callyard.providers.upstream.diff import Comparison, Difference, compare
 from callyard.providers.upstream.health import Status, more_command, read_last_status, read_status, request_restart
@@ -38,7 +42,7 @@ from callyard.providers.upstream.pins import (
 from callyard.providers.upstream.process_log import LogReader, log_path, logged_upstreams
 from callyard.providers.upstream.provider import Upstream, make_upstream
 from callyard.providers.upstream.scan import Finding, scan, visible
-from callyard.providers.upstream.settings import Carrier
+from callyard.providers.upstream.settings import Carrier, ResolvedUpstream
 from callyard.yard import Yard
 
 __all__ = [
@@ -84,8 +88,9 @@ def run_logs(options: Options, terminal: Terminal) -> int:
 def run_restart(options: Options, terminal: Terminal) -> int:
     """Ask the running yard that uses the upstream to restart it."""
     config = config_from(options, terminal)
-    if options.name not in config.upstreams:
-        meant = did_you_mean(options.name, sorted(config.upstreams))
+    entries = entries_of(config)
+    if options.name not in entries:
+        meant = did_you_mean(options.name, sorted(entries))
         raise LaunchError(f"There is no upstream '{options.name}'.{meant}")
     folder = folder_of(project_dir_of(config), options.name)
     with os_errors("The state directory cannot be used"):
@@ -153,7 +158,7 @@ def _read_definitions(options: Options, terminal: Terminal) -> _StoredDefinition
             locked = parse_lock(lock, lock.read_bytes() if lock.exists() else b"")
     except OSError as error:
         raise LaunchError(f"'{error.filename}' cannot be read: {error.strerror}.", status=DEFECT) from error
-    used = {name: entry.settings for name, entry in config.upstreams.items() if entry.settings.enabled}
+    used = {name: entry.settings for name, entry in entries_of(config).items() if entry.settings.enabled}
     unpinned = frozenset(name for name, settings in used.items() if settings.pin == "off")
     return _StoredDefinitions(lock, state, locked, sorted(used) or sorted(locked) or with_catalogue(state), unpinned)
 
@@ -183,38 +188,48 @@ def run_upstreams(options: Options, terminal: Terminal) -> int:
     checked: Mapping[str, Status] = {}
     if options.check:
         pins = Pins(find_lock(config.path, state), state=state)
-        upstreams = [
-            make_upstream(name, resolved.settings, state=state, pins=pins, problem=resolved.problem)
-            for name, resolved in resolve_upstreams(config, terminal).items()
-        ]
-        checked = run(check_upstreams(upstreams, terminal, seconds=None if options.wait else _CHECK_S))
-    statuses = [checked.get(name) or _status(name, entry, state) for name, entry in sorted(config.upstreams.items())]
+        sources = resolve_sources(config, terminal)
+        providers = [_provider(name, resolved, state=state, pins=pins) for name, resolved in sources.items()]
+        checked = run(check_upstreams(providers, terminal, seconds=None if options.wait else _CHECK_S))
+    entries = entries_of(config)
+    statuses = [checked.get(name) or _status(name, entry, state) for name, entry in sorted(entries.items())]
     if options.json:
         terminal.write_json(encode(statuses))
     elif statuses:
-        _write_table(statuses, terminal, {name: entry.settings.carrier for name, entry in config.upstreams.items()})
+        _write_table(statuses, terminal, {name: entry.settings.carrier for name, entry in entries.items()})
     else:
         terminal.say("There are no upstreams. 'callyard import' finds those of MCP clients; 'callyard add' adds one.")
     return DIFFERENT if any(status.state not in {"ready", "stopped"} for status in checked.values()) else 0
 
 
+def entries_of(config: Config) -> "dict[str, UpstreamEntry | ApiEntry]":
+    """Return the configured upstreams and APIs by name."""
+    return {**config.upstreams, **config.apis}
+
+
+def _provider(name: str, resolved: ResolvedUpstream | ResolvedApi, *, state: Path, pins: Pins) -> Upstream | Api:
+    if isinstance(resolved, ResolvedUpstream):
+        return make_upstream(name, resolved.settings, state=state, pins=pins, problem=resolved.problem)
+    return make_api(name, resolved.settings, state=state, pins=pins, problem=resolved.problem)
+
+
 async def check_upstreams(
-    upstreams: Sequence[Upstream], terminal: Terminal, *, seconds: float | None
+    upstreams: Sequence[Upstream | Api], terminal: Terminal, *, seconds: float | None
 ) -> Mapping[str, Status]:
     """Connect to each upstream now and return the states; one that does not answer in time has failed."""
     terminal.show_progress(f"Checking {len(upstreams)} upstreams …")
     async with Yard("check", providers=upstreams, metatools=False):
-        refreshes = {asyncio.create_task(upstream.supervisor.refresh()): upstream for upstream in upstreams}
+        refreshes = {asyncio.create_task(upstream.refresh()): upstream for upstream in upstreams}
         late = (await asyncio.wait(refreshes, timeout=seconds))[1] if refreshes else ()
         for refresh in late:
             refresh.cancel()
             upstream = refreshes[refresh]
             message = f"'{upstream.name}' did not answer within {seconds:g} seconds. '--wait' waits longer."
-            upstream.supervisor.health.fail(time.monotonic(), LinkError("unavailable", message), own_request=True)
+            upstream.health.fail(time.monotonic(), LinkError("unavailable", message), own_request=True)
         return {upstream.name: upstream.status() for upstream in upstreams}
 
 
-def _status(name: str, entry: UpstreamEntry, state: Path) -> Status:
+def _status(name: str, entry: UpstreamEntry | ApiEntry, state: Path) -> Status:
     """Return the state from the running yard that uses the upstream, or what is stored about it."""
     folder = folder_of(state, name)
     status = read_status(folder)

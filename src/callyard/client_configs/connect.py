@@ -18,14 +18,13 @@ from callyard.client_configs.read import OURS, Server, decode, parse, read_bytes
 from callyard.client_configs.secrets import MASK, REFERENCE, SecretStorage, extract_secrets, mask_table
 from callyard.config.convert import ConfigError, Table
 from callyard.config.read import colliding_name
-from callyard.config.upstreams import UPSTREAMS
 from callyard.providers.upstream.settings import UpstreamSettings
 
 __all__ = [
     "Change",
     "ImportedServer",
     "Status",
-    "add_upstreams",
+    "add_tables",
     "apply_change",
     "display_target",
     "missing_variables",
@@ -74,20 +73,22 @@ def plan_import(
     return imported
 
 
-def add_upstreams(text: str, upstreams: Mapping[str, Table]) -> str:
-    """Return the text of 'callyard.toml' with these upstreams at its end.
+def add_tables(text: str, section: str, tables: Mapping[str, Table]) -> str:
+    """Return the text of 'callyard.toml' with these tables of a section at its end.
 
     Raises:
         EditError: They cannot be added there.
     """
-    for name, table in upstreams.items():
-        text = add_table(text, [UPSTREAMS, name], table)
+    for name, table in tables.items():
+        text = add_table(text, [section, name], table)
     return text
 
 
 def display_target(table: Table) -> str:
-    """Return the command or the URL of an upstream, with secrets masked."""
+    """Return the command or the URL of an upstream, or the document of an API, with secrets masked."""
     shown = mask_table(table)
+    if "document" in shown:
+        return str(shown["document"])
     if "url" in shown:
         return str(shown["url"])
     return " ".join(map(str, (shown.get("command", ""), *shown.get("args", ()))))

@@ -2,6 +2,7 @@
 
 Its files:
 
+- `apis`: APIs as they are configured in 'callyard.toml'
 - `convert`: conversion of values that people write to the types of the settings, and of the references in them
 - `packs`: tables `[pack.NAME]` of packs: read as they are, and converted once their pack is imported
 - `read`: flags override the environment, that overrides the file, and that overrides the defaults

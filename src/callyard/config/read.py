@@ -37,6 +37,7 @@ from callyard.policy.settings import Rule
 from callyard.search.settings import read_environment
 
 if TYPE_CHECKING:
+    from callyard.config.apis import ApiEntry  # imports much, and most yards have no API
     from callyard.config.upstreams import UpstreamEntry  # imports asyncio, and most yards have no upstream
 
 __all__ = [
@@ -83,8 +84,9 @@ CLIENT_FILES: Final = (".json", ".jsonc")
 PROFILES: Final = "profiles"
 TOOLSETS: Final = "toolsets"
 RULES: Final = "rules"
+_APIS: Final = "apis"
 _OF_UPSTREAMS: Final = ("upstreams", "upstream_defaults")
-_TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS, RULES, PACK)
+_TABLES: Final = (*_OF_UPSTREAMS, _APIS, PROFILES, TOOLSETS, RULES, PACK)
 """The tables whose keys are names that people choose."""
 
 
@@ -180,6 +182,19 @@ def _read_upstreams(
     return from_target(target) if is_target and target is not None else (upstreams, ())
 
 
+def _read_apis(document: Table, path: Path | None, upstreams: "Mapping[str, UpstreamEntry]") -> "dict[str, ApiEntry]":
+    """Return the APIs of the file.
+
+    Raises:
+        ConfigError: A table is wrong.
+    """
+    if path is None or _APIS not in document:
+        return {}
+    from callyard.config.apis import apis_from_file  # noqa: PLC0415 - imports much, and most yards have no API
+
+    return apis_from_file(document, path, upstreams=upstreams)
+
+
 def _flat_tables(document: Table) -> dict[str, Any]:
     found: dict[str, Any] = {RULES: document[RULES]} if RULES in document else {}
     for section in (PROFILES, TOOLSETS):
@@ -232,6 +247,8 @@ class Config(msgspec.Struct, frozen=True):
     """Sentences about variables and entries that have no effect."""
     upstreams: "Mapping[str, UpstreamEntry]"
     """Upstreams by name, with unresolved references."""
+    apis: "Mapping[str, ApiEntry]"
+    """APIs by name, with unresolved references."""
     profiles: Mapping[str, Profile]
     rules: tuple[Rule, ...]
     """Rules of the file, in the order in which they are tried."""
@@ -244,9 +261,9 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def is_yard(self) -> bool:
-        """Return whether upstreams or packs make a yard, so that no module is needed."""
+        """Return whether upstreams, APIs or packs make a yard, so that no module is needed."""
         target = self.settings.target
-        return _names_upstreams(target) or (target is None and bool(self.upstreams or self.settings.packs))
+        return _names_upstreams(target) or (target is None and bool(self.upstreams or self.apis or self.settings.packs))
 
     @property
     def project(self) -> str:
@@ -324,6 +341,7 @@ def read_config(
     rules = () if file is None else _read_rules(tables, file)
     upstreams, warnings = _read_upstreams(tables, file, settings.target)
     pack_tables = {} if file is None else read_pack_tables(tables, file)
+    apis = _read_apis(tables, file, upstreams)
     shown = _flat_tables(tables)
     for name, table in pack_tables.items():
         shown |= {f"{PACK}.{name}.{key}": value for key, value in table.masked().items()}
@@ -333,6 +351,10 @@ def read_config(
         shown |= masked
         source = origins["target"] if entry.location.file is None else Origin("file", entry.location.file)
         origins |= dict.fromkeys(masked, source)
+    for name, entry in apis.items():
+        masked = {f"{_APIS}.{name}.{field}": value for field, value in entry.masked().items()}
+        shown |= masked
+        origins |= dict.fromkeys(masked, Origin("file", str(file)))
     return Config(
         settings=settings,
         values=values_of(settings),
@@ -340,6 +362,7 @@ def read_config(
         path=file,
         warnings=(*_warnings(variables), *warnings),
         upstreams=upstreams,
+        apis=apis,
         profiles=profiles,
         rules=rules,
         pack_tables=pack_tables,

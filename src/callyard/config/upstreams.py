@@ -28,6 +28,7 @@ from callyard.providers.upstream.settings import Identity, ResolvedUpstream, Ups
 
 __all__ = [
     "DEFAULTS",
+    "HIDDEN",
     "OWN",
     "UPSTREAMS",
     "ClientFile",
@@ -39,6 +40,9 @@ __all__ = [
     "read_client_file",
     "read_document",
     "read_server",
+    "resolve_value",
+    "without_credentials",
+    "without_secrets",
 ]
 
 
@@ -204,7 +208,8 @@ def _blank(match: re.Match[str]) -> str:
 UPSTREAMS: Final = "upstreams"
 DEFAULTS: Final = "upstream_defaults"
 """The table with settings for all upstreams of a file."""
-_HIDDEN: Final = "…"
+HIDDEN: Final = "…"
+"""What is shown in place of a secret."""
 _WITH_REFERENCES: Final = ("command", "args", "env", "cwd", "url", "headers", "login")
 _SECRETS: Final = ("client_secret", "private_key", "id_token")
 _CREDENTIALS: Final = re.compile(r"(?<=//)[^/?#@]*(?=@)|(?<==)[^&#]+")
@@ -233,7 +238,7 @@ class UpstreamEntry(NamedTuple):
         """
         references = References(variables=variables, folder=self.folder, warn=warn)
         found = {
-            name: _resolved(getattr(self.settings, name), references, self.location.child(f".{name}"))
+            name: resolve_value(getattr(self.settings, name), references, self.location.child(f".{name}"))
             for name in _WITH_REFERENCES
         }
         if self.settings.command is not None and (self.runs_in_folder or found["cwd"] is not None):
@@ -248,16 +253,21 @@ class UpstreamEntry(NamedTuple):
             return ResolvedUpstream(self.settings, str(error))
 
 
-def _resolved(value: Any, references: References, location: Location) -> Any:
+def resolve_value(value: Any, references: References, location: Location) -> Any:
+    """Return a value of the settings with every reference in it filled in.
+
+    Raises:
+        ConfigError: A variable or secret is missing.
+    """
     if isinstance(value, str):
         return references.resolve(value, location)
     if isinstance(value, tuple):
         items = enumerate(cast("tuple[Any, ...]", value))
-        return tuple(_resolved(item, references, location.child(f"[{number}]")) for number, item in items)
+        return tuple(resolve_value(item, references, location.child(f"[{number}]")) for number, item in items)
     if not isinstance(value, dict | msgspec.Struct):
         return value
     fields = cast("Table", value) if isinstance(value, dict) else msgspec.structs.asdict(value)
-    found = {name: _resolved(item, references, location.child(f".{name}")) for name, item in fields.items()}
+    found = {name: resolve_value(item, references, location.child(f".{name}")) for name, item in fields.items()}
     return found if isinstance(value, dict) else msgspec.structs.replace(value, **found)
 
 
@@ -311,7 +321,7 @@ def from_target(target: str) -> tuple[dict[str, UpstreamEntry], tuple[str, ...]]
         ConfigError: The file or the URL is wrong.
     """
     if "://" in target:
-        shown = _without_credentials(target)
+        shown = without_credentials(target)
         entry = _entry({"url": target, "prefix": ""}, Location(shown), folder=Path())
         host = None
         with suppress(ValueError):
@@ -326,32 +336,33 @@ def from_target(target: str) -> tuple[dict[str, UpstreamEntry], tuple[str, ...]]
 
 def _mask(name: str, value: Any) -> Any:
     if name in {"env", "headers"}:
-        return dict.fromkeys(value, _HIDDEN)
+        return dict.fromkeys(value, HIDDEN)
     if name == "login":
-        return _without_secrets(value)
+        return without_secrets(value)
     if name == "reshape":
-        return {tool: _without_secrets(change) for tool, change in value.items()}
+        return {tool: without_secrets(change) for tool, change in value.items()}
     if name == "args":
-        return [argument.replace(MASK, _HIDDEN) for argument in mask_arguments(value)]
-    return _without_credentials(value) if name == "url" else value
+        return [argument.replace(MASK, HIDDEN) for argument in mask_arguments(value)]
+    return without_credentials(value) if name == "url" else value
 
 
-def _without_secrets(struct: msgspec.Struct) -> Table:
+def without_secrets(struct: msgspec.Struct) -> Table:
     """Return the fields that are set, with secrets and fixed arguments masked."""
     shown: Table = {}
     for name, value in msgspec.structs.asdict(struct).items():
         if value in (None, (), {}, False):
             continue
-        shown[name] = _HIDDEN if name in _SECRETS else value
+        shown[name] = HIDDEN if name in _SECRETS else value
         if name == "fixed":
-            shown[name] = dict.fromkeys(value, _HIDDEN)
+            shown[name] = dict.fromkeys(value, HIDDEN)
         elif isinstance(value, Identity):
-            shown[name] = _without_secrets(value)
+            shown[name] = without_secrets(value)
     return shown
 
 
-def _without_credentials(address: str) -> str:
-    return _CREDENTIALS.sub(_HIDDEN, address)
+def without_credentials(address: str) -> str:
+    """Return a URL with what may be credentials in it masked."""
+    return _CREDENTIALS.sub(HIDDEN, address)
 
 
 def _entry(

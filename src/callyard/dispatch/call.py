@@ -226,6 +226,8 @@ class Call(msgspec.Struct, eq=False):
     coerced: tuple[str, ...] = ()
     """The arguments that were repaired."""
     warnings: tuple[str, ...] = ()
+    next_page: dict[str, Any] | None = None
+    """The arguments of a call for the next page, if a handler answers with one of several."""
     may_have_run: bool = False
     """Whether a side effect is possible. Set before the handler runs; a handler that knows better may reset it."""
     cancelled: bool = False

@@ -145,6 +145,7 @@ def _from_envelope(run: Run, tool: Tool, envelope: Envelope) -> Outcome:
     run.inner_session_id = envelope.meta.session_id
     call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
+    call.next_page = call.next_page or envelope.meta.next_page
     held = envelope.held or not call.may_have_run
     content = (*envelope.content, *encoded.content)
     return Outcome(encoded.data, error, content, encoded, passed=envelope.passthrough, held=held)
@@ -347,7 +348,15 @@ def _stamped(run: Run, outcome: Outcome) -> Envelope:
     is_plain = error is None and (call.spec.shape == "plain" or call.profile.shape == "plain")
     tokens = _plain_tokens(outcome) if is_plain else _tokens(outcome, error)
     session_id = run.inner_session_id if call.session is None else call.session.id
-    meta = Meta(run.id, int(run.elapsed_s * 1000.0), tokens, session_id, call.coerced, warnings=call.warnings)
+    meta = Meta(
+        run.id,
+        int(run.elapsed_s * 1000.0),
+        tokens,
+        session_id,
+        call.coerced,
+        warnings=call.warnings,
+        next_page=call.next_page,
+    )
     answer = Envelope(error is None, outcome.data, error, meta)
     if outcome.content or outcome.passed is not None or outcome.held:  # an attribute makes a dict, which takes time
         answer.content, answer.passthrough, answer.held = outcome.content, outcome.passed, outcome.held
@@ -386,7 +395,15 @@ def room_for_data(run: Run, characters: int) -> int:
         coerced, warnings = coerced + parent.call.coerced, warnings + parent.call.warnings
         parent = parent.parent
     session_id = run.inner_session_id if call.session is None else call.session.id
-    meta = Meta(call.id, _LONG_MS, characters, session_id=session_id, coerced=coerced, warnings=warnings)
+    meta = Meta(
+        call.id,
+        _LONG_MS,
+        characters,
+        session_id=session_id,
+        coerced=coerced,
+        warnings=warnings,
+        next_page=call.next_page,
+    )
     return characters - WRAPPER_CHARACTERS - _META - len(encode(meta).decode())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from callyard.model.profile import Profile
 from callyard.policy.rules import Rules
 from callyard.policy.webhook import HttpDecisionPoint, HttpWebhook
 from callyard.providers import Provider
+from callyard.providers.openapi import make_apis
 from callyard.providers.upstream import LOCK_FILE, make_upstreams
 from callyard.providers.upstream.settings import ResolvedUpstream
 from callyard.state.memory import MemoryStore
@@ -33,6 +34,9 @@ from callyard.state.store import Store
 from callyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, Tokens
 from callyard.transports.auth.authenticator import check_url
 from callyard.yard import Yard
+
+if TYPE_CHECKING:
+    from callyard.providers.openapi.settings import ResolvedApi
 
 __all__ = [
     "apply_settings",
@@ -45,6 +49,7 @@ __all__ = [
     "policy_options",
     "post_json",
     "read_settings",
+    "resolve_sources",
     "resolve_upstreams",
 ]
 
@@ -111,7 +116,7 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
         for key, setting in known_settings().items()
         if setting.section in sections and key != "target" and key in config.origins
     }
-    providers = make_providers(yard, config, resolve_upstreams(config, notices))
+    providers = make_providers(yard, config, resolve_sources(config, notices))
     policy = policy_options(config, notices)
     stores = _store_options(yard, config, serves=serves)
     if config.rules and not stores and not yard.has_store:
@@ -203,6 +208,17 @@ def check_profiles(yard: Yard, config: Config) -> None:
             find_profile(yard, name)
 
 
+def resolve_sources(config: Config, notices: Notices) -> "dict[str, ResolvedUpstream | ResolvedApi]":
+    """Return the enabled upstreams and APIs with variables and secrets filled in, and warn of each that lacks one."""
+    found: dict[str, ResolvedUpstream | ResolvedApi] = {**resolve_upstreams(config, notices)}
+    for name, entry in config.apis.items():
+        if entry.settings.enabled:
+            resolved = found[name] = entry.try_resolve(os.environ, notices.inform)
+            if resolved.problem:
+                notices.inform(f"The API '{name}' cannot be used. {resolved.problem}")
+    return found
+
+
 def resolve_upstreams(config: Config, notices: Notices) -> dict[str, ResolvedUpstream]:
     """Return the enabled upstreams with variables and secrets filled in.
 
@@ -224,20 +240,24 @@ def resolve_upstreams(config: Config, notices: Notices) -> dict[str, ResolvedUps
     return resolved
 
 
-def make_providers(yard: Yard, config: Config, upstreams: Mapping[str, ResolvedUpstream]) -> Sequence[Provider]:
-    """Return the providers of upstreams, which keep state in the yard's state directory.
+def make_providers(
+    yard: Yard, config: Config, sources: "Mapping[str, ResolvedUpstream | ResolvedApi]"
+) -> Sequence[Provider]:
+    """Return the providers of upstreams and APIs, which keep state in the yard's state directory.
 
     Raises:
         LaunchError: There is no state directory.
     """
     try:
-        return make_upstreams(
-            upstreams,
-            state_dir=config.settings.state_dir or yard.state_dir,
-            project=config.project,
-            lock=None if config.path is None else config.path.parent / LOCK_FILE,
-            longest=config.explicit("limits").get("name_characters", yard.limits.name_characters),
-        )
+        upstreams = {name: one for name, one in sources.items() if isinstance(one, ResolvedUpstream)}
+        apis = {name: one for name, one in sources.items() if not isinstance(one, ResolvedUpstream)}
+        options: Any = {
+            "state_dir": config.settings.state_dir or yard.state_dir,
+            "project": config.project,
+            "lock": None if config.path is None else config.path.parent / LOCK_FILE,
+            "longest": config.explicit("limits").get("name_characters", yard.limits.name_characters),
+        }
+        return [*make_upstreams(upstreams, **options), *make_apis(apis, **options)]
     except OSError as error:
         reason = f"The state directory cannot be used: {error.strerror}."
         raise LaunchError(f"{reason} Set another with 'state_dir'.") from error

@@ -19,14 +19,15 @@ from msgspec.structs import replace
 
 from callyard._internal.tasks import background_task
 from callyard.config import Config, Key, known_settings, stamp_of
-from callyard.launch.build import check_profiles, make_authenticator, make_providers, policy_options, resolve_upstreams
+from callyard.launch.build import check_profiles, make_authenticator, make_providers, policy_options, resolve_sources
 from callyard.launch.errors import LaunchError, explain_cause
 from callyard.launch.hangup import Hangup
 from callyard.launch.notices import Notices, Part
 from callyard.launch.signals import run, success_on_sigterm
 from callyard.model.limits import LIVE
 from callyard.packs.pack import PackError
-from callyard.providers.upstream.settings import ResolvedUpstream, UpstreamSettings
+from callyard.providers.openapi.settings import ResolvedApi
+from callyard.providers.upstream.settings import ResolvedUpstream
 from callyard.transports.auth import Authenticator, ReplaceableAuthenticator
 from callyard.yard import Yard
 
@@ -170,11 +171,14 @@ def _files(folder: Path) -> Iterator[str]:
 
 @runtime_checkable
 class _FromSettings(Protocol):
-    """A provider that was made from the settings of an upstream."""
+    """A provider that was made from the settings of an upstream or an API."""
 
     name: str
-    settings: UpstreamSettings
-    problem: str
+
+    @property
+    def resolved(self) -> "ResolvedUpstream | ResolvedApi":
+        """Return the settings that it was made of."""
+        ...
 
 
 class _Unheard(Notices):
@@ -209,9 +213,9 @@ class LiveSettings:
         """The stamps of the files when the settings were last read, and at the last comparison."""
         self._unsteady = 0
         """How many comparisons in a row found a change."""
-        self._opened_names = tuple(config.upstreams)
-        self._upstreams: dict[str, ResolvedUpstream] | None = None
-        """The upstreams that are open, once they may have changed."""
+        self._opened_names = (*config.upstreams, *config.apis)
+        self._upstreams: dict[str, ResolvedUpstream | ResolvedApi] | None = None
+        """The upstreams and APIs that are open, once they may have changed."""
 
     @asynccontextmanager
     async def watch(self, hangup: Hangup) -> AsyncGenerator[None]:
@@ -306,7 +310,7 @@ class LiveSettings:
     async def _reload_upstreams(self, config: Config, changes: Sequence[str]) -> None:
         """Apply the upstreams of the settings, one change after the other, and say what changed."""
         async with self._changing_upstreams:
-            resolved = await asyncio.to_thread(resolve_upstreams, config, self._notices)
+            resolved = await asyncio.to_thread(resolve_sources, config, self._notices)
             changes = [*changes, *await self._apply_upstreams(config, resolved), *await self._apply_packs(config)]
         if changes:
             self._notices.inform(f"The settings were reloaded: {', '.join(changes)}.")
@@ -355,7 +359,9 @@ class LiveSettings:
             return self._use_metrics_keys is not None
         return key in {"profile", "packs"} or (key in _LIVE and key in config.origins)
 
-    async def _apply_upstreams(self, config: Config, upstreams: dict[str, ResolvedUpstream]) -> Sequence[str]:
+    async def _apply_upstreams(
+        self, config: Config, upstreams: "dict[str, ResolvedUpstream | ResolvedApi]"
+    ) -> Sequence[str]:
         """Close removed and changed upstreams, open added and changed ones, and return what changed in words."""
         before = self._open_upstreams() if self._upstreams is None else self._upstreams
         removed = [name for name in before if name not in upstreams]
@@ -389,13 +395,9 @@ class LiveSettings:
         parts = (("added", changes.added), ("restarted", changes.restarted), ("removed", changes.removed))
         return [f"{_listed(names)} {change}" for change, names in parts if names]
 
-    def _open_upstreams(self) -> dict[str, ResolvedUpstream]:
-        """Return the upstreams of the first settings that are open."""
-        found = {
-            provider.name: ResolvedUpstream(provider.settings, provider.problem)
-            for provider in self._yard.providers
-            if isinstance(provider, _FromSettings)
-        }
+    def _open_upstreams(self) -> dict[str, ResolvedUpstream | ResolvedApi]:
+        """Return the upstreams and APIs of the first settings that are open."""
+        found = {one.name: one.resolved for one in self._yard.providers if isinstance(one, _FromSettings)}
         return {name: found[name] for name in self._opened_names if name in found}
 
     async def _close(self, name: str) -> None:

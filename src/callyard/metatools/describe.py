@@ -73,7 +73,9 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, yard: Ya
         count = call.arguments.get("examples_max", _EXAMPLES if level == "full" else 0)
         if count:
             described["examples"] = msgspec.to_builtins(spec.examples[:count])
-        output = learned(spec, call.caller) if "input_schema" in described and spec.output_schema is None else None
+        output = (
+            learned(spec, call.caller) if "input_schema" in described and "output_schema" not in described else None
+        )
         if output is None:
             return described
         with_output = {**described, "learnt_output": output}
@@ -128,8 +130,8 @@ def _summary(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _schemas(spec: ToolSpec) -> dict[str, Any]:
-    output = {} if spec.output_schema is None else {"output_schema": spec.output_schema}
-    return {"input_schema": spec.input_schema, **output}
+    output = spec.described_output
+    return {"input_schema": spec.input_schema, **({} if output is None else {"output_schema": output})}
 
 
 def _facts(spec: ToolSpec) -> dict[str, Any]:

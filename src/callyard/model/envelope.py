@@ -19,6 +19,7 @@ from callyard.model.errors import CODES, Blame, Code, CodeName, ToolError
 __all__ = [
     "WRAPPER_CHARACTERS",
     "Content",
+    "Digested",
     "Encoded",
     "Envelope",
     "Failure",
@@ -77,6 +78,8 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     session_id: str | None = None
     coerced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    next_page: dict[str, Any] | None = None
+    """The arguments of a call for the next page, if the answer is one page of several."""
 
 
 class UpstreamResult(msgspec.Struct, frozen=True, gc=False):
@@ -243,6 +246,16 @@ def estimate_tokens(data: object, error: Failure | None) -> int:
     return -(-len(encode({"success": error is None, "data": data, "error": error}).decode()) // 4)
 
 
+class Digested:
+    """A value that JSON shows as its digest, because it would take long to make."""
+
+    __slots__ = ("digest",)
+
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+        """A text that changes when the value does."""
+
+
 class _Collector(threading.local):
     """Collects the content blocks of the result that this thread encodes; None while it encodes something else."""
 
@@ -259,6 +272,8 @@ def _to_serialisable(value: object) -> object:
         return serialiser.to_python(value, mode="json", by_alias=True)
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, Digested):
+        return value.digest
     if isinstance(value, Mapping):
         return dict(cast("Mapping[object, object]", value))
     if isinstance(value, complex) or (core := sys.modules.get("pydantic_core")) is None:

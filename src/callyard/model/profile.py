@@ -41,6 +41,7 @@ METATOOLS: Final = "metatools"
 UNLISTED: Final = "unlisted"
 """Tag of a metatool that no surface lists."""
 
+_CHARACTERS_PER_TOKEN: Final = 4
 PINNED: Final = "pinned"
 """Tag of a tool that every surface lists."""
 
@@ -251,17 +252,30 @@ def listed(
     threshold = float(budget)
     if was_meta is not None:
         threshold *= 1 - _SLACK if was_meta else 1 + _SLACK
-    meta = cost(spec for spec in rest if spec.source != METATOOLS) > threshold
+    meta = _costs_more([spec for spec in rest if spec.source != METATOOLS], threshold)
     return (pinned if meta else rest), meta
+
+
+def _costs_more(specs: Sequence[ToolSpec], threshold: float) -> bool:
+    """Return whether a list costs more tokens; it stops once that is clear, at best without any schema being made."""
+    without_schemas = sum(len(spec.name) + len(spec.description) for spec in specs) / _CHARACTERS_PER_TOKEN
+    if without_schemas > threshold:
+        return True
+    spent = 0
+    for spec in specs:
+        spent += _characters(spec)
+        if spent / _CHARACTERS_PER_TOKEN > threshold:
+            return True
+    return -(-spent // _CHARACTERS_PER_TOKEN) > threshold
 
 
 def cost(specs: Iterable[ToolSpec]) -> int:
     """Return an estimate of the tokens in a list of these tools."""
-    characters = sum(
-        len(encode({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}).decode())
-        for spec in specs
-    )
-    return -(-characters // 4)
+    return -(-sum(map(_characters, specs)) // _CHARACTERS_PER_TOKEN)
+
+
+def _characters(spec: ToolSpec) -> int:
+    return len(encode({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}).decode())
 
 
 def _is_listed_metatool(spec: ToolSpec) -> bool:

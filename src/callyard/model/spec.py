@@ -4,6 +4,7 @@ It must not know handlers; those are in `dispatch/tool` and `dispatch/resource`.
 """
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal, cast
 
@@ -12,7 +13,7 @@ import msgspec
 from callyard._internal.converted import Converted, Converters, as_tuple
 from callyard._internal.logfmt import is_tool_name
 from callyard.model.elicitation import Confirmation, check_form
-from callyard.model.envelope import encode
+from callyard.model.envelope import Digested, encode
 from callyard.model.errors import CODES, CodeName
 from callyard.model.limits import Limits
 from callyard.model.schema import SchemaError, check_schema
@@ -25,6 +26,8 @@ __all__ = [
     "EvalRule",
     "Example",
     "Kind",
+    "LazySchema",
+    "LazySpec",
     "Metatool",
     "Operation",
     "PromptArgument",
@@ -194,6 +197,16 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, me
         return str(self.operation) if self.unsettled is None else "unknown"
 
     @property
+    def outline(self) -> dict[str, Any]:
+        """Return the input schema, as far as it is known without making it."""
+        return self.input_schema
+
+    @property
+    def described_output(self) -> dict[str, Any] | None:
+        """Return the schema of results that descriptions show, whether results are checked against it or not."""
+        return self.output_schema
+
+    @property
     def summary(self) -> str:
         """Return the first line of the description."""
         return self.description.split("\n", 1)[0]
@@ -223,6 +236,85 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, me
             idempotent_hint=self.safe,
             open_world_hint=False,
         )
+
+
+class LazySchema(Digested):
+    """An input schema that is made when somebody first looks at it; its outline and a digest are known before."""
+
+    __slots__ = ("_made", "_make", "_make_output", "_output", "fault", "outline")
+
+    def __init__(
+        self,
+        make: Callable[[], dict[str, Any]],
+        *,
+        outline: dict[str, Any],
+        digest: str,
+        make_output: Callable[[], dict[str, Any] | None] = lambda: None,
+        fault: str = "",
+    ) -> None:
+        super().__init__(digest)
+        self.outline = outline
+        """The names of the arguments and their descriptions, for search."""
+        self.fault = fault
+        """Why the tool cannot be published; empty if it can."""
+        self._make = make
+        self._make_output = make_output
+        self._made: dict[str, Any] | None = None
+        self._output: tuple[dict[str, Any] | None] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LazySchema) and (self.digest, self.fault) == (other.digest, other.fault)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def is_made(self) -> bool:
+        """Return whether somebody looked at it."""
+        return self._made is not None
+
+    def made(self) -> dict[str, Any]:
+        """Return the schema."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def output(self) -> dict[str, Any] | None:
+        """Return the schema of results, which nothing is checked against."""
+        if self._output is None:
+            self._output = (self._make_output(),)
+        return self._output[0]
+
+
+class LazySpec(ToolSpec, frozen=True, kw_only=True, omit_defaults=True):
+    """The spec of a tool whose input schema is made when first looked at; JSON of it has the digest instead."""
+
+    # the field of the base holds the lazy schema, and this is what others read
+    input_schema: ClassVar = property(lambda self: _lazy(self).made())  # type: ignore[assignment] - see above
+
+    @classmethod
+    def of(cls, schema: LazySchema, **fields: Any) -> "LazySpec":
+        """Return a spec with this lazy schema and these other fields."""
+        return cls(input_schema=cast("dict[str, Any]", schema), **fields)
+
+    @property
+    def lazy(self) -> LazySchema:
+        """Return the schema that may not be made yet."""
+        return _lazy(self)
+
+    @property
+    def outline(self) -> dict[str, Any]:
+        """Return the names and descriptions of the arguments."""
+        return _lazy(self).outline
+
+    @property
+    def described_output(self) -> dict[str, Any] | None:
+        """Return the schema of results."""
+        return _lazy(self).output()
+
+
+def _lazy(spec: ToolSpec) -> LazySchema:
+    return cast("Any", ToolSpec).input_schema.__get__(spec)
 
 
 class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=Converted):
@@ -320,7 +412,6 @@ def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None
         operations = ", ".join(f"'{operation}'" for operation in Operation)
         raise _fault(spec, f"has the operation '{spec.operation}', which is none of {operations}.")
     _check_schemas(spec, limits, foreign=foreign)
-    _check_types(spec, "tool")
     if spec.kind != "tool":
         raise _fault(spec, f"says that it is a {spec.kind}.")
     for name in spec.known_as:
@@ -394,6 +485,10 @@ def _check_name(kind: Kind, name: str, limits: Limits, *, foreign: bool) -> None
 
 
 def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
+    if isinstance(spec, LazySpec):  # to make and check its schema now would cost what laziness saves
+        if spec.lazy.fault:
+            raise _fault(spec, spec.lazy.fault)
+        return
     if not isinstance(cast("object", spec.input_schema), dict):
         raise _fault(spec, "has an input schema that is no object.")
     for which, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
@@ -407,6 +502,7 @@ def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
         raise _fault(spec, "has an input schema that is not of type 'object'.")
     if not foreign and spec.input_schema.get("additionalProperties") is not False:
         raise _fault(spec, "has an input schema without 'additionalProperties: false'.")
+    _check_types(spec, "tool")
 
 
 def _check_eval(spec: ToolSpec) -> None:

@@ -250,7 +250,7 @@ def bare_name(spec: ToolSpec) -> str:
 
 def fields_of(spec: ToolSpec) -> Fields:
     """Return the texts of a tool, each cut to a useful length."""
-    parameters, parameter_texts, choices = _parameters_of(spec.input_schema)
+    parameters, parameter_texts, choices = _parameters_of(spec.outline)
     found = (
         " ".join((bare_name(spec), *spec.aliases)),
         spec.title or "",

@@ -148,6 +148,13 @@ class Supervised:
     """A provider with a connection that is supervised, so that it has a status."""
 
     name: str
+    prefix: str
+    """What is in front of the names of its tools; empty if they keep their own."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether something is published, or it is clear that nothing can be for now."""
+        raise NotImplementedError
 
     def status(self) -> Status:
         """Return the state of the connection."""

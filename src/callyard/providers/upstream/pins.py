@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -25,7 +25,6 @@ from callyard.model.envelope import encode, fingerprint
 from callyard.model.spec import Operation
 from callyard.providers.upstream import LOCK_FILE
 from callyard.providers.upstream.catalogue import Catalogue, Item, folder_of
-from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.wire.params import custom_meta
 
 __all__ = [
@@ -36,6 +35,7 @@ __all__ = [
     "LockError",
     "Pin",
     "PinCheck",
+    "PinSettings",
     "PinnedKind",
     "Pins",
     "PinsByUpstream",
@@ -208,6 +208,20 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 PinsByUpstream = Mapping[str, Mapping[Key, Pin]]
 
 
+class PinSettings(Protocol):
+    """The settings that decide about pins: those of an upstream, or of an API."""
+
+    @property
+    def pin(self) -> Literal["block", "warn", "off"]:
+        """Return what happens to a definition that differs from the accepted one."""
+        ...
+
+    @property
+    def first(self) -> Literal["trust", "ask"]:
+        """Return whether a definition that is seen for the first time is accepted."""
+        ...
+
+
 class LockError(Exception):
     """The lock is invalid; the message names the file and the line."""
 
@@ -317,7 +331,7 @@ class Pins:
         """The rule of a high finding, or nothing, by upstream and hash of a definition."""
         self._definitions: dict[str, tuple[Catalogue, Definitions]] = {}
 
-    def check(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> PinCheck:
+    def check(self, name: str, catalogue: Catalogue, settings: PinSettings) -> PinCheck:
         """Compare a catalogue with the lock, and accept new definitions if the settings trust them."""
         if settings.pin == "off":
             self._read()  # what people settled is in it, too
@@ -350,7 +364,7 @@ class Pins:
         vanished = tuple(key for key in pins if key not in definitions)
         return _pin_check(reasons, settings, accepted=accepted, vanished=vanished)
 
-    def unscanned(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> list[Definition]:
+    def unscanned(self, name: str, catalogue: Catalogue, settings: PinSettings) -> list[Definition]:
         """Return what is neither accepted nor scanned; `scan` it in a thread before `check`, as it may take long."""
         if settings.pin == "off":
             return []
@@ -531,7 +545,7 @@ def _reason(name: str, definition: Definition, pin: Pin | None, finding: str) ->
 
 def _pin_check(
     reasons: Mapping[Key, str],
-    settings: UpstreamSettings,
+    settings: PinSettings,
     *,
     accepted: tuple[Key, ...] = (),
     vanished: tuple[Key, ...] = (),

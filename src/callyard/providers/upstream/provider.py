@@ -33,11 +33,18 @@ from callyard.providers.upstream.catalogue import (
     upstream_uri,
 )
 from callyard.providers.upstream.diff import Comparison, compare
-from callyard.providers.upstream.health import Status, Supervised, read_status, restart_requested_at, write_status
+from callyard.providers.upstream.health import (
+    Health,
+    Status,
+    Supervised,
+    read_status,
+    restart_requested_at,
+    write_status,
+)
 from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError
 from callyard.providers.upstream.pins import Definition, Key, LockError, PinCheck, Pins, Settled, accept, settle
 from callyard.providers.upstream.process_log import LOG_FILE, last_lines, log_failure
-from callyard.providers.upstream.settings import UpstreamSettings
+from callyard.providers.upstream.settings import ResolvedUpstream, UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
 from callyard.providers.upstream.unsettled import UnsettledTool, unsettled_tools
 from callyard.wire.headers import has_invalid_param_headers
@@ -91,6 +98,11 @@ class Upstream(Supervised):
         self._restarted_at = 0.0
         self._written_status: Status | None = None
         self._maintenance: asyncio.Task[None] | None = None
+
+    @property
+    def resolved(self) -> ResolvedUpstream:
+        """Return the settings that it was made of."""
+        return ResolvedUpstream(self.settings, self.problem)
 
     @property
     def supervisor(self) -> Supervisor:
@@ -147,10 +159,19 @@ class Upstream(Supervised):
         """Wait until something is published for the first time, or a failure shows that nothing can be for now."""
         await self._settled.wait()
 
+    @property
+    def health(self) -> Health:
+        """Return the health of the connection."""
+        return self.supervisor.health
+
+    async def refresh(self) -> None:
+        """Connect if necessary, and fetch the catalogue."""
+        await self.supervisor.refresh()
+
     async def restart(self) -> None:
         """Restart the upstream, forget its failures and fetch its catalogue."""
         await self.supervisor.restart()
-        await self.supervisor.refresh()
+        await self.refresh()
 
     @property
     def can_sign_in(self) -> bool:

@@ -81,6 +81,10 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The scopes to request, instead of those that the upstream names."""
     issuer: str | None = None
     """The only authorization server that gets these credentials; by default, the first that the upstream names."""
+    token_url: str | None = None
+    """The token endpoint of an authorization server that publishes no metadata, which is then not asked for any."""
+    authorization_url: str | None = None
+    """The authorization endpoint of that server."""
     grant: Literal["authorization_code", "client_credentials", "identity_assertion"] = "authorization_code"
     """Whether a person signs in, the client itself does, or an identity provider vouches for somebody."""
     identity: Identity | None = None

@@ -9,7 +9,7 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -29,6 +29,7 @@ __all__ = [
     "HeaderError",
     "Pool",
     "RequestHead",
+    "Resolve",
     "parse_address",
     "resolve",
     "tls_context",
@@ -99,7 +100,13 @@ _KEEP_ALIVE: Final = re.compile(rb"timeout=(\d{1,6})")
 class ResponseHandler(Protocol):
     """Receives one response; nothing follows `on_complete` or `on_error`."""
 
-    connection: "Connection | None"
+    @property
+    def connection(self) -> "Connection | None":
+        """Return the connection that the request is on, once it is on its way."""
+        ...
+
+    @connection.setter
+    def connection(self, connection: "Connection | None", /) -> None: ...
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """Handle the status and the headers."""
@@ -395,11 +402,18 @@ _SPARE: Final = 32
 _SWEEP_SECONDS: Final = 30.0
 
 
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Takes a host and a port; returns the addresses to connect to, or raises `LinkError`."""
+
+
 class Pool:
     """The connections to one upstream; requests queue while all are busy."""
 
-    def __init__(self, name: str, address: Address, *, limit: int, connect_seconds: float) -> None:
+    def __init__(
+        self, name: str, address: Address, *, limit: int, connect_seconds: float, resolve: Resolve | None = None
+    ) -> None:
         self.name = name
+        self._resolve = resolve
         self._address = address
         self._limit = limit
         self._connect_seconds = connect_seconds
@@ -509,9 +523,8 @@ class Pool:
         tls: Any = {"ssl": tls_context(), "server_hostname": address.host} if address.scheme == "https" else {}
         try:
             async with asyncio.timeout(self._connect_seconds):
-                _, connection = await self.loop.create_connection(
-                    lambda: Connection(self), address.host, address.port, **tls
-                )
+                hosts = [address.host] if self._resolve is None else await self._resolve(address.host, address.port)
+                connection = await self._connect_to(hosts, address.port, tls)
         except TimeoutError:
             sentence = f"'{self.name}' did not accept a connection within {self._connect_seconds:g} seconds."
             raise LinkError("unavailable", sentence) from None
@@ -521,6 +534,18 @@ class Pool:
         if not connection.is_alive:
             raise LinkError("unavailable", f"'{self.name}' closed a new connection at once.")
         return connection
+
+    async def _connect_to(self, hosts: Sequence[str], port: int, tls: Mapping[str, Any]) -> Connection:
+        """Return a connection to the first host that accepts one."""
+        for number, host in enumerate(hosts, start=1):
+            try:
+                _, connection = await self.loop.create_connection(lambda: Connection(self), host, port, **tls)
+            except OSError:
+                if number == len(hosts):
+                    raise
+            else:
+                return connection
+        raise OSError("The host has no address.")
 
     def _sweep_idle(self) -> None:
         self._sweep = None

@@ -34,6 +34,7 @@ __all__ = [
     "discover",
     "fetch_server",
     "is_local",
+    "known_server",
     "open_http",
     "resolve",
 ]
@@ -396,6 +397,21 @@ async def discover(http: OAuthHttp, url: str, challenge: str, *, was_refused: bo
         scope = " ".join(metadata.scopes_supported)
     issuer = (metadata.authorization_servers or (_origin(url),))[0]
     return Discovered(await fetch_server(http, issuer), metadata.resource, scope)
+
+
+def known_server(http: OAuthHttp, login: Login, token_url: str) -> Discovered:
+    """Return the authorization server whose addresses are known without asking it.
+
+    Raises:
+        LoginError: An address is not safe.
+    """
+    server = ServerMetadata(
+        issuer=login.issuer or _origin(http.check(token_url)),
+        token_endpoint=token_url,
+        authorization_endpoint=login.authorization_url,
+        code_challenge_methods_supported=("S256",),
+    )
+    return Discovered(server, "", None)
 
 
 async def fetch_server(http: OAuthHttp, issuer: str) -> ServerMetadata:

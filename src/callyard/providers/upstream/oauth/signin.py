@@ -22,6 +22,7 @@ from callyard.providers.upstream.oauth.servers import (
     configured_client,
     discover,
     fetch_server,
+    known_server,
     open_http,
 )
 from callyard.providers.upstream.oauth.vault import (
@@ -341,7 +342,8 @@ async def refresh(name: str, stored: StoredLogin, login: Login) -> StoredLogin:
     if token is None or client is None or token.refresh_token is None:
         raise LoginError(f"The login at '{name}' cannot be renewed.")
     async with open_http(name, stored.url, login) as http:
-        fields = {"refresh_token": token.refresh_token, "resource": stored.resource}
+        resource = {"resource": stored.resource} if login.token_url is None else {}
+        fields = {"refresh_token": token.refresh_token, **resource}
         key = login.private_key if client.method == "private_key_jwt" else None
         response = await http.token(stored.token_endpoint, client, key=key, grant_type="refresh_token", **fields)
     renewed = _parse_token(response, token.scope)
@@ -371,11 +373,15 @@ async def _discover(
 
     The challenge of an earlier refusal counts if the upstream sends none now.
     """
+    login = settings.login or Login()
+    if login.token_url is not None:
+        known = known_server(http, login, login.token_url)
+        scope = _scope_to_request(login, known, stored)
+        return known, {"scope": scope} if scope else {}  # such a server knows no 'resource'
     method = "GET" if settings.carrier == "sse" else "POST"
     status, challenge = await http.fetch_challenge(settings.url or "", settings.headers, method=method)
     was_refused = status == HTTPStatus.UNAUTHORIZED or bool(stored.challenge)
     discovered = await discover(http, settings.url or "", challenge or stored.challenge, was_refused=was_refused)
-    login = settings.login or Login()
     issuer = discovered.server.issuer
     if login.issuer not in {None, issuer}:
         asks = f"'{http.name}' asks for a login at '{issuer[:200]}'"
