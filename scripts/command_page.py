@@ -4,7 +4,8 @@ from argparse import Action
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from callyard.cli.parser import TAKE_PROGRAM, Parser, help_of, make_parsers
+from callyard.cli.commands import TAKE_PROGRAM
+from callyard.cli.parser import Parser, help_of, make_parsers
 from callyard.launch.errors import STATUSES
 from callyard.model.errors import CODES
 

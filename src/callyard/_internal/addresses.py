@@ -27,7 +27,7 @@ def is_loopback(host: str) -> bool:
 
 
 def reach_of(address: str) -> Reach:
-    """Return who can reach a numeric address, with or without a scope, also if it is an IPv4 address inside an IPv6 one.
+    """Return who can reach a numeric address, also if it is an IPv4 address inside an IPv6 one.
 
     Raises:
         ValueError: It is no numeric address.

@@ -4,13 +4,14 @@ Its files:
 
 - `call`: `callyard call`, `code` and `runtime`: call a tool or run a program, and show what can run programs
 - `clients`: `callyard import` and `callyard connect`: servers from MCP clients' files, and Callyard into them
+- `commands`: the commands, each with its arguments and options, as a table
 - `config`: commands about settings: print them, create API keys, and add upstreams to 'callyard.toml' or remove them
 - `demo`: a tour of what an agent sees of a yard with hundreds of tools, without a network or a model
 - `inspect`: `callyard describe`, `list`, `manifest` and `policy explain`: a yard's tools, and which rule decides
   about a call
 - `login`: `callyard login` and `callyard logout`: OAuth at an upstream, with a browser, and the stored login
 - `packs`: which packs are installed, named and open, here or at a running server, and what is missing
-- `parser`: the command line: a table of commands with their arguments and options, and the parser that reads it
+- `parser`: the parser of the command line
 - `program`: from arguments to an exit status
 - `search`: `callyard search` and `callyard eval search`: find tools as an agent does, and measure how well that works
 - `serve`: serve a yard to MCP clients

@@ -11,7 +11,8 @@ from contextlib import nullcontext
 
 from callyard._internal.lazy import load
 from callyard._version import VERSION
-from callyard.cli.parser import COMMANDS, Options, make_parsers, read_options
+from callyard.cli.commands import COMMANDS
+from callyard.cli.parser import Options, make_parsers, read_options
 from callyard.cli.terminal import OutputError, Terminal
 from callyard.launch.errors import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE, LaunchError
 from callyard.launch.hangup import Hangup
