@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -103,6 +103,7 @@ def _resolve(upstreams: Mapping[str, Mapping[str, Any]]) -> "dict[str, ResolvedU
     return {name: entry.try_resolve(os.environ, warn) for name, entry in entries if entry.settings.enabled}
 
 
+T = TypeVar("T")
 _COMPLETIONS: Final = 100
 _READY_S: Final = 2.0  # how long opening waits for slow providers: clients wait three seconds for their first answer
 _SIGNING_KEY: Final = "signing_key"
@@ -273,6 +274,11 @@ class Yard:
         if stack is not None:
             await stack.aclose()
 
+    def _opened(self, part: T | None) -> T:
+        if part is None:
+            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
+        return part
+
     @property
     def dispatcher(self) -> Dispatcher:
         """Return the dispatcher.
@@ -280,9 +286,7 @@ class Yard:
         Raises:
             RuntimeError: The yard is not open.
         """
-        if self._dispatcher is None:
-            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
-        return self._dispatcher
+        return self._opened(self._dispatcher)
 
     @property
     def jobs(self) -> Jobs:
@@ -291,9 +295,7 @@ class Yard:
         Raises:
             RuntimeError: The yard is not open.
         """
-        if self._jobs is None:
-            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
-        return self._jobs
+        return self._opened(self._jobs)
 
     @property
     def switches(self) -> Switches:
@@ -302,9 +304,7 @@ class Yard:
         Raises:
             RuntimeError: The yard is not open.
         """
-        if self._switches is None:
-            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
-        return self._switches
+        return self._opened(self._switches)
 
     @property
     def has_store(self) -> bool:

@@ -52,7 +52,8 @@ def configuration(url: str) -> str:
         "client_metadata_url": DOCUMENT if SCENARIO == "auth/basic-cimd" else None,
         "grant": next((grant for beginning, grant in GRANTS.items() if SCENARIO.startswith(beginning)), None),
     }
-    tables: dict[str, Mapping[str, str | None]] = {"": {"url": url, "prefix": "", "pin": "off"}, ".login": login}
+    upstream = {"url": url, "prefix": "", "pin": "off", "unannotated": "allow"}
+    tables: dict[str, Mapping[str, str | None]] = {"": upstream, ".login": login}
     if "idp_issuer" in CONTEXT:
         tables[".login.identity"] = {name: CONTEXT[f"idp_{name}"] for name in ("issuer", "client_id", "id_token")}
     return "\n".join(line for name, settings in tables.items() for line in table(f"upstreams.{NAME}{name}", settings))

@@ -11,7 +11,8 @@ era, state, upstream, _, port = sys.argv[1:]
 reached = {"url": upstream} if upstream.startswith("http") else {"command": sys.executable, "args": (upstream,)}
 # A yard passes no tasks on: these tools would run as ordinary calls, and the suite would wait for each in vain.
 TASKS = ("slow_compute", "failing_job", "protocol_error_job", "confirm_delete", "multi_input", "test_tool_with_task")
-shared = {"forward_meta": ("*",), "forward_roots": True}
+# No person is there to settle what tools without hints do.
+shared = {"forward_meta": ("*",), "forward_roots": True, "unannotated": "allow"}
 settings = UpstreamSettings(**reached, **shared, prefix="", era=era, without=TASKS)  # pyright: ignore[reportArgumentType] - a test says what it wants
 
 yard = Yard(

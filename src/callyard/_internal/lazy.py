@@ -5,15 +5,23 @@ from types import ModuleType
 
 TYPE_CHECKING = False  # type checkers recognise the name; importing `typing` costs more than the rest of this module
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from importlib.metadata import EntryPoint
     from typing import Any
 
-__all__ = ["load", "load_names"]
+__all__ = ["installed_entry_points", "load", "load_names"]
 
 
 def load(module: str) -> ModuleType:
     """Import a module."""
     return import_module(module)
+
+
+def installed_entry_points(group: str) -> "Iterable[EntryPoint]":
+    """Return what installed packages offer under a name; importing what finds them takes as long as a small package."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and rarely used
+
+    return entry_points(group=group)
 
 
 def load_names(package: str, modules: "Mapping[str, Sequence[str]]") -> "Callable[[str], Any]":

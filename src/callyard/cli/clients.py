@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from callyard.cli.config import ConfigFile, read_config_file, write_config_file, writing
 from callyard.cli.parser import Options
+from callyard.cli.settle import ask_after_change
 from callyard.cli.targets import KEY_VARIABLE, credentials_of
 from callyard.cli.terminal import Painted, Style, Terminal, cut, pad, painted_change, width_of
 from callyard.client_configs.clients import (
@@ -84,8 +85,6 @@ def run_import(options: Options, terminal: Terminal) -> int:
         terminal.say(failure)
     _report_import(adopted, found, own, options=options, terminal=terminal)
     if new and terminal.can_ask and not options.dry_run and not options.json:
-        from callyard.cli.settle import ask_after_change  # noqa: PLC0415 - only a person at a terminal is asked
-
         ask_after_change(own.path, [adoption.name for adoption in new], terminal)
     return DEFECT if found.failures else 0
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 from callyard._internal.files import find_state_dir, rewrite
 from callyard._internal.project import find_project, project_dir
 from callyard.cli.parser import Options
+from callyard.cli.settle import ask_after_change
 from callyard.cli.targets import config_from, os_errors
 from callyard.cli.terminal import Painted, Terminal, pad, width_of
 from callyard.client_configs.connect import add_tables, display_target, missing_variables
@@ -188,8 +189,6 @@ def run_add(options: Options, terminal: Terminal) -> int:
         terminal.inform(f"Set the variable '{variable}' before you serve.")
     terminal.inform(f"'{name}' is in '{file.path}'. 'callyard serve' serves it; a running server adds it by itself.")
     if terminal.can_ask:
-        from callyard.cli.settle import ask_after_change  # noqa: PLC0415 - most commands of this file read no tools
-
         ask_after_change(file.path, [name], terminal)
     return 0
 

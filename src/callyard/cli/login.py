@@ -16,6 +16,7 @@ from callyard.config.read import is_upstream_name
 from callyard.launch.errors import DEFECT, LaunchError, as_launch_error
 from callyard.launch.signals import run
 from callyard.model.names import did_you_mean
+from callyard.providers.openapi.provider import login_of
 from callyard.providers.openapi.reading import DocumentError
 from callyard.providers.upstream.catalogue import folder_of
 from callyard.providers.upstream.oauth.credentials import load_signin, sign_in_and_store
@@ -54,8 +55,6 @@ def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
 def _settings(config: Config, name: str, terminal: Terminal, *, state: Path) -> UpstreamSettings:
     api = config.apis.get(name)
     if api is not None:
-        from callyard.providers.openapi.provider import login_of  # noqa: PLC0415 - few logins are for an API
-
         with as_launch_error(ConfigError, DocumentError):
             return run(login_of(name, api.resolve(os.environ, terminal.say), folder_of(state, name)))
     entry = config.upstreams.get(name)

@@ -15,6 +15,7 @@ from callyard.cli.terminal import Painted, Style, Terminal, pad, width_of
 from callyard.dispatch.registry import is_allowed
 from callyard.launch.build import get_json
 from callyard.launch.errors import DEFECT, LaunchError, exit_status
+from callyard.launch.mounts import load_token
 from callyard.launch.signals import run
 from callyard.model.envelope import encode
 from callyard.packs.pack_set import PackFacts
@@ -79,8 +80,6 @@ def _headers(options: Options, terminal: Terminal) -> dict[str, str]:
     headers = credentials_of(options)
     if headers or not is_loopback(urlsplit(options.target).hostname or ""):
         return headers
-    from callyard.launch.mounts import load_token  # noqa: PLC0415 - it loads the HTTP transport
-
     options.target = ""
     return {"Authorization": f"Bearer {load_token(config_from(options, terminal))}"}
 

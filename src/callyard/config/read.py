@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -325,10 +326,10 @@ def read_config(
     document = {} if file is None else _read_toml(file)
     tables = {name: document.pop(name) for name in _TABLES if name in document}
     values: dict[str, Any] = {key: setting.default for key, setting in known_settings().items()}
-    origins: dict[str, Origin] = {}
-    for layer in (_from_file(document, file), _from_environment(variables), _from_caller(overrides, origin)):
-        for key, value, source in layer:
-            values[key], origins[key] = value, source
+    layers = (_from_file(document, file), _from_environment(variables), _from_caller(overrides, origin))
+    found = list(chain.from_iterable(layers))
+    values |= {key: value for key, value, _ in found}
+    origins = {key: source for key, _, source in found}
     settings = _build_settings(values, origins)
     try:
         read_environment(variables)  # refuses an unknown variable with the prefix of search, as every yard does
@@ -351,10 +352,9 @@ def read_config(
         shown |= masked
         source = origins["target"] if entry.location.file is None else Origin("file", entry.location.file)
         origins |= dict.fromkeys(masked, source)
-    for name, entry in apis.items():
-        masked = {f"{_APIS}.{name}.{field}": value for field, value in entry.masked().items()}
-        shown |= masked
-        origins |= dict.fromkeys(masked, Origin("file", str(file)))
+    of_apis = {f"{_APIS}.{name}.{key}": value for name, entry in apis.items() for key, value in entry.masked().items()}
+    shown |= of_apis
+    origins |= dict.fromkeys(of_apis, Origin("file", str(file)))
     return Config(
         settings=settings,
         values=values_of(settings),

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
 
+from callyard._internal.lazy import installed_entry_points
 from callyard._internal.logfmt import log_value
 from callyard.config import Config, known_settings
 from callyard.config.settings import Key, Serving
@@ -295,9 +296,7 @@ def make_transport(
         if serving.transport == "http":
             return make(serving, authenticator, listeners=listeners, **http_options)
         return make(serving) if serving.transport == "stdio" else make(serving, authenticator, listeners=listeners)
-    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and only for transports of other packages
-
-    found = {point.name: point for point in entry_points(group="callyard.transports")}
+    found = {point.name: point for point in installed_entry_points("callyard.transports")}
     if serving.transport not in found:
         raise ValueError(f"There is no transport '{serving.transport}'. Known: {', '.join(sorted({*_OWN, *found}))}.")
     try:

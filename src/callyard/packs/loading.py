@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from callyard._internal.lazy import installed_entry_points
 from callyard._version import VERSION
 from callyard.model.names import did_you_mean
 from callyard.packs.pack import SYSTEM, Pack, PackError, check_pack
@@ -46,10 +47,8 @@ class InstalledPack(msgspec.Struct, frozen=True):
 
 def installed_packs() -> Mapping[str, Sequence[InstalledPack]]:
     """Return the installed packs by name, without importing any; more than one of a name is a mistake."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 - see above
-
     found: dict[str, list[InstalledPack]] = {}
-    for point in entry_points(group=GROUP):
+    for point in installed_entry_points(GROUP):
         package = "" if point.dist is None else point.dist.name
         version = "" if point.dist is None else point.dist.version
         packs = found.setdefault(point.name, [])

@@ -6,6 +6,7 @@ The index only passes queries on; a strategy ranks.
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from callyard._internal.lazy import installed_entry_points
 from callyard.model.spec import Operation, ToolSpec
 from callyard.search.bm25 import Bm25
 from callyard.search.hits import Allows, Filter, Found
@@ -128,6 +129,4 @@ def _load(name: str, settings: SearchSettings, entry_point: Any) -> Strategy:
 
 
 def _entry_points() -> dict[str, Any]:
-    from importlib import metadata  # noqa: PLC0415 - slow, and only for strategies of other packages
-
-    return {point.name.strip().lower(): point for point in metadata.entry_points(group=ENTRY_POINTS)}
+    return {point.name.strip().lower(): point for point in installed_entry_points(ENTRY_POINTS)}
