@@ -35,9 +35,10 @@ yard = Yard(tools=[add])
 _STDIO: Final = ("quiet", "yes", "lines", "blank lines", "notifications", "large notifications", "stderr")
 _HTTP: Final = ("events", "comments")
 _FIRST_PORT: Final = 18600
-_ROUNDS: Final = 5
-_SECONDS: Final = 3.0
+_ROUNDS: Final = 7
+_SECONDS: Final = 2.0
 _PAUSE_S: Final = 0.002
+_START_S: Final = 1.5
 _CALL: Final[dict[str, Any]] = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -114,29 +115,24 @@ def _measure(pid: int, connection: http.client.HTTPConnection) -> tuple[list[flo
 
 
 def main() -> None:
-    """Measure all floods, or those that the command line names."""
+    """Measure all floods, or those that the command line names; every number is the median of the rounds."""
     floods = tuple(dict.fromkeys(("quiet", *sys.argv[1:]))) if sys.argv[1:] else (*_STDIO, *_HTTP)
-    taken: dict[str, list[float]] = {flood: [] for flood in floods}
-    shares: dict[str, list[float]] = {flood: [] for flood in floods}
+    rounds: dict[str, list[tuple[float, float, float]]] = {flood: [] for flood in floods}
     for _ in range(_ROUNDS):
         for number, flood in enumerate(floods):
             with _served(flood, _FIRST_PORT + number) as (pid, connection):
-                time.sleep(1.5)  # the start is not measured
-                _measure_into(taken[flood], shares[flood], pid, connection)
+                time.sleep(_START_S)  # the start is not measured
+                taken, share = _measure(pid, connection)
+            quantiles = statistics.quantiles(taken, n=100)
+            rounds[flood].append((quantiles[49], quantiles[98], share))
     lines: list[list[str]] = []
-    quiet = statistics.quantiles(taken["quiet"], n=100)[98]
     for flood in floods:
-        quantiles = statistics.quantiles(taken[flood], n=100)
-        cells = [f"{quantiles[49]:.2f}", f"{quantiles[98]:.2f}", f"{quantiles[98] / quiet:.2f}x"]
-        lines.append([flood, *cells, f"{statistics.median(shares[flood]):.0%}"])
-    print(f"{os.cpu_count()} processors")
+        p50, p99, share = (statistics.median(numbers) for numbers in zip(*rounds[flood], strict=True))
+        pairs = zip(rounds[flood], rounds["quiet"], strict=True)
+        ratio = statistics.median(ours[1] / quiet[1] for ours, quiet in pairs)
+        lines.append([flood, f"{p50:.2f}", f"{p99:.2f}", f"{ratio:.2f}x", f"{share:.0%}"])
+    print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
     print(as_table(("flood", "p50 ms", "p99 ms", "p99 beside quiet", "CPU of the server"), lines))
-
-
-def _measure_into(taken: list[float], shares: list[float], pid: int, connection: http.client.HTTPConnection) -> None:
-    times, share = _measure(pid, connection)
-    taken += times
-    shares.append(share)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ async def test_little_data_are_passed_on_at_once() -> None:
 
 
 async def test_one_turn_of_the_loop_takes_one_portion_and_others_have_turns_between() -> None:
-    feed, turns = Feed(byte_s=0.000001), 0
+    feed, turns = Feed(byte_s=0.0000005), 0
     feed.intake.feed(b"x" * 10_000)
     assert feed.intake.is_full
     while feed.intake.has_rest:
@@ -95,6 +95,16 @@ async def test_data_that_somebody_waits_for_are_not_charged() -> None:
 
     assert not feed.share.wait
     assert not feed.intake.is_full
+
+
+async def test_data_that_cost_nothing_to_drop_are_not_read_without_end() -> None:
+    feed = Feed()
+    for _ in range(1000):
+        if not feed.intake.is_full:
+            feed.intake.feed(b"x")
+
+    assert 100 < len(feed.portions) < 1000
+    feed.intake.close()
 
 
 async def test_all_connections_of_an_upstream_have_one_share() -> None:

@@ -17,6 +17,8 @@ _SHARE: Final = 0.02
 _BURST_SECONDS: Final = 0.01
 _TARGET_SECONDS: Final = 0.0002
 """How long a portion should take: about as long as one call."""
+_READ_SECONDS: Final = 0.00005
+"""What reading a portion and the turn of the loop cost besides: most of it, where the data are dropped."""
 _FIRST_BYTES: Final = 2 * 1024
 _MIN_BYTES: Final = 256
 _MAX_BYTES: Final = 64 * 1024
@@ -125,7 +127,7 @@ class Intake:
         elif seconds < _TARGET_SECONDS / 2 and len(portion) == self._portion_bytes:
             self._portion_bytes = min(_MAX_BYTES, 2 * self._portion_bytes)
         if not self._was_awaited:
-            self._share.charge(seconds)
+            self._share.charge(seconds + _READ_SECONDS)
         wait = self._share.wait
         if wait or self._rest:
             self._go_on_after(wait)
