@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from table_tests import every_row
 
-from callyard import Caller, Profile, Toolset, Yard, tool
+from callyard import Caller, Functions, Profile, Tool, Toolset, Yard, tool
 from callyard._version import VERSION
 from callyard.packs import documents
 from callyard.packs.documents import page_names, pages, read_page, server_text
@@ -76,6 +77,20 @@ async def test_the_manifest_is_what_the_caller_has() -> None:
     assert "wipe" not in json.dumps(part)
     assert "greet" in json.dumps(part)
     assert "callyard://docs/{page}" in [resource["uri"] for resource in whole["resources"]]
+
+
+async def test_the_manifest_of_a_large_yard_is_short() -> None:
+    def numbered(number: int) -> Tool:
+        return Tool.of(msgspec.structs.replace(made.spec, name=f"greet_{number}"), made.handler)
+
+    made = Functions("shop", [greet]).tools()[0]
+    async with Yard("shop", tools=[numbered(number) for number in range(500)], packs=["system"]) as yard:
+        found = await manifest_of(yard)
+
+    assert found["surface"] == "meta"
+    assert found["sources"]["shop"] == 500
+    assert found["counts"]["tools"] >= 500
+    assert len(found["tools"]) < 20
 
 
 async def manifest_of(yard: Yard, caller: Caller | None = None) -> dict[str, Any]:

@@ -704,6 +704,25 @@ async def test_packs_are_added_changed_and_removed_while_the_yard_is_open(instal
     assert left == ["page_read"]
 
 
+async def test_a_pack_whose_secret_has_another_value_is_restarted(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("page")
+    tables = pack_tables_of_code({"page": {"secrets": {"login": "secretref:env:PAGE_LOGIN"}}})
+    monkeypatch.setenv("PAGE_LOGIN", "correct horse")
+    async with Yard() as yard:
+        await yard.packs.change(yard, ["page"], tables)
+        same = await yard.packs.change(yard, ["page"], tables)
+        monkeypatch.setenv("PAGE_LOGIN", "battery staple")
+        other = await yard.packs.change(yard, ["page"], tables)
+        monkeypatch.delenv("PAGE_LOGIN")
+        gone = await yard.packs.change(yard, ["page"], tables)
+        left = facts(yard)
+
+    assert (same.restarted, other.restarted) == ([], ["page"])
+    assert (gone.restarted, len(gone.problems), left) == ([], 1, {"page": "failed"})
+
+
 async def test_a_change_that_fails_fails_only_its_pack_which_is_tried_again(install: Install) -> None:
     install(
         "page",

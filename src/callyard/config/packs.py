@@ -38,22 +38,28 @@ class PackTable(msgspec.Struct, frozen=True):
         """Return what may be shown without the pack, which alone says what is no secret: numbers and switches."""
         return {key: value if isinstance(value, bool | int | float) else _HIDDEN for key, value in self.values.items()}
 
-    def resolve(self, kind: type | None, warn: Callable[[str], None]) -> tuple[Any, dict[str, str]]:
-        """Return the table as a type, without one nothing, and the secrets by name, with all references filled in.
+    def filled(self, warn: Callable[[str], None] = lambda _: None) -> Table:
+        """Return the table with all references filled in; the secrets are noted, so that they are masked in logs.
 
         Raises:
-            ConfigError: A key is unknown, a value does not fit, or a variable or secret is missing.
+            ConfigError: A variable or secret is missing, or the secrets are no table of texts.
         """
-        table, location = dict(self.values), self.location
         references = References(variables=os.environ, folder=self.folder, warn=warn)
-        place = location.child(f".{SECRETS}")
-        named: dict[str, str] = convert(table.pop(SECRETS, {}), dict[str, str], place)
-        secrets = {name: references.resolve(text, place.child(f".{name}")) for name, text in named.items()}
-        for secret in secrets.values():
+        secrets = convert(self.values.get(SECRETS, {}), dict[str, str], self.location.child(f".{SECRETS}"))
+        table = _filled({**self.values, SECRETS: secrets}, references, self.location)
+        for secret in table[SECRETS].values():
             remember_secret(secret)
-        check_keys(table, [*fields_of(kind), SECRETS], location)
-        filled = {key: _filled(value, references, location.child(f".{key}")) for key, value in table.items()}
-        return (None if kind is None else _converted(filled, kind, location)), secrets
+        return table
+
+    def resolve(self, kind: type | None, filled: Table) -> tuple[Any, dict[str, str]]:
+        """Return the filled table as a type, without one nothing, and the secrets by name.
+
+        Raises:
+            ConfigError: A key is unknown, or a value does not fit.
+        """
+        table = {key: value for key, value in filled.items() if key != SECRETS}
+        check_keys(table, [*fields_of(kind), SECRETS], self.location)
+        return (None if kind is None else _converted(table, kind, self.location)), filled[SECRETS]
 
 
 def read_pack_tables(document: Table, path: Path) -> dict[str, PackTable]:

@@ -1,6 +1,7 @@
 """The documents that agents read in-band: the guides, the manifest of a caller, and `llms.txt`."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ __all__ = ["DOCS", "MANIFEST", "Page", "llms_text", "manifest", "page_names", "p
 
 DOCS: Final = "callyard://docs/{page}"
 MANIFEST: Final = "callyard://manifest"
+_MOST_LISTED: Final = 100
 _INDEX: Final = "index"
 """The page that lists the others."""
 _PACKAGE: Final = Path(__file__).parent.parent
@@ -88,19 +90,25 @@ def server_text() -> str:
 
 
 def manifest(name: str, version: str, registry: Registry, profile: Profile) -> dict[str, Any]:
-    """Return what exists for callers of a profile: tools, resources and prompts, each with one line."""
+    """Return what exists for callers of a profile: how much of each source, and a line for each tool and resource.
+
+    Where the list of tools would be too long for an agent, it has only those that the profile lists; the others are
+    found by search. Of resources and prompts it has the first ones.
+    """
+    visible, is_meta = registry.visible(profile), registry.uses_meta_surface(profile)
+    resources = (*registry.list_resources(profile), *registry.list_templates(profile))
+    prompts = registry.list_prompts(profile)
     return {
         "yard": name,
         "version": version,
         "profile": profile.name,
-        "surface": "meta" if registry.uses_meta_surface(profile) else "direct",
+        "surface": "meta" if is_meta else "direct",
+        "counts": {"tools": len(visible), "resources": len(resources), "prompts": len(prompts)},
+        "sources": dict(Counter(spec.source for spec in visible)),
         "tools": [
             {"name": spec.name, "operation": spec.operation, "source": spec.source, "summary": spec.summary}
-            for spec in registry.visible(profile)
+            for spec in (registry.list(profile) if is_meta else visible)
         ],
-        "resources": [
-            {"uri": spec.uri, "name": spec.name, "source": spec.source}
-            for spec in (*registry.list_resources(profile), *registry.list_templates(profile))
-        ],
-        "prompts": [{"name": spec.name, "source": spec.source} for spec in registry.list_prompts(profile)],
+        "resources": [{"uri": spec.uri, "name": spec.name, "source": spec.source} for spec in resources[:_MOST_LISTED]],
+        "prompts": [{"name": spec.name, "source": spec.source} for spec in prompts[:_MOST_LISTED]],
     }

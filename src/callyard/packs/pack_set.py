@@ -159,23 +159,21 @@ class PackSet:
                 raise PackError(f"The profile '{profile.name}' names the toolset '{name}', which no pack has.{meant}")
 
     async def change(self, yard: YardParts, names: Iterable[str], tables: Mapping[str, PackTable]) -> PackChanges:
-        """Close the packs that settings no longer name, open new ones, and both for those whose table changed.
+        """Close packs that settings no longer name, open new ones, and restart those whose table or secrets changed.
 
         What fails is only that pack: it stays closed and the others stay as they are.
 
         Raises:
             PackError: A table is of no pack; nothing has changed.
         """
-        before = {name: self._members[name].table for name in self._members}
+        before = list(self._members)
         failed = {name for name, member in self._members.items() if not member.is_open}
         known = list(dict.fromkeys([*self._of_code, *names]))
         self._check_tables(known, tables)
         self.names, self._tables = known, {**self._tables_of_code, **tables}
         added = [name for name in self.names if name not in before]
         removed = [name for name in before if name not in self.names]
-        changed = [
-            name for name in self.names if name in before and (self._table(name) != before[name] or name in failed)
-        ]
+        changed = [name for name in self.names if name in before and (name in failed or self._is_changed(name))]
         problems: list[str] = []
         for name in (*removed, *changed):
             try:
@@ -225,6 +223,11 @@ class PackSet:
             )
             await yard.providers.add(member.provider)
         member.is_open = True
+
+    def _is_changed(self, name: str) -> bool:
+        """Return whether an open pack has another table now, or a variable or secret of it has another value."""
+        member = self._members[name]
+        return self._table(name) != member.table or (member.provider is not None and member.provider.is_stale())
 
     def _folder(self, name: str, state_dir: str | None) -> Path:
         return project_dir(find_state_dir(state_dir), self._project or find_project()) / "packs" / name

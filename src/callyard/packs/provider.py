@@ -57,7 +57,15 @@ class PackProvider:
         self._find_folder = find_folder
         self._seconds = seconds
         self._secrets: tuple[str, ...] = ()
+        self._filled: dict[str, Any] = {}
         self._inner: Provider | None = None
+
+    def is_stale(self) -> bool:
+        """Return whether a variable or secret of its table has another value now, or none."""
+        try:
+            return self._table.filled() != self._filled
+        except ConfigError:
+            return True
 
     def __getattr__(self, name: str) -> Any:
         """Return what else a provider may have, from the one of the pack."""
@@ -108,7 +116,8 @@ class PackProvider:
         pack = self._pack
         try:
             warn = partial(_log.warning, "pack_warning pack=%s reason=%r", self.name)
-            config, secrets = self._table.resolve(pack.config, warn)
+            self._filled = self._table.filled(warn)
+            config, secrets = self._table.resolve(pack.config, self._filled)
         except ConfigError as error:
             raise error_of(pack, f"{error} Correct it in '[pack.{self.name}]'.") from error
         self._secrets = (*secrets.values(), *configured_secrets())

@@ -72,7 +72,8 @@ def _missing(pack: Pack, table: PackTable | None, programs: list[ProgramState]) 
         if program["required"] and not program["found"]:
             return f"It needs '{program['name']}', not installed here."
     try:
-        (table or PackTable.empty(pack.name)).resolve(pack.config, lambda _: None)
+        table = table or PackTable.empty(pack.name)
+        table.resolve(pack.config, table.filled())
     except ConfigError as error:
         return str(error)
     return ""

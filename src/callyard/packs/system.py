@@ -203,7 +203,7 @@ class System:
 
     @resource(MANIFEST, name="callyard_manifest", mime_type="application/json", tags=("system",))
     def read_manifest(self, call: Call) -> dict[str, Any]:
-        """Read what you have here: every tool, resource and prompt that exists for you, with one line each."""
+        """Read what you have here: how many tools of each source, and one line for each tool, resource and prompt."""
         return manifest(self._yard.name, self._yard.version, self._yard.registry, call.profile)
 
     def _record_error(self, record: Record) -> None:
