@@ -281,6 +281,36 @@ async def test_without_the_store_no_job_is_started_and_other_calls_go_on() -> No
     assert direct.data == 2
 
 
+async def test_the_claim_of_an_unsafe_job_and_the_end_of_each_wait_for_copies_of_the_store() -> None:
+    noted: list[tuple[str, str, bool]] = []
+
+    class Copied(MemoryStore):
+        """A store that notes which jobs are written durably."""
+
+        async def compare_and_set(
+            self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
+        ) -> bool:
+            if durable:
+                job = msgspec.json.decode(value)
+                noted.append((job["tool"], job.get("status", "working"), job.get("claimed", False)))
+            return await super().compare_and_set(key, expected, value, ttl=ttl)
+
+    @tool(operation="query")
+    async def look() -> None:
+        """Look."""
+
+    @tool(operation="command")
+    async def change() -> None:
+        """Change something."""
+
+    async with Yard(tools=[look, change], store=Copied()) as yard:
+        for name in ("look", "change"):
+            await ended(yard, await started(yard, name))
+
+    ends = [("look", "completed", True), ("change", "working", True), ("change", "completed", True)]
+    assert noted == ends
+
+
 async def test_a_handler_does_not_start_unless_that_can_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callyard.jobs.run._RETRY_S", 0.001)
     store = Failing()

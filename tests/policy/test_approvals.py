@@ -106,6 +106,27 @@ async def test_a_store_that_goes_between_decision_and_handler_keeps_the_approval
     assert gone == []
 
 
+async def test_a_decision_and_its_use_wait_for_copies_of_the_store() -> None:
+    noted: list[str] = []
+
+    class Copied(MemoryStore):
+        """A store that notes which approvals are written durably."""
+
+        async def compare_and_set(
+            self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None, durable: bool = False
+        ) -> bool:
+            noted.extend([msgspec.json.decode(value)["status"]] if durable else [])
+            return await super().compare_and_set(key, expected, value, ttl=ttl)
+
+    gone: list[Any] = []
+    async with Yard(tools=make_tools(gone), rules=[ASK], store=Copied(), limits=QUICK) as yard:
+        approval = await asked(yard, name="a")
+        await Approvals(yard.store).decide(approval.id, "approve", by="user:test")
+        assert (await yard.call("delete", {"name": "a"})).success
+
+    assert noted == ["approved", "spent"]
+
+
 async def test_an_approval_expires_at_use_and_a_call_asks_anew() -> None:
     gone: list[Any] = []
     clock = FakeClock()
