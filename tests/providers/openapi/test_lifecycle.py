@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from api_server import Received, Reply, document_of, opened, serving, write
+from scripted import until
 
 from callyard import Yard
 from callyard.model.errors import ToolError
@@ -74,12 +75,10 @@ async def test_a_new_version_that_cannot_be_read_leaves_what_is_published(tmp_pa
     api = api_of(tmp_path, document_of({"/one": {"get": ONE}}, servers=SERVERS))
     async with Yard(providers=[api]) as yard:
         write(tmp_path, b"{half")
-        while api.status().state != "degraded":
-            await asyncio.sleep(0)
+        await until(lambda: api.status().state == "degraded")
         assert yard.registry.get("api__one") is not None
         write(tmp_path, document_of({"/two": {"get": TWO}}, servers=SERVERS))
-        while yard.registry.get("api__two") is None:
-            await asyncio.sleep(0)
+        await until(lambda: yard.registry.get("api__two"))
 
         assert api.status().state == "ready"
         stored = read_status(tmp_path / "state" / "upstreams" / "api")
@@ -91,8 +90,7 @@ async def test_another_process_can_ask_for_a_restart(tmp_path: Path) -> None:
     async with Yard(providers=[api]) as yard:
         api.health.set_state("degraded", "for a test")
         request_restart(tmp_path / "state" / "upstreams" / "api")
-        while api.status().state != "ready":
-            await asyncio.sleep(0)
+        await until(lambda: api.status().state == "ready")
         await api.restart()
 
         assert yard.registry.get("api__one") is not None
