@@ -41,6 +41,10 @@ class Quiet:
         self.settings, self.problem = resolved.settings, resolved.problem
         self.is_open = False
 
+    @property
+    def resolved(self) -> ResolvedUpstream:
+        return ResolvedUpstream(self.settings, self.problem)
+
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         if self.settings.command == "broken":
@@ -117,6 +121,21 @@ async def test_only_what_differs_is_restarted(follow: Follow) -> None:
 
         assert await yard.change(A) == "The settings were reloaded: 'a' restarted, 'b', 'c' removed.\n"
         assert list(yard.upstreams()) == ["a"]
+
+
+async def test_apis_are_added_changed_and_removed(follow: Follow, tmp_path: Path) -> None:
+    document = {"openapi": "3.1.0", "servers": [{"url": "https://a.example"}], "paths": {"/x": {"get": {}}}}
+    (tmp_path / "api.json").write_text(json.dumps(document))
+    api = f"[apis.shop]\ndocument = '{tmp_path / 'api.json'}'\n"
+    async with follow(A) as yard:
+        assert await yard.change(A + api) == "The settings were reloaded: 'shop' added.\n"
+        assert yard.yard.registry.get("shop__get_x") is not None
+        assert await yard.change(f"{A}{api}exclude = ['*']\n") == "The settings were reloaded: 'shop' restarted.\n"
+        assert yard.yard.registry.get("shop__get_x") is None
+        assert await yard.change(A) == "The settings were reloaded: 'shop' removed.\n"
+    async with follow(A + api) as yard:
+        assert await yard.change(A + api) == ""
+        assert "NOPE" in await yard.change(f"{A}{api}headers = {{X = '${{NOPE}}'}}\n")
 
 
 async def test_nothing_is_said_and_done_where_nothing_differs(follow: Follow) -> None:

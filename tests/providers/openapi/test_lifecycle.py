@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from api_server import Received, Reply, document_of, opened, serving, write
+from scripted import until
 
 from callyard import Yard
 from callyard.model.errors import ToolError
@@ -74,12 +75,10 @@ async def test_a_new_version_that_cannot_be_read_leaves_what_is_published(tmp_pa
     api = api_of(tmp_path, document_of({"/one": {"get": ONE}}, servers=SERVERS))
     async with Yard(providers=[api]) as yard:
         write(tmp_path, b"{half")
-        while api.status().state != "degraded":
-            await asyncio.sleep(0)
+        await until(lambda: api.status().state == "degraded")
         assert yard.registry.get("api__one") is not None
         write(tmp_path, document_of({"/two": {"get": TWO}}, servers=SERVERS))
-        while yard.registry.get("api__two") is None:
-            await asyncio.sleep(0)
+        await until(lambda: yard.registry.get("api__two"))
 
         assert api.status().state == "ready"
         stored = read_status(tmp_path / "state" / "upstreams" / "api")
@@ -91,8 +90,7 @@ async def test_another_process_can_ask_for_a_restart(tmp_path: Path) -> None:
     async with Yard(providers=[api]) as yard:
         api.health.set_state("degraded", "for a test")
         request_restart(tmp_path / "state" / "upstreams" / "api")
-        while api.status().state != "ready":
-            await asyncio.sleep(0)
+        await until(lambda: api.status().state == "ready")
         await api.restart()
 
         assert yard.registry.get("api__one") is not None
@@ -199,3 +197,49 @@ async def test_client_credentials_get_a_token_by_themselves_and_a_new_one_when_i
 
     assert answer.success, answer.error
     assert [one.target for one in server.received] == ["/token", "/one", "/token", "/one"]
+
+
+async def test_a_call_that_runs_out_of_time_is_the_api_s_fault_and_may_have_run(tmp_path: Path) -> None:
+    reached = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        reached.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    document = document_of({"/one": {"get": ONE, "post": {"operationId": "make"}}})
+    patient = {"one": Override(timeout=600)}
+    async with opened(tmp_path, document, base_url=url, call_seconds=0.2, overrides=patient) as yard:
+        late = await yard.call("api__make")
+        reached.clear()
+        stopped = asyncio.create_task(yard.call("api__one"))
+        await asyncio.wait_for(reached.wait(), 60)
+        stopped.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopped
+    server.close()
+
+    error = late.expect_error("timeout")
+    assert (error.blame, error.may_have_run) == ("upstream", True)
+
+
+async def test_files_on_another_host_and_missing_ones_are_not_read(tmp_path: Path) -> None:
+    parameters = [{"$ref": "https://elsewhere.example/p.json#/p"}]
+    document = document_of(
+        {"/one": {"get": ONE}, "/two": {"get": {**TWO, "parameters": parameters}}, "/x": {"$ref": "none.json#/x"}},
+        servers=[{"url": "/v1"}],
+    )
+
+    def respond(request: Received) -> Reply:
+        return Reply(404) if "none" in request.target else Reply(body=msgspec.json.encode(document))
+
+    async with serving(respond) as server, opened(tmp_path, document=f"{server.url}/d/api.json") as yard:
+        one = await yard.call("api__one")
+        two = await yard.call("api__two")
+
+    assert one.success, one.error
+    assert "another host" in two.expect_error("tool_not_found").message
+    assert server.received[-1].target == "/v1/one"
