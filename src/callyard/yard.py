@@ -1,7 +1,6 @@
 """The yard: assembles registry, providers, sessions, store and dispatcher, and opens and closes them."""
 
 import logging
-import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -89,18 +88,11 @@ class YardOverrides(TypedDict, total=False):
 
 
 def _resolve(upstreams: Mapping[str, Mapping[str, Any]]) -> "dict[str, ResolvedUpstream]":
-    """Return the enabled upstreams of tables as in 'callyard.toml', with variables and secrets filled in.
-
-    Raises:
-        ConfigError: A table is wrong.
-    """
     if not upstreams:
         return {}
     from callyard.config.upstreams import from_code  # noqa: PLC0415 - the feature is off without upstreams
 
-    warn = partial(_log.warning, "upstream_warning reason=%r")
-    entries = from_code(upstreams).items()
-    return {name: entry.try_resolve(os.environ, warn) for name, entry in entries if entry.settings.enabled}
+    return from_code(upstreams, partial(_log.warning, "upstream_warning reason=%r"))
 
 
 T = TypeVar("T")

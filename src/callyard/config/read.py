@@ -8,7 +8,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -325,10 +324,9 @@ def read_config(
     files = {} if file is None else {file: stamp_of(file)}
     document = {} if file is None else _read_toml(file)
     tables = {name: document.pop(name) for name in _TABLES if name in document}
-    values: dict[str, Any] = {key: setting.default for key, setting in known_settings().items()}
-    layers = (_from_file(document, file), _from_environment(variables), _from_caller(overrides, origin))
-    found = list(chain.from_iterable(layers))
-    values |= {key: value for key, value, _ in found}
+    found = [*_from_file(document, file), *_from_environment(variables), *_from_caller(overrides, origin)]
+    defaults = {key: setting.default for key, setting in known_settings().items()}
+    values: dict[str, Any] = defaults | {key: value for key, value, _ in found}
     origins = {key: source for key, _, source in found}
     settings = _build_settings(values, origins)
     try:

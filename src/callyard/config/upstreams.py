@@ -3,6 +3,7 @@
 References to variables and secrets stay unresolved until `UpstreamEntry.resolve`. No upstream is started here.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -287,13 +288,14 @@ def from_file(document: Table, path: Path) -> dict[str, UpstreamEntry]:
     return _entries(tables, whole, common=common, folder=path.parent, runs_in_folder=True)
 
 
-def from_code(upstreams: Mapping[str, Any]) -> dict[str, UpstreamEntry]:
-    """Return the upstreams of a program; relative paths start from the current folder.
+def from_code(upstreams: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, ResolvedUpstream]:
+    """Return the enabled upstreams of a program, with variables and secrets; paths start from the current folder.
 
     Raises:
         ConfigError: An upstream is wrong; the message names its key.
     """
-    return _entries(upstreams, Location(UPSTREAMS), common={}, folder=Path(), runs_in_folder=False)
+    entries = _entries(upstreams, Location(UPSTREAMS), common={}, folder=Path(), runs_in_folder=False).items()
+    return {name: entry.try_resolve(os.environ, warn) for name, entry in entries if entry.settings.enabled}
 
 
 def _entries(
