@@ -154,7 +154,7 @@ def test_a_store_in_the_settings_comes_before_that_of_the_code_and_the_default_a
 def test_a_store_that_does_not_exist_is_refused(tmp_path: Path, store: str) -> None:
     path = tmp_path / "callyard.toml"
     path.write_text(f"store = '{store}'\n")
-    with pytest.raises(LaunchError, match="Write 'memory', 'sqlite' or 'sqlite:PATH'"):
+    with pytest.raises(LaunchError, match="Write 'memory', 'sqlite', 'sqlite:PATH'"):
         laid(Yard(), path)
 
 
