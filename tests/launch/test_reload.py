@@ -124,7 +124,11 @@ async def test_only_what_differs_is_restarted(follow: Follow) -> None:
 
 
 async def test_apis_are_added_changed_and_removed(follow: Follow, tmp_path: Path) -> None:
-    document = {"openapi": "3.1.0", "servers": [{"url": "https://a.example"}], "paths": {"/x": {"get": {}}}}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "servers": [{"url": "https://a.example"}],
+        "paths": {"/x": {"get": {}}},
+    }
     (tmp_path / "api.json").write_text(json.dumps(document))
     api = f"[apis.shop]\ndocument = '{tmp_path / 'api.json'}'\n"
     async with follow(A) as yard:

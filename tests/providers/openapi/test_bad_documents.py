@@ -131,7 +131,7 @@ async def test_one_wrong_operation_is_quarantined_and_the_rest_are_published(
     document["paths"] = {"/x": {"get": OK}, "/y": {"get": {"operationId": "wrong", **operation}}}
     if what == "a server that is none":
         document["servers"] = []
-        document["paths"]["/x"]["get"] = {**OK, "servers": [{"url": "https://api.example"}]}
+        document["paths"]["/x"] = {"get": {**OK, "servers": [{"url": "https://api.example"}]}}
     async with opened(tmp_path, document) as yard:
         answer = await yard.call("api__wrong")
         names = [spec.name for spec in yard.registry.visible(yard.profile_of(None)) if spec.source == "api"]

@@ -299,25 +299,25 @@ def secured(security: Any, schemes: Any = SCHEMES, **fields: Any) -> dict[str, A
     return document_of({"/items": {"get": operation}}, components={"securitySchemes": schemes}, **fields)
 
 
-@every_row(
-    "security, credentials, where, value",
-    [
-        ([{"key": []}], {"key": SECRET}, "x-key", SECRET),
-        ([{"basic": []}], {"basic": f"me:{SECRET}"}, "authorization", basic(f"me:{SECRET}")),
-        ([{"bearer": []}], {"bearer": SECRET}, "authorization", f"Bearer {SECRET}"),
-        ([{"digest": []}], {"digest": SECRET}, "authorization", f"Custom {SECRET}"),
-        ([{"oauth": ["read"]}], {"oauth": SECRET}, "authorization", f"Bearer {SECRET}"),
-        ([{"cookie": []}], {"cookie": SECRET}, "cookie", f"sid={SECRET}"),
-        ([{"query": []}], {"query": SECRET}, "", "/items?key=planted-s3cret%2Fwith%3Dsigns"),
-        ([{"key": [], "bearer": []}], {"key": SECRET}, "x-key", None),
-        ([{"basic": []}, {"key": []}], {"key": SECRET}, "x-key", SECRET),
-        ([], {"key": SECRET}, "x-key", None),
-        ([{}], {"key": SECRET}, "x-key", None),
-        ([{}, {"key": []}], {"key": SECRET}, "x-key", SECRET),
-        (None, {"key": SECRET}, "x-key", SECRET),
-        ([{"key": []}], {"unknown": SECRET}, "x-key", None),
-    ],
-)
+PLACES: list[tuple[Any, Any, str, str | None]] = [
+    ([{"key": []}], {"key": SECRET}, "x-key", SECRET),
+    ([{"basic": []}], {"basic": f"me:{SECRET}"}, "authorization", basic(f"me:{SECRET}")),
+    ([{"bearer": []}], {"bearer": SECRET}, "authorization", f"Bearer {SECRET}"),
+    ([{"digest": []}], {"digest": SECRET}, "authorization", f"Custom {SECRET}"),
+    ([{"oauth": ["read"]}], {"oauth": SECRET}, "authorization", f"Bearer {SECRET}"),
+    ([{"cookie": []}], {"cookie": SECRET}, "cookie", f"sid={SECRET}"),
+    ([{"query": []}], {"query": SECRET}, "", "/items?key=planted-s3cret%2Fwith%3Dsigns"),
+    ([{"key": [], "bearer": []}], {"key": SECRET}, "x-key", None),
+    ([{"basic": []}, {"key": []}], {"key": SECRET}, "x-key", SECRET),
+    ([], {"key": SECRET}, "x-key", None),
+    ([{}], {"key": SECRET}, "x-key", None),
+    ([{}, {"key": []}], {"key": SECRET}, "x-key", SECRET),
+    (None, {"key": SECRET}, "x-key", SECRET),
+    ([{"key": []}], {"unknown": SECRET}, "x-key", None),
+]
+
+
+@every_row("security, credentials, where, value", PLACES)
 async def test_a_credential_goes_where_its_scheme_says(
     security: Any, credentials: Any, *, where: str, value: str | None, tmp_path: Path
 ) -> None:

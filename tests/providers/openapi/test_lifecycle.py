@@ -1,13 +1,13 @@
 """An API over time: changed documents and pins, choices and overrides, restarts, logins."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from api_server import Received, Reply, document_of, opened, serving, write
-from scripted import until
 
 from callyard import Yard
 from callyard.model.errors import ToolError
@@ -22,6 +22,7 @@ from callyard.providers.upstream.settings import Login
 
 ONE: dict[str, Any] = {"operationId": "one", "summary": "Show one.", "tags": ["a", "pinned"]}
 TWO: dict[str, Any] = {"operationId": "two", "summary": "Show two.", "tags": ["b"]}
+Until = Callable[[Callable[[], object]], Awaitable[None]]
 SERVERS = [{"url": "https://api.example"}]
 
 
@@ -71,7 +72,7 @@ async def test_a_document_that_names_another_server_gets_no_call_before_it_is_ac
         assert (await yard.call("api__one")).expect_error("tool_not_found").details["status"] == "withheld"
 
 
-async def test_a_new_version_that_cannot_be_read_leaves_what_is_published(tmp_path: Path) -> None:
+async def test_a_new_version_that_cannot_be_read_leaves_what_is_published(tmp_path: Path, until: Until) -> None:
     api = api_of(tmp_path, document_of({"/one": {"get": ONE}}, servers=SERVERS))
     async with Yard(providers=[api]) as yard:
         write(tmp_path, b"{half")
@@ -85,7 +86,7 @@ async def test_a_new_version_that_cannot_be_read_leaves_what_is_published(tmp_pa
         assert stored is not None
 
 
-async def test_another_process_can_ask_for_a_restart(tmp_path: Path) -> None:
+async def test_another_process_can_ask_for_a_restart(tmp_path: Path, until: Until) -> None:
     api = api_of(tmp_path, document_of({"/one": {"get": ONE}}, servers=SERVERS))
     async with Yard(providers=[api]) as yard:
         api.health.set_state("degraded", "for a test")

@@ -205,7 +205,7 @@ def test_parameters_and_methods_beyond_3_0_are_read() -> None:
         {"name": "gone", "in": "path"},
         {"name": "odd", "in": "elsewhere"},
     ]
-    items = {"query": {"parameters": parameters}, "additionalOperations": {"COPY": {}}}
+    items: dict[str, Any] = {"query": {"parameters": parameters}, "additionalOperations": {"COPY": {}}}
     document = Document("/a", {"/a": {**document_of({"/x/{id}": items}), "openapi": "3.2.0"}})
     found = [one for one in operations_of(document) if isinstance(one, ApiOperation)]
 

@@ -76,7 +76,8 @@ class _Maker:
                 "properties": {**as_object(part.get("properties")), **as_object(merged.get("properties"))},
             }
         kind = merged.get("type")
-        kind = next((one for one in as_list(kind) if one != "null"), "null") if isinstance(kind, list) else kind
+        kinds = as_list(kind)
+        kind = next((one for one in kinds if one != "null"), "null") if kinds else kind
         return self._plain(merged, str(kind or ("object" if "properties" in merged else "string")), depth)
 
     def _plain(self, fields: dict[str, Any], kind: str, depth: int) -> Any:

@@ -12,13 +12,74 @@ from callyard.providers.openapi.provider import Api
 from callyard.providers.openapi.settings import ApiSettings
 
 HERE = Path(__file__).parent
+# A text, because it runs in an environment of its own, whose packages ours does not have.
+APP = """
+import socket
+import sys
+from typing import Annotated
+
+import uvicorn
+from fastapi import Cookie, FastAPI, File, Form, Header, HTTPException, Query, UploadFile
+from pydantic import BaseModel, Field
+
+app = FastAPI(title="Shop", version="1")
+
+
+class Item(BaseModel):
+    name: str = Field(pattern="^[a-z]+$")
+    price: float = Field(gt=0)
+    tags: list[str] = []
+
+
+@app.get("/items/{item_id}")
+def read_item(
+    item_id: int,
+    tag: Annotated[list[str] | None, Query()] = None,
+    session: Annotated[str | None, Cookie()] = None,
+    x_trace: Annotated[str | None, Header()] = None,
+) -> dict[str, object]:
+    if item_id == 404:
+        raise HTTPException(404, "No such item.")
+    return {"id": item_id, "tag": tag, "session": session, "trace": x_trace}
+
+
+@app.post("/items", status_code=201)
+def create_item(item: Item) -> Item:
+    return item
+
+
+@app.post("/login")
+def log_in(user: Annotated[str, Form()], password: Annotated[str, Form()]) -> dict[str, str]:
+    return {"user": user, "length": str(len(password))}
+
+
+@app.post("/upload")
+async def upload(
+    files: Annotated[list[UploadFile], File()],
+    note: Annotated[str, Form()],
+    small: Annotated[bytes | None, File()] = None,
+) -> dict[str, object]:
+    contents = [(await one.read()).decode() for one in files]
+    return {"files": [one.filename for one in files], "contents": contents, "note": note, "small": len(small or b"")}
+
+
+if __name__ == "__main__":
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    sys.stdout.write(f"{listener.getsockname()[1]}\\n")
+    sys.stdout.flush()
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+"""
 
 
 @pytest.fixture(scope="module")
-def shop() -> Generator[str]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """Run the app, and yield its address."""
     python = python_with(HERE / "fastapi.txt", what="FastAPI app")
-    process = subprocess.Popen([python, HERE / "fastapi_app.py"], stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own app
+    app = tmp_path_factory.mktemp("fastapi") / "app.py"
+    app.write_text(APP)
+    process = subprocess.Popen([python, app], stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own app
     assert process.stdout is not None
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
