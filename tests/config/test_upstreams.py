@@ -560,3 +560,10 @@ def test_a_long_text_without_an_end_is_refused_at_once() -> None:
         parse_json('{"a": "' + '\\"' * 200_000, "mcp.json")
     with pytest.raises(ConfigError):
         parse_json("/*" * 200_000, "mcp.json")
+
+
+def test_a_server_at_a_url_is_used_without_the_apis_of_the_file(tmp_path: Path) -> None:
+    text = "[apis.shop]\ndocument = 'shop.json'"
+
+    assert list(read(tmp_path, text).apis) == ["shop"]
+    assert read(tmp_path, text, target="http://127.0.0.1:1/mcp").apis == {}

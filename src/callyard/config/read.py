@@ -182,8 +182,10 @@ def _read_upstreams(
     return from_target(target) if is_target and target is not None else (upstreams, ())
 
 
-def _read_apis(document: Table, path: Path | None, upstreams: "Mapping[str, UpstreamEntry]") -> "dict[str, ApiEntry]":
-    """Return the APIs of the file.
+def _read_apis(
+    document: Table, path: Path | None, target: str | None, upstreams: "Mapping[str, UpstreamEntry]"
+) -> "dict[str, ApiEntry]":
+    """Return the APIs of the file, unless the target names upstreams, which are used alone.
 
     Raises:
         ConfigError: A table is wrong.
@@ -192,7 +194,10 @@ def _read_apis(document: Table, path: Path | None, upstreams: "Mapping[str, Upst
         return {}
     from callyard.config.apis import apis_from_file  # noqa: PLC0415 - imports much, and most yards have no API
 
-    return apis_from_file(document, path, upstreams=upstreams)
+    if _names_upstreams(target):
+        upstreams = {}  # those of the target have no names that people chose
+    apis = apis_from_file(document, path, upstreams=upstreams)
+    return {} if _names_upstreams(target) else apis
 
 
 def _flat_tables(document: Table) -> dict[str, Any]:
@@ -340,7 +345,7 @@ def read_config(
     rules = () if file is None else _read_rules(tables, file)
     upstreams, warnings = _read_upstreams(tables, file, settings.target)
     pack_tables = {} if file is None else read_pack_tables(tables, file)
-    apis = _read_apis(tables, file, upstreams)
+    apis = _read_apis(tables, file, settings.target, upstreams)
     shown = _flat_tables(tables)
     for name, table in pack_tables.items():
         shown |= {f"{PACK}.{name}.{key}": value for key, value in table.masked().items()}

@@ -122,7 +122,8 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     if config.rules and not stores and not yard.has_store:
         # a command: an approval must outlive its process, and nothing else does
         policy["approval_store"] = make_store(config, state_dir=yard.state_dir)
-    kept = None if stores or yard.has_store else _kept_store(config, yard)
+    is_elsewhere = (settings.target or "").startswith(("http://", "https://"))  # the server there has its own store
+    kept = None if stores or yard.has_store or is_elsewhere else _kept_store(config, yard)
     if kept is not None:
         policy["switch_store"] = kept
     if not any((origins, providers, config.profiles, config.pack_tables, stores, policy)):
