@@ -161,7 +161,8 @@ def link_failure(name: str, error: LinkError) -> ToolError:
         return ToolError(
             "upstream_unavailable", error.message, upstream=name, may_have_run=error.sent, retry_after_ms=wait
         )
-    return ToolError("upstream_error", error.message, upstream=name, may_have_run=error.sent)
+    hint = None if error.sent else "Tell the operator of the yard: the request was not sent, and will not be."
+    return ToolError("upstream_error", error.message, hint=hint, upstream=name, may_have_run=error.sent)
 
 
 _CURSORS: Final = (

@@ -200,7 +200,8 @@ class ApiHttp:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         if not self._allows_private and host not in self._own and not all(map(is_public, addresses)):
-            sentence = f"The host of '{self._name}' has a private address, and 'private_addresses' does not allow that."
+            key = f"'private_addresses' of '[apis.{self._name}]'"
+            sentence = f"The host of '{self._name}' has a private address, and {key} does not allow that."
             raise LinkError("refused", sentence, private=f"'{host}' is {', '.join(addresses)}.")
         return addresses
 
