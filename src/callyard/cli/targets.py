@@ -173,7 +173,7 @@ def load_yard(config: Config) -> Generator[Yard]:
         yield Yard()
     elif config.settings.target is None:
         raise LaunchError(
-            "There is no TARGET. Name a yard, or write 'target', 'upstreams' or 'packs' into 'callyard.toml'."
+            "There is no TARGET. Name a yard, or write 'target', 'upstreams', 'apis' or 'packs' into 'callyard.toml'."
         )
     else:
         with load_target(config.settings.target) as yard:

@@ -32,7 +32,10 @@ ANSWER_LOST: Final = "answer_lost"
 """The reason of a failure after which nobody knows whether a write happened."""
 _MESSAGES: Final = 1000
 _LASTING: Final = frozenset(
-    {"corrupt", "network_file_system", "newer_version", "not_a_store", "not_writable", "read_only"}
+    (
+        *("corrupt", "network_file_system", "newer_version", "not_a_store", "not_writable", "read_only"),
+        *("no_permission", "not_installed", "old_version", "wrong_password"),
+    )
 )
 """Reasons that no retry changes."""
 

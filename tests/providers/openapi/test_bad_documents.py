@@ -86,6 +86,17 @@ def test_a_document_of_50_megabytes_is_read() -> None:
     assert len(list(operations_of(Document("/api.json", {"/api.json": parsed})))) == 1
 
 
+@every_row("url", ["http://u:p@host/", "ftp://host", "http://[::1", "words"])
+async def test_an_address_in_the_settings_that_is_none_stops_nothing_else(url: str, tmp_path: Path) -> None:
+    async with opened(tmp_path, GOOD, base_url=url) as yard:
+        [api] = supervised(yard.providers)
+        assert api.status().state == "degraded"
+    remote = Api("api", ApiSettings(document="http://u:p@host/x"), folder=tmp_path / "remote", interval=0.02)
+    async with Yard(providers=[remote]):
+        await remote.wait_ready()
+        assert remote.status().state == "degraded"
+
+
 async def test_relative_and_templated_servers_work_where_they_can(tmp_path: Path) -> None:
     operations = {"get": OK}
     async with serving() as api:

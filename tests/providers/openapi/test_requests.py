@@ -105,7 +105,12 @@ def test_a_parameter_with_a_format_of_its_own_is_written_in_it() -> None:
 def test_reserved_characters_stay_where_a_parameter_allows_them() -> None:
     reserved = parameter("query", "form", explode=True, allow_reserved=True)
 
-    assert write_parameter(reserved, "a/b?c d") == [("color", "a/b?c%20d")]
+    in_path = parameter("path", "simple", explode=False, allow_reserved=True)
+    cookie = parameter("cookie", "cookie", explode=True)
+
+    assert write_parameter(reserved, "a/b?c d#e") == [("color", "a/b?c%20d%23e")]
+    assert write_parameter(in_path, "a/b?c#d") == [("color", "a/b%3Fc%23d")]
+    assert write_parameter(cookie, "a; admin=1") == [("color", "a%3B admin=1")]
 
 
 def test_null_is_left_out_of_queries_and_headers_unless_an_empty_value_is_allowed() -> None:

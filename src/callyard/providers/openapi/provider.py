@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -341,8 +341,11 @@ class Api(Supervised):
 
 
 def _make_http(name: str, settings: ApiSettings, max_bytes: int) -> ApiHttp:
-    urls = [settings.document, settings.base_url or ""]
-    own = [parse_address(name, url).host for url in urls if "://" in url and is_written_private(url)]
+    own: list[str] = []
+    for url in (settings.document, settings.base_url or ""):
+        with suppress(LinkError):  # a URL that cannot be used is told when it is needed
+            if "://" in url and is_written_private(url):
+                own.append(parse_address(name, url).host)
     return ApiHttp(
         name,
         limit=settings.in_flight,
@@ -359,10 +362,7 @@ async def _fetched(name: str, settings: ApiSettings, folder: Path) -> Loaded:
     Raises:
         DocumentError: It cannot be fetched.
     """
-    try:
-        http = _make_http(name, settings, settings.document_bytes)
-    except LinkError as error:
-        raise DocumentError(error.message) from None
+    http = _make_http(name, settings, settings.document_bytes)
     try:
         return await load_url(folder, settings, http, name=name)
     finally:

@@ -104,7 +104,7 @@ def _text(value: object) -> str:
 
 
 def _escape(text: str, *, reserved: bool = False) -> str:
-    return quote(text, safe=f"{_UNRESERVED}{_RESERVED}%" if reserved else _UNRESERVED)
+    return quote(text, safe=f"{_UNRESERVED}{_RESERVED.replace('#', '')}%" if reserved else _UNRESERVED)
 
 
 def write_parameter(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
@@ -115,7 +115,8 @@ def write_parameter(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
     if parameter.media_type:
         text = value if isinstance(value, str) and "json" not in parameter.media_type else encode(value).decode()
         return [(parameter.name, text if parameter.place == "header" else _escape(text))]
-    escape = _identity if parameter.place == "header" or parameter.style == "cookie" else _escaping(parameter)
+    escape = {"header": _identity, "cookie": _cookie}.get(parameter.place) if _is_verbatim(parameter) else None
+    escape = escape or _escaping(parameter)
     name = escape(parameter.name) if parameter.place != "header" else parameter.name
     if parameter.place in {"query", "cookie"}:
         return _write_pairs(parameter, name, value, escape)
@@ -126,9 +127,19 @@ def _identity(text: str) -> str:
     return text
 
 
+def _cookie(text: str) -> str:
+    """Return a text as it is, apart from what would begin another cookie."""
+    return text.replace(";", "%3B")
+
+
+def _is_verbatim(parameter: Parameter) -> bool:
+    return parameter.place == "header" or parameter.style == "cookie"
+
+
 def _escaping(parameter: Parameter) -> Escape:
     def escape(text: str) -> str:
-        return _escape(text, reserved=parameter.allow_reserved)
+        escaped = _escape(text, reserved=parameter.allow_reserved)
+        return escaped.replace("?", "%3F") if parameter.place == "path" else escaped
 
     return escape
 
