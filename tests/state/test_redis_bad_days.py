@@ -146,7 +146,7 @@ async def test_a_read_whose_answer_was_cut_is_repeated(server: Program) -> None:
 
 async def test_a_call_whose_write_may_have_run_says_so(server: Program) -> None:
     async with line_to(server) as line, opened(line.url) as store:
-        limits = Limits(result_characters=100)
+        limits = Limits(result_characters=1000)
         async with Yard(tools=[large], store=store, limits=limits) as yard:
             assert (await yard.call("large")).error is None
             line.cuts = 1  # the counter of handles
@@ -295,7 +295,7 @@ async def test_while_redis_is_away_calls_that_need_it_are_answered_and_jobs_end_
         return "done"
 
     async with opened(server.url) as store:
-        limits = Limits(result_characters=100)
+        limits = Limits(result_characters=1000)
         async with Yard(tools=[small, large, work], store=store, limits=limits) as yard:
             started = await yard.call("run_tool", {"tool_id": "work", "background": True})
             await begun.wait()
