@@ -170,9 +170,9 @@ def test_an_upstream_that_signs_in_by_itself_needs_no_login_and_says_so(
         (("logout", "files"), "'files' is a program, which has no login."),
         (("login", "known"), "'known' gets the 'Authorization' of its 'headers' instead of a login."),
         (("login", "locked"), "needs the variable 'NO_SUCH_VARIABLE', which is not set."),
-        (("login", "shop", "--timeout", "soon"), "'soon' is not a number of seconds."),
-        (("login", "shop", "--timeout", "0"), "'0' is not a number of seconds."),
-        (("login", "shop", "--timeout", "nan"), "'nan' is not a number of seconds."),
+        (("login", "shop", "--timeout", "soon"), "'soon' is not a time such as"),
+        (("login", "shop", "--timeout", "0"), "'0' is not a time such as"),
+        (("login", "shop", "--timeout", "nan"), "'nan' is not a time such as"),
     ],
 )
 def test_an_upstream_without_a_login_is_reported(callyard: Run, arguments: tuple[str, ...], why: str) -> None:
