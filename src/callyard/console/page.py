@@ -21,6 +21,7 @@ from callyard.console.access import Person
 from callyard.console.runs import Runs
 from callyard.model.profile import Profile
 from callyard.monitor import Metrics, Ring
+from callyard.policy.cards import printable
 from callyard.transports.http.request import Request
 from callyard.transports.http.response import Header, ResponseWriter
 from callyard.transports.http.sessions import HttpSessions
@@ -33,6 +34,7 @@ __all__ = [
     "BASE",
     "FRESH",
     "HTML",
+    "PERIODS",
     "Done",
     "Page",
     "Parts",
@@ -44,12 +46,15 @@ __all__ = [
     "render_live",
     "timeline",
     "url",
+    "visible",
 ]
 
 BASE: Final[ContextVar[str]] = ContextVar("console_base", default="")
 """The path below which a proxy serves the console, for the request that is answered."""
 _LIVE_BLOCK: Final = "live_"
 """The prefix of template blocks that are sent again when they change."""
+PERIODS: Final = {900: "15 minutes", 3600: "1 hour", 8 * 3600: "8 hours", 86_400: "1 day", 7 * 86_400: "7 days"}
+"""The times for which something can be allowed or disabled, in seconds."""
 HTML: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
 FRESH: Final[Header] = (b"cache-control", b"no-store")
 _FOLDER: Final = Path(__file__).parent / "templates"
@@ -322,3 +327,8 @@ def timeline(start: float, length: float, *, waited: float = 0.0, kind: str, lab
         label,
         Markup(rail + wait + rest),  # noqa: S704 - numbers and names of ours
     )
+
+
+def visible(text: str) -> str:
+    """Return a text in which nothing can hide; the template escapes what is markup."""
+    return printable(text, markup=frozenset())

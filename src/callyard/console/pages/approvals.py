@@ -14,12 +14,12 @@ import msgspec
 from markupsafe import escape
 
 from callyard.console.access import Person
-from callyard.console.page import Done, Page, View, page_of, pretty, url
+from callyard.console.page import PERIODS, Done, Page, View, page_of, pretty, url, visible
 from callyard.console.pages.upstreams import operation_of, upstreams_of
 from callyard.dispatch.outcome import Record
 from callyard.model.errors import ToolError
 from callyard.policy.approvals import Approval, Grant
-from callyard.policy.cards import Card, printable
+from callyard.policy.cards import Card
 from callyard.policy.gate import Gate
 from callyard.providers.upstream.provider import Upstream
 from callyard.providers.upstream.unsettled import SETTLED, UnsettledTool
@@ -27,8 +27,6 @@ from callyard.state.store import StoreUnavailableError
 
 __all__ = ["ApprovalsPage"]
 
-_PERIODS: Final = {900: "15 minutes", 3600: "1 hour", 8 * 3600: "8 hours", 86_400: "1 day", 7 * 86_400: "7 days"}
-"""The times for which a call can be allowed again, in seconds."""
 _REASON_CHARACTERS: Final = 500
 _WORDS: Final = {None: "nothing", True: "yes", False: "no"}
 _LIKE_OTHERS: Final = re.compile(r'none|nothing|empty|yes|no|[-+.\d][-+.\deE]*|[\["{].*', re.DOTALL)
@@ -122,7 +120,7 @@ class ApprovalsPage(Page):
     async def context(self, view: View) -> dict[str, Any]:
         """Return what waits, what was decided in the last hour, and the grants."""
         facts: dict[str, Any] = dict.fromkeys(("cards", "decided", "grants", "waiting"), ())
-        facts |= {"periods": _PERIODS, "settled_words": SETTLED, "opened": "", "page_number": 1, "page_count": 1}
+        facts |= {"periods": PERIODS, "settled_words": SETTLED, "opened": "", "page_number": 1, "page_count": 1}
         gate, person = self.yard.gate, view.person
         facts["agents"] = [_agent_wait(one, can_read=person.can_act) for one in self._agent_waits()]
         if gate is None:
@@ -285,7 +283,7 @@ async def _decide(gate: Gate, approval_id: str, view: View) -> Done:
         raise LookupError
     again = form.get("again", "") if chosen == "approve" else ""
     seconds = int(again) if again.isdecimal() else 0
-    if again and seconds not in _PERIODS:
+    if again and seconds not in PERIODS:
         raise ToolError("invalid_input", "There is no such time to allow a call again for.")
     if person.operator is not None:
         approval = await gate.decide(approval_id, chosen, caller=person.operator, reason=reason)
@@ -297,7 +295,7 @@ async def _decide(gate: Gate, approval_id: str, view: View) -> Done:
     if seconds:
         is_any = form.get("arguments") == "any"
         await gate.approvals.grant(approval, seconds=seconds, any_arguments=is_any, by=person.identity, reason=reason)
-        notice = f"Approved, and allowed again for {_PERIODS[seconds]}."
+        notice = f"Approved, and allowed again for {PERIODS[seconds]}."
     return Done(to=url("approvals", done=approval.id), notice=notice)
 
 
@@ -336,11 +334,6 @@ def _argument(name: str, value: Any) -> Argument:
     is_code = isinstance(value, list | dict)
     text = pretty(value) if isinstance(value, dict) else json.dumps(value, ensure_ascii=False)
     return Argument(name, label, "\n".join(visible(line) for line in text.split("\n")), is_code=is_code)
-
-
-def visible(text: str) -> str:
-    """Return a text in which nothing can hide; the template escapes what is markup."""
-    return printable(text, markup=frozenset())
 
 
 def _grant_text(grant: Grant, person: Person) -> str:

@@ -7,16 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from callyard.console.page import Done, Page, View
-from callyard.console.pages.approvals import visible
+from callyard.console.page import PERIODS, Done, Page, View, visible
 from callyard.model.errors import ToolError
 from callyard.model.profile import Profile
 from callyard.model.switch import Switch
 
-__all__ = ["PERIODS", "DisabledPage"]
+__all__ = ["DisabledPage"]
 
-PERIODS: Final = {900: "15 minutes", 3600: "1 hour", 8 * 3600: "8 hours", 86_400: "1 day", 7 * 86_400: "7 days"}
-"""The times for which something can be disabled, in seconds."""
 _TOOLS: Final = 20
 
 

@@ -10,8 +10,7 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from callyard.console.form import make_form, read_answer
-from callyard.console.page import FRESH, Done, Page, Parts, View, changed, page_of, pretty, url
-from callyard.console.pages.disabled import PERIODS
+from callyard.console.page import FRESH, PERIODS, Done, Page, Parts, View, changed, page_of, pretty, url
 from callyard.console.runs import Action, Run
 from callyard.metatools.catalogue import Catalogue
 from callyard.metatools.describe import full_description

@@ -8,8 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from callyard.console.access import is_local
-from callyard.console.page import Done, Page, Parts, View, url
-from callyard.console.pages.disabled import PERIODS
+from callyard.console.page import PERIODS, Done, Page, Parts, View, url
 from callyard.model.envelope import fingerprint
 from callyard.model.errors import ToolError
 from callyard.model.switch import Switch
