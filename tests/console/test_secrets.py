@@ -86,6 +86,7 @@ async def test_a_planted_secret_is_on_no_page(serve: Any, tmp_path: Path, monkey
 command = "{sys.executable}"
 args = ["{program}"]
 env = {{ LEAKY_TOKEN = "${{LEAKY_TOKEN}}" }}
+unannotated = "allow"
 
 [limits]
 approval_hold_s = 0
