@@ -95,8 +95,8 @@ class StoredSwitches:
     async def all(self) -> list[Switch]:
         """Return the switches that have not ended, sorted by target."""
         now, found = self.clock(), list[Switch]()
-        for key in await self._store.keys(_SWITCH, limit=_MAX_SWITCHES):
-            data = await self._store.get(key)
+        keys = list(await self._store.keys(_SWITCH, limit=_MAX_SWITCHES))
+        for key, data in zip(keys, await self._store.get_many(keys) if keys else (), strict=True):
             if data is not None:
                 found.append(_decoded(key.removeprefix(_SWITCH), data))
         return [switch for switch in found if switch.is_active(now)]
