@@ -12,7 +12,6 @@ from typing import Any, Final
 from callyard._internal.logfmt import log_exception, log_fields
 from callyard._internal.mask import remember_secret
 from callyard.dispatch.table import NONE_WITHHELD, WithheldReasons
-from callyard.model.errors import ToolError
 from callyard.providers import Publish
 from callyard.providers.openapi.calls import ApiCalls
 from callyard.providers.openapi.credentials import ApiCredentials, login_settings
@@ -23,7 +22,7 @@ from callyard.providers.openapi.published import Published, catalogue_of, publis
 from callyard.providers.openapi.reading import DocumentError
 from callyard.providers.openapi.settings import ApiSettings, ResolvedApi
 from callyard.providers.upstream.catalogue import Catalogue, folder_of, save
-from callyard.providers.upstream.diff import Comparison, compare
+from callyard.providers.upstream.diff import Comparison, accept_reviewed, compare_catalogue
 from callyard.providers.upstream.health import (
     Health,
     Status,
@@ -34,7 +33,7 @@ from callyard.providers.upstream.health import (
 )
 from callyard.providers.upstream.http.client import parse_address
 from callyard.providers.upstream.link import NO_CREDENTIALS, LinkError
-from callyard.providers.upstream.pins import Key, LockError, PinCheck, Pins, accept
+from callyard.providers.upstream.pins import Key, PinCheck, Pins
 from callyard.providers.upstream.settings import UpstreamSettings
 
 __all__ = ["Api", "login_of", "make_api"]
@@ -174,10 +173,7 @@ class Api(Supervised):
         Raises:
             LockError: The lock is invalid.
         """
-        if self._catalogue is None or self._pins is None or self.settings.pin == "off":
-            return None
-        definitions = self._pins.definitions_of(self.name, self._catalogue)
-        return compare(self.name, definitions, self._pins.accepted(self.name), folder=self._folder)
+        return compare_catalogue(self.name, self._catalogue, self._pins, self.settings, folder=self._folder)
 
     async def accept(self, keys: Sequence[Key], *, seen: str) -> list[Key]:
         """Accept and publish differences that a person reviewed, and return them; without keys, all of them.
@@ -185,17 +181,9 @@ class Api(Supervised):
         Raises:
             ToolError: `state_error` if something else differs now, or the lock cannot be written.
         """
-        try:
-            compared, catalogue, pins = self.compare(), self._catalogue, self._pins
-            if compared is None or catalogue is None or pins is None or compared.seen != seen:
-                message = f"'{self.name}' has changed since you looked. Look at it again."
-                raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
-            chosen = [one.key for one in compared.differences if not keys or one.key in keys]
-            definitions = pins.definitions_of(self.name, catalogue)
-            accept(pins.path, self.name, definitions=definitions, keys=chosen, folder=self._folder)
-        except (LockError, OSError) as error:
-            message = f"The lock cannot be written: {error}"
-            raise ToolError("state_error", message, reason="not_written", may_have_run=False) from error
+        chosen = accept_reviewed(
+            self.name, self._catalogue, self._pins, self.settings, keys=keys, seen=seen, folder=self._folder
+        )
         await self._show()
         return chosen
 

@@ -3,7 +3,7 @@
 Invisible characters are escaped, so that a line hides nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -12,20 +12,35 @@ import msgspec
 
 from callyard._internal.logfmt import is_identifier
 from callyard.model.envelope import encode_sorted, fingerprint
+from callyard.model.errors import ToolError
+from callyard.providers.upstream.catalogue import Catalogue
 from callyard.providers.upstream.pins import (
     Definition,
     Definitions,
     Key,
     Keyed,
+    LockError,
     Pin,
+    Pins,
+    PinSettings,
     StoredDefinitions,
+    accept,
     accepted_definition,
     changed_fields,
     read_accepted,
 )
 from callyard.providers.upstream.scan import Finding, scan, visible
 
-__all__ = ["Comparison", "Difference", "FieldChange", "compare", "diff_hash", "differences"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "FieldChange",
+    "accept_reviewed",
+    "compare",
+    "compare_catalogue",
+    "diff_hash",
+    "differences",
+]
 
 _CONTEXT_LINES: Final = 2
 _HASH_CHARACTERS: Final = 12
@@ -69,6 +84,47 @@ def compare(name: str, definitions: Definitions, pins: Mapping[Key, Pin], *, fol
         findings.setdefault(Key(finding.kind, finding.name), []).append(finding)
     shown = [msgspec.structs.replace(one, findings=tuple(findings.get(one.key, ()))) for one in found]
     return Comparison(name, diff_hash(found, definitions), shown)
+
+
+def compare_catalogue(
+    name: str, catalogue: Catalogue | None, pins: Pins | None, settings: PinSettings, *, folder: Path
+) -> Comparison | None:
+    """Compare what an upstream or an API offers with what was accepted; None if nothing is known or compared.
+
+    Raises:
+        LockError: The lock is invalid.
+    """
+    if catalogue is None or pins is None or settings.pin == "off":
+        return None
+    return compare(name, pins.definitions_of(name, catalogue), pins.accepted(name), folder=folder)
+
+
+def accept_reviewed(
+    name: str,
+    catalogue: Catalogue | None,
+    pins: Pins | None,
+    settings: PinSettings,
+    *,
+    keys: Sequence[Key],
+    seen: str,
+    folder: Path,
+) -> list[Key]:
+    """Put differences that a person reviewed into the lock, and return them; without keys, all of them.
+
+    Raises:
+        ToolError: `state_error` if something else differs now than when it was reviewed, or the lock cannot be written.
+    """
+    try:
+        compared = compare_catalogue(name, catalogue, pins, settings, folder=folder)
+        if compared is None or catalogue is None or pins is None or compared.seen != seen:
+            message = f"'{name}' has changed since you looked. Look at it again."
+            raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
+        chosen = [difference.key for difference in compared.differences if not keys or difference.key in keys]
+        accept(pins.path, name, definitions=pins.definitions_of(name, catalogue), keys=chosen, folder=folder)
+    except (LockError, OSError) as error:
+        message = f"The lock cannot be written: {error}"
+        raise ToolError("state_error", message, reason="not_written", may_have_run=False) from error
+    return chosen
 
 
 def differences(definitions: Definitions, pins: Mapping[Key, Pin], stored: StoredDefinitions) -> list[Difference]:

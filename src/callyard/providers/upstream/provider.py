@@ -32,7 +32,7 @@ from callyard.providers.upstream.catalogue import (
     tools_of,
     upstream_uri,
 )
-from callyard.providers.upstream.diff import Comparison, compare
+from callyard.providers.upstream.diff import Comparison, accept_reviewed, compare_catalogue
 from callyard.providers.upstream.health import (
     Health,
     Status,
@@ -42,7 +42,7 @@ from callyard.providers.upstream.health import (
     write_status,
 )
 from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError
-from callyard.providers.upstream.pins import Definition, Key, LockError, PinCheck, Pins, Settled, accept, settle
+from callyard.providers.upstream.pins import Definition, Key, LockError, PinCheck, Pins, Settled, settle
 from callyard.providers.upstream.process_log import LOG_FILE, last_lines, log_failure
 from callyard.providers.upstream.settings import ResolvedUpstream, UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
@@ -237,10 +237,7 @@ class Upstream(Supervised):
         Raises:
             LockError: The lock is invalid.
         """
-        if self._catalogue is None or self._pins is None or self.settings.pin == "off":
-            return None
-        definitions = self._pins.definitions_of(self.name, self._catalogue)
-        return compare(self.name, definitions, self._pins.accepted(self.name), folder=self._folder)
+        return compare_catalogue(self.name, self._catalogue, self._pins, self.settings, folder=self._folder)
 
     async def accept(self, keys: Sequence[Key], *, seen: str) -> list[Key]:
         """Accept and publish differences that a person reviewed, and return them; without keys, all of them.
@@ -249,18 +246,11 @@ class Upstream(Supervised):
             ToolError: `state_error` if something else differs now than when it was reviewed, or the lock cannot be
             written.
         """
-        try:
-            compared, catalogue, pins = self.compare(), self._catalogue, self._pins
-            if compared is None or catalogue is None or pins is None or compared.seen != seen:
-                message = f"'{self.name}' has changed since you looked. Look at it again."
-                raise ToolError("state_error", message, reason="changed_since", may_have_run=False)
-            chosen = [difference.key for difference in compared.differences if not keys or difference.key in keys]
-            definitions = pins.definitions_of(self.name, catalogue)
-            accept(pins.path, self.name, definitions=definitions, keys=chosen, folder=self._folder)
-        except (LockError, OSError) as error:
-            message = f"The lock cannot be written: {error}"
-            raise ToolError("state_error", message, reason="not_written", may_have_run=False) from error
-        await self._show(catalogue)
+        chosen = accept_reviewed(
+            self.name, self._catalogue, self._pins, self.settings, keys=keys, seen=seen, folder=self._folder
+        )
+        if self._catalogue is not None:
+            await self._show(self._catalogue)
         return chosen
 
     def unsettled(self) -> list[UnsettledTool]:
