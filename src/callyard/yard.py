@@ -278,7 +278,9 @@ class Yard:
         Raises:
             RuntimeError: The yard is not open.
         """
-        return self._opened(self._dispatcher)
+        if self._dispatcher is None:
+            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
+        return self._dispatcher
 
     @property
     def jobs(self) -> Jobs:
@@ -490,7 +492,7 @@ class Yard:
         A thread of `threading.Thread` or an executor has none, so while a call asks before `destroy`, it may be part of
         that.
         """
-        dispatcher = self.dispatcher
+        dispatcher = self._dispatcher or self.dispatcher
         if on_loop(dispatcher.loop) or len(copy_context()) or not dispatcher.may_be_asker():
             return channel
         return msgspec.structs.replace(channel, asks_before_destroy=True)

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class GatePolicy(Protocol):
     """A policy that judges only some calls; `judges` says which, without waiting."""
 
-    def judges(self, call: Call) -> bool:
+    def judges(self, run: Run) -> bool:
         """Return whether a call must be judged."""
         ...
 
@@ -65,7 +65,7 @@ class Admission:
             return False
         if self.policies or self.limiters:
             return False
-        return self.gate is None or not self.gate.judges(run.call)
+        return self.gate is None or not self.gate.judges(run)
 
     async def admit(self, run: Run) -> Envelope | None:
         """Ask the policies and for the declared confirmation, store a job, and wait for the limiters.
@@ -101,7 +101,7 @@ class Admission:
             held = await self._decide(run, policy)
             if isinstance(held, Envelope):
                 return held
-        if self.gate is None or not self.gate.judges(run.call):
+        if self.gate is None or not self.gate.judges(run):
             return None
         decision = await self._decide(run, self.gate)
         if decision is None or isinstance(decision, Envelope):

@@ -230,6 +230,7 @@ class Dispatcher:
         if options.job is not None:
             run.inside = options.job.inside
         run.askers = self._askers(channel, parent)
+        run.asks_before_destroy = self in run.askers
         for started in self._on_started:
             try:
                 started(call)

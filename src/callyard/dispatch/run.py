@@ -104,6 +104,8 @@ class Run(msgspec.Struct, eq=False):
     parent: "Run | None" = None
     askers: "tuple[Dispatcher, ...]" = ()
     """The yards that ask before `destroy` in this call: it came in by a channel that says so, or inside such a call."""
+    asks_before_destroy: bool = False
+    """Whether its own yard is one of them: then a person must approve the call if its tool destroys something."""
     options: InvokeOptions = DEFAULT_OPTIONS
     tool: "Tool | None" = None
     """The tool, once it is found."""
@@ -186,11 +188,6 @@ class Run(msgspec.Struct, eq=False):
     def depth(self) -> int:
         """Return how many calls this one is nested in."""
         return 0 if self.parent is None else self.parent.depth + 1
-
-    @property
-    def asks_before_destroy(self) -> bool:
-        """Return whether a person must approve the call if its tool destroys something."""
-        return self.funnel in self.askers
 
     @property
     def server(self) -> int:

@@ -98,9 +98,9 @@ class Gate:
         """Return the rules in the order in which they are tried."""
         return self._rules.listed
 
-    def judges(self, call: Call) -> bool:
+    def judges(self, run: Run) -> bool:
         """Return whether a call must be judged: False if the rules allow every call of its tool."""
-        certain = self._entry_of(call).certain
+        certain = self._entry_of(run).certain
         return certain is None or certain.decision != "allow"
 
     def explain(self, spec: ToolSpec, profile: str, views: Views, caller: Caller, *, asks: bool) -> Verdict | None:
@@ -132,7 +132,8 @@ class Gate:
         Raises:
             ToolError: `permission_denied`.
         """
-        entry, asks = self._entry_of(call), run_of(call).asks_before_destroy
+        run = run_of(call)
+        entry, asks = self._entry_of(run), run.asks_before_destroy
         verdict = entry.certain or first_for(entry.candidates, call.caller) or self._default(call.spec, asks=asks)
         if verdict is None or verdict.decision != "allow":
             message = f"The arguments of '{call.spec.name}' are not completed, because its calls need a decision."
@@ -171,11 +172,12 @@ class Gate:
         Raises:
             ToolError: `permission_denied` or `approval_denied`, or `overloaded` if the store cannot be used.
         """
-        run, certain = run_of(call), self._entry_of(call).certain
+        run = run_of(call)
+        certain = self._entry_of(run).certain
         if certain is not None and certain.decision == "deny":
             raise _denied(call, certain)
         bound = run.bind()
-        verdict = certain or self._verdict(call, call.spec, views_of(bound, call.arguments))
+        verdict = certain or self._verdict(run, call.spec, views_of(bound, call.arguments))
         if verdict is None:
             assert self._decision_point is not None  # noqa: S101 - else there is a default
             verdict = await self._decision_point(call, views_of(bound, call.arguments))
@@ -194,12 +196,12 @@ class Gate:
         Raises:
             ToolError: `permission_denied` or `approval_denied`.
         """
-        asks = run_of(call).asks_before_destroy
-        certain = self._learn(tool.spec, call.profile.name, asks=asks).certain
+        run = run_of(call)
+        certain = self._learn(tool.spec, call.profile.name, asks=run.asks_before_destroy).certain
         if certain is not None and certain.decision == "allow":
             return options
         bound = tool.bind(options.text)
-        verdict = certain or self._verdict(call, tool.spec, views_of(bound))
+        verdict = certain or self._verdict(run, tool.spec, views_of(bound))
         if verdict is not None and verdict.decision == "deny":
             raise _denied(call, verdict, tool.spec)
         approval = None
@@ -227,18 +229,19 @@ class Gate:
             if judged is None or current == judged:
                 call.arguments = run.bind().arguments()
                 return
-            verdict = self._verdict(call, call.spec, [current])
+            verdict = self._verdict(run, call.spec, [current])
             if current is None or verdict is None or verdict.decision != "allow":
                 raise _approval_denied("The arguments were changed after a rule allowed others.", "arguments_changed")
 
         return check
 
-    def _verdict(self, call: Call, spec: ToolSpec, views: Views) -> Verdict | None:
+    def _verdict(self, run: Run, spec: ToolSpec, views: Views) -> Verdict | None:
         """Return the verdict about a call, or one that will be made inside it."""
-        return self.explain(spec, call.profile.name, views, call.caller, asks=run_of(call).asks_before_destroy)
+        call = run.call
+        return self.explain(spec, call.profile.name, views, call.caller, asks=run.asks_before_destroy)
 
-    def _entry_of(self, call: Call) -> _Entry:
-        return self._learn(call.spec, call.profile.name, asks=run_of(call).asks_before_destroy)
+    def _entry_of(self, run: Run) -> _Entry:
+        return self._learn(run.call.spec, run.call.profile.name, asks=run.asks_before_destroy)
 
     def _learn(self, spec: ToolSpec, profile: str, *, asks: bool) -> _Entry:
         """Return what is known of a tool in a profile, remembered until the tool or the rules change."""
