@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
-__all__ = ["CreateTask", "background_task", "close_server", "task_creator"]
+__all__ = ["CreateTask", "background_task", "close_server", "run_to_end", "task_creator"]
 
 CreateTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -42,3 +42,17 @@ async def close_server(server: asyncio.Server) -> None:
             await asyncio.sleep(0)
     finally:
         server.close()
+
+
+async def run_to_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end even if this task is cancelled meanwhile, which is raised afterwards."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled

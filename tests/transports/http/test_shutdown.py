@@ -301,3 +301,25 @@ async def test_a_server_that_is_cancelled_while_it_starts_closes_its_socket(tmp_
         await asyncio.gather(starting, return_exceptions=True)
 
     assert (transport.listeners[0].fileno(), path.exists()) == (-1, False)
+
+
+async def test_a_shutdown_that_is_cancelled_again_closes_every_socket() -> None:
+    async def left_open(turns: int) -> list[str]:
+        transport: Any = make_transport(Serving(transport="http", port=0, shutdown_seconds=0.05))
+        async with Yard() as yard:
+            server = asyncio.ensure_future(transport.serve(yard))
+            reader, writer = await asyncio.open_connection(*transport.listeners[0].getsockname()[:2])
+            writer.write(HEALTH)
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(2):
+                server.cancel()
+                for _ in range(turns):  # in each of them something else is being closed
+                    await asyncio.sleep(0)
+            await asyncio.gather(server, return_exceptions=True)
+            async with asyncio.timeout(60):
+                await reader.read()  # until the server closes the connection
+            writer.close()
+            await writer.wait_closed()
+        return [str(listener) for listener in transport.listeners if listener.fileno() != -1]
+
+    assert [turns for turns in range(25) if await left_open(turns)] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from callyard._internal.logfmt import log_value
-from callyard._internal.tasks import close_server, task_creator
+from callyard._internal.tasks import close_server, run_to_end, task_creator
 from callyard.config import Stamp, stamp_of
 from callyard.config.settings import Serving
 from callyard.monitor.log_files import AccessLine
@@ -195,13 +195,17 @@ class Http:
         finally:
             for watch in watching:
                 watch.cancel()
-            # connections that the kernel has accepted already would be reset when the socket is closed
-            await asyncio.shield(_let_loop_turn())
-            for server in servers:
-                await asyncio.shield(close_server(server))
-            await asyncio.shield(state.finish(self.serving.shutdown_seconds))
-            self._is_serving = False
-            await self.close()
+            # A second cancellation, or that of a task around this one, must not leave sockets open.
+            await run_to_end(self._shut_down(servers, state))
+
+    async def _shut_down(self, servers: Sequence[asyncio.Server], state: ServerState) -> None:
+        # connections that the kernel has accepted already would be reset when the socket is closed
+        await _let_loop_turn()
+        for server in servers:
+            await close_server(server)
+        await state.finish(self.serving.shutdown_seconds)
+        self._is_serving = False
+        await self.close()
 
     async def close(self) -> None:
         """Stop; a running `serve` then shuts down and closes the socket."""
