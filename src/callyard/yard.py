@@ -479,6 +479,7 @@ class Yard:
             policies=self._policies,
             limiters=self._limiters if self._limiter is None else (self._limiter, *self._limiters),
         )
+        dispatcher.admission.serial_locks.store = self.store if self.store.is_shared else None
         if self._records.sinks:
             dispatcher.observe(self._records)
         if self._limiter is not None:
@@ -559,8 +560,7 @@ class Yard:
             audit=self.audit,
         )
         stack.callback(setattr, self, "_switches", None)
-        must_read = other is None and not self._store_is_optional
-        await stack.enter_async_context(self._switches.open(must_read=must_read))
+        await stack.enter_async_context(self._switches.open(must_read=other is None and not self._store_is_optional))
 
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         if self._own_store is not None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from table_tests import every_row
 
-from callyard import Call, Caller, QueueSettings, RateSettings, Yard, tool
+from callyard import Call, Caller, MemoryStore, QueueSettings, RateSettings, Yard, tool
 from callyard.policy import rates as rates_module
 from callyard.policy.queue import CallQueue
 from callyard.testing import FakeClock
@@ -118,7 +118,7 @@ async def test_another_conversation_has_no_rate_of_its_own() -> None:
 async def test_many_callers_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates_module, "_MAX_BUCKETS", 50)
     clock = FakeClock()
-    rates = rates_module.Rates(RateSettings(per_caller=60, burst=1), clock=clock)
+    rates = rates_module.Rates(RateSettings(per_caller=60, burst=1), MemoryStore(), clock=clock)
     async with Yard(tools=[a]) as yard:
         calls: list[Call] = []
 
@@ -130,7 +130,7 @@ async def test_many_callers_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
                 await other.call("a", caller=Caller(identity=f"c{number}"))
         assert await codes(yard, "a") == [None]
     for call in calls:
-        rates.take(call)
+        await rates.take(call)
         clock.advance(0.1)
 
     assert len(vars(rates)["_buckets"]) <= 51  # what nobody sees from outside

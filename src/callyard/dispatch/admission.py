@@ -4,11 +4,14 @@ Policies decide, a person confirms what the tool declares, and limiters make the
 here: the gate is one more policy to await.
 """
 
+import asyncio
 import logging
+import time
 from asyncio import Lock
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from contextlib import AbstractContextManager, suppress
+from contextvars import Context
+from typing import Any, Final, Protocol, TypeVar
 
 from callyard._internal.logfmt import log_exception
 from callyard.dispatch.call import Call, Limiter, Policy, Release
@@ -20,11 +23,15 @@ from callyard.model.elicitation import ClientRequest, Confirmation, form_content
 from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
 from callyard.model.spec import ToolSpec
-from callyard.state.store import StoreUnavailableError
+from callyard.state.store import Lease, Store, StoreUnavailableError, owner_key
 
 __all__ = ["Admission", "GatePolicy"]
 
 T = TypeVar("T")
+_LEASE_S: Final = 15.0
+"""How long the lease of a serial call lasts without being renewed."""
+_LOOK_S: Final = 1.0
+"""How often a call that waits for a lease tries to take it, because messages may get lost."""
 _log = logging.getLogger(__name__)
 
 
@@ -171,16 +178,30 @@ class Admission:
 
 
 class SerialLocks:
-    """Serial tools run one call at a time: a lock for each session in which one runs or waits, or for the tool."""
+    """Serial tools run one call at a time: a lock for each session in which one runs or waits, or for the tool.
+
+    With a shared store, a lock is a lease there, too. A session with live objects is in this process alone.
+    """
 
     def __init__(self) -> None:
+        self.store: Store | None = None
+        """The store, if other servers use it, too."""
         self._locks: dict[str, tuple[Lock, list[Run]]] = {}
+        self._leaving = set[asyncio.Task[None]]()
 
     def __len__(self) -> int:
         return len(self._locks)
 
+    async def close(self) -> None:
+        """Wait until the leases of calls that have ended are released."""
+        await asyncio.gather(*self._leaving)
+
     async def acquire(self, run: Run) -> Release:
-        """Wait until no other call holds the lock."""
+        """Wait until no other call holds the lock.
+
+        Raises:
+            ToolError: `overloaded`: the shared store cannot be used.
+        """
         key = _key(run)
         lock, users = self._locks.setdefault(key, (Lock(), []))
         users.append(run)
@@ -200,7 +221,70 @@ class SerialLocks:
             lock.release()
             leave()
 
-        return release
+        session = run.call.session
+        if self.store is None or key != _place(run) or (session is not None and session.is_bound):
+            return release
+        try:
+            lease = await _wait_for_lease(self.store, f"serial/{owner_key(key)}")
+        except BaseException as error:
+            release()
+            if isinstance(error, StoreUnavailableError):
+                raise store_unavailable(error, may_have_run=run.call.may_have_run) from None
+            raise
+        return self._holding(run, lease, self.store, release)
+
+    def _holding(self, run: Run, lease: Lease, store: Store, release: Release) -> Release:
+        """Renew a lease from now on; return what releases it, and only then the lock of this process."""
+        renewing = asyncio.create_task(_renew(run, lease, store), context=Context())
+
+        async def end() -> None:
+            renewing.cancel()
+            try:
+                await store.release(lease)
+                await store.publish(lease.key, b"")
+            except StoreUnavailableError:  # logged by the store; it ends by itself
+                pass
+            finally:
+                release()
+
+        def leave() -> None:
+            task = asyncio.create_task(end(), context=Context())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+        return leave
+
+
+async def _wait_for_lease(store: Store, key: str) -> Lease:
+    lease = await store.acquire(key, ttl=_LEASE_S)
+    if lease is not None:
+        return lease
+    async with store.subscribe(key) as messages:
+        while True:
+            lease = await store.acquire(key, ttl=_LEASE_S)
+            if lease is not None:
+                return lease
+            with suppress(TimeoutError):  # its holder may have died
+                async with asyncio.timeout(_LOOK_S):
+                    await anext(messages)
+
+
+async def _renew(run: Run, lease: Lease, store: Store) -> None:
+    """Renew the lease of a serial call until it is cancelled; stop the call if another one may run meanwhile."""
+    until = time.monotonic() + _LEASE_S
+    while True:
+        await asyncio.sleep(_LEASE_S / 3)
+        now = time.monotonic()
+        try:
+            holds = await store.renew(lease, ttl=_LEASE_S)
+        except StoreUnavailableError:
+            holds = now < until
+        else:
+            until = now + _LEASE_S
+        if not holds:
+            _log.warning("serial_lost tool=%s id=%s", run.name, run.id)
+            run.stop("cancelled", blame="yard")
+            return
 
 
 def _key(run: Run) -> str:

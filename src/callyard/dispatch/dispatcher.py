@@ -202,6 +202,7 @@ class Dispatcher:
         """Refuse new calls, of one server context or all, cancel the running ones and wait for their answers."""
         self._closed.add(server)
         await self._execution.stop(server)
+        await self.admission.serial_locks.close()
 
     def refuse(self, name: str, error: ToolError, *, caller: Caller = ANYONE, channel: Channel = LIBRARY) -> Envelope:
         """Answer a call that cannot begin with a failure, and record it."""

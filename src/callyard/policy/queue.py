@@ -335,7 +335,7 @@ class CallLimiter:
     ) -> None:
         self._registry = registry
         self._queue: Final = CallQueue(settings.queue, limits, clock=clock) if settings.queue.is_set else None
-        self._rates: Final = Rates(settings.rates, clock=clock) if settings.rates.is_set else None
+        self._rates: Final = Rates(settings.rates, store, clock=clock) if settings.rates.is_set else None
         self._budgets: Final = Budgets(settings.budgets, store, clock=clock) if settings.budgets.is_set else None
 
     def open(self) -> AbstractAsyncContextManager[None]:
@@ -362,7 +362,7 @@ class CallLimiter:
             return _nothing
         try:
             if self._rates is not None:
-                self._rates.take(call)
+                await self._rates.take(call)
             return _nothing if self._queue is None or is_metatool else await self._queue.enter(call)
         except BaseException:
             if self._budgets is not None:

@@ -96,7 +96,7 @@ class QueueSettings(_Section, frozen=True, kw_only=True):
 
 
 class RateSettings(_Section, frozen=True, kw_only=True):
-    """How often calls may come in one process. Calls inside other calls count, too."""
+    """How often calls may come in one process, or with a store in Redis in all. Calls inside other calls count, too."""
 
     section: ClassVar = "rates"
     limits: ClassVar = ("calls", "per_caller", "per_tool", "tools")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["RedisStore"]
 
 Result = TypeVar("Result")
-_OWNED: Final = frozenset({"result", "session", "budget"})
+_OWNED: Final = frozenset({"result", "session", "budget", "rate"})
 """Families of callers' data, which are spread over the nodes of a cluster by their owners."""
 _OLDEST: Final = 7
 _CONFIRM_MS: Final = 2000
@@ -62,6 +62,7 @@ class _Place:
         self.value: Final = self.tag + b"value:" + self.key
         self.counter: Final = self.tag + b"counter:" + self.key
         self.lease: Final = self.tag + b"lease:" + self.key
+        self.bucket: Final = self.tag + b"bucket:" + self.key
         self.last_token: Final = self.tag + b"token"
         self.topic: Final = self.tag + b"topic:" + self.key
 
@@ -72,6 +73,8 @@ class RedisStore(Store):
     `durable` writes wait until so many `replicas` have them. Keys of results, sessions and budgets are found only by
     prefixes that include their owner.
     """
+
+    is_shared = True
 
     def __init__(self, url: str, *, replicas: int = 0) -> None:
         if replicas < 0:
@@ -164,6 +167,13 @@ class RedisStore(Store):
         if not by:
             return int(await self._read(place.tag, "GET", place.counter) or 0)
         return await self._settled(self._run(scripts.COUNT, place.tag, [place.counter], [by, _ms(ttl)]), _nowhere)
+
+    async def take_tokens(self, key: str, wanted: int, *, per_s: float, burst: int) -> tuple[int, float]:
+        """Take tokens by the clock of Redis; if the answer is lost, so are the tokens."""
+        place = self._place(key)
+        take = self._run(scripts.TAKE, place.tag, [place.bucket], [wanted, per_s, burst])
+        taken, wait_ms = await self._settled(take, _nowhere)
+        return taken, wait_ms / 1000
 
     async def acquire(self, key: str, *, ttl: float) -> Lease | None:
         place, mark = self._place(key), os.urandom(scripts.MARK)

@@ -7,7 +7,7 @@ expiries of values are in two sorted sets beside them. Times are those of the se
 from hashlib import sha1
 from typing import Final
 
-__all__ = ["ACQUIRE", "COMPARE_AND_SET", "COUNT", "DELETE", "LIST", "MARK", "PUT", "RELEASE", "RENEW", "Script"]
+__all__ = ["ACQUIRE", "COMPARE_AND_SET", "COUNT", "DELETE", "LIST", "MARK", "PUT", "RELEASE", "RENEW", "TAKE", "Script"]
 
 MARK: Final = 8
 """The length of the name of a write."""
@@ -118,3 +118,19 @@ RENEW: Final = Script(_HELD + "redis.call('PEXPIRE', KEYS[1], ARGV[2])\nreturn 1
 """KEYS: lease; ARGV: token, ttl."""
 RELEASE: Final = Script(_HELD + "redis.call('DEL', KEYS[1])\nreturn 1\n")
 """KEYS: lease; ARGV: token."""
+TAKE: Final = Script(
+    _NOW
+    + """
+local wanted, rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local left, saved = burst, redis.call('GET', KEYS[1])
+if saved then
+  local had, at = string.match(saved, '(%S+) (%S+)')
+  left = math.min(had + math.max(now - at, 0) * rate / 1000, burst)
+end
+local taken = math.min(wanted, math.floor(left))
+left = left - taken
+redis.call('SET', KEYS[1], string.format('%.9f %.0f', left, now), 'PX', math.ceil(burst / rate * 1000))
+return {taken, math.ceil(math.max(1 - left, 0) / rate * 1000)}
+"""
+)
+"""KEYS: bucket; ARGV: wanted, tokens a second, burst."""

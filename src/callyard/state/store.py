@@ -4,6 +4,7 @@ A store must not know what the bytes mean. Its keys and values are written by th
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
@@ -96,6 +97,9 @@ class Store(Protocol):
     atomic, also between processes that share the store.
     """
 
+    is_shared: bool = False
+    """Whether servers on several machines use it: then rates and the locks of serial tools hold for all of them."""
+
     async def get(self, key: str) -> bytes | None:
         """Return the value of the key, or None."""
         ...
@@ -139,6 +143,20 @@ class Store(Protocol):
         It starts at 0, and again after `ttl` seconds without an addition.
         """
         ...
+
+    async def take_tokens(self, key: str, wanted: int, *, per_s: float, burst: int) -> tuple[int, float]:
+        """Take up to so many tokens from a token bucket; return how many, and in how many seconds there is the next.
+
+        Each key is a bucket, which begins full.
+        """
+        while True:
+            now, saved = time.time(), await self.get(key)
+            left, at = (burst, now) if saved is None else msgspec.json.decode(saved, type=tuple[float, float])
+            left = min(left + max(now - at, 0.0) * per_s, burst)
+            taken = min(wanted, int(left))
+            changed = msgspec.json.encode((left - taken, now))
+            if await self.compare_and_set(key, saved, changed, ttl=burst / per_s):
+                return taken, max(1 - left + taken, 0.0) / per_s
 
     async def acquire(self, key: str, *, ttl: float) -> Lease | None:
         """Take the lease of the key for `ttl` seconds, or return None while somebody holds it, the caller included."""

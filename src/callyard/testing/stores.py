@@ -209,6 +209,16 @@ class StoreTests(ABC):
             assert await store.count("a", by=0) == 0
             assert await store.count("a", ttl=3) == 1
 
+    async def test_tokens_are_taken_from_a_bucket_until_it_is_empty(self) -> None:
+        async with self.connect() as store:
+            taken = await asyncio.gather(*(store.take_tokens("a/1", 2, per_s=0.01, burst=5) for _ in range(4)))
+            assert sorted(tokens for tokens, _ in taken) == [0, 1, 2, 2]
+            assert all(0 < wait <= 100 for tokens, wait in taken if tokens < 2)
+            assert (await store.take_tokens("a/2", 9, per_s=0.01, burst=5))[0] == 5
+
+            await self.advance(500.1)
+            assert (await store.take_tokens("a/1", 3, per_s=0.01, burst=5)) == (3, 0)
+
     async def test_values_counters_and_leases_of_one_key_are_separate(self) -> None:
         async with self.connect() as store:
             await store.put("a", b"1")
