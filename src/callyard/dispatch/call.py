@@ -18,7 +18,14 @@ from callyard.dispatch.arguments import BoundArguments
 from callyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
 from callyard.dispatch.questions import Question
 from callyard.dispatch.sessions import Session
-from callyard.model.elicitation import ClientRequest, form_content, form_of, instance_of, set_may_have_run
+from callyard.model.elicitation import (
+    ClientRequest,
+    check_accepted,
+    form_content,
+    form_of,
+    instance_of,
+    set_may_have_run,
+)
 from callyard.model.envelope import Envelope, encode, encode_sorted
 from callyard.model.errors import ToolError
 from callyard.model.profile import Profile
@@ -100,6 +107,8 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     """The client requests that the client supports."""
     has_permitted: Callable[["Call"], bool] | None = None
     """Returns whether the person permitted this very call before it was made; for a host that asks first."""
+    page_done: Callable[[str], None] | None = None
+    """Tells the client that the page of an elicitation by URL is done, by the id of the elicitation."""
     stateless: bool = False
     """Whether the server keeps no session for a handshake-era client, so that it cannot be asked."""
     hang_up: Callable[[], None] | None = None
@@ -381,6 +390,17 @@ class Call(msgspec.Struct, eq=False):
             content = form_content(ask, (await self.ask_all({key: ask}))[key])
             return content if isinstance(schema, Mapping) else instance_of(schema, content)
 
+    async def ask_url(self, url: str, text: str) -> None:
+        """Ask the person to open a page, and return when they agreed; the tool itself knows when the page is done.
+
+        Raises:
+            ToolError: `state_error` with the address in `what_to_do` if the client cannot show pages,
+                `approval_denied` or `cancelled` if the person does not agree.
+        """
+        ask = ClientRequest.page(url, text)
+        with set_may_have_run(running=self.may_have_run):
+            check_accepted((await self.ask_all({"page": ask}))["page"])
+
     async def ask_all(self, asks: Mapping[str, ClientRequest], *, declared: bool = False) -> Mapping[str, Any]:
         """Send several requests to the client at once and return its raw results, under the same keys.
 
@@ -391,7 +411,7 @@ class Call(msgspec.Struct, eq=False):
             return await self._run.ask(asks, declared=declared)
 
     def can_ask(self, capability: str = "elicitation") -> bool:
-        """Return whether the client has a capability: `elicitation`, `sampling` or `roots`."""
+        """Return whether the client has a capability: `elicitation`, `elicitation.url`, `sampling` or `roots`."""
         return self.channel.ask is not None and capability in self.channel.capabilities
 
     def hang_up(self) -> None:

@@ -3,6 +3,8 @@
 They are data in MCP's own format. How they reach the client, and in which protocol version, is up to the channel.
 """
 
+import os
+import re
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal, Protocol, TypeVar, cast, get_args, runtime_checkable
@@ -23,13 +25,16 @@ __all__ = [
     "ClientRequest",
     "Confirmation",
     "RefusalReason",
+    "check_accepted",
     "check_form",
     "form_content",
     "form_of",
+    "host_of",
     "instance_of",
     "require_support",
     "set_may_have_run",
     "unsupported_by_client",
+    "url_required",
 ]
 
 T = TypeVar("T")
@@ -53,13 +58,27 @@ RefusalReason = Literal[
 ]
 """Why a call was refused by a limit, in `details.reason` and in the log."""
 OWN_REASONS: Final = frozenset(
-    {"declined", "dismissed", "session_changed", "already_used", "arguments_changed", *get_args(RefusalReason)}
+    {
+        "declined",
+        "dismissed",
+        "session_changed",
+        "already_used",
+        "arguments_changed",
+        "url_required",
+        *get_args(RefusalReason),
+    }
 )
 """Reasons that a tool need not declare, because the yard sets them."""
 
 CLIENT_METHODS: Final[frozenset[str]] = frozenset(get_args(ClientMethod))
 
 _MODES: Final = ("form", "url")
+_URL: Final = re.compile(
+    r"(?i:https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::[0-9]{1,5})?(?:[/?#][!-\[\]-~]*)?"
+)
+"""An address without a user name, a backslash, spaces and letters outside ASCII, in all of which a host can hide."""
+_URL_CHARACTERS: Final = 8192
+_ID_BYTES: Final = 8
 _FORMATS: Final = ("date", "date-time", "email", "uri")
 _DEFAULT_LIMITS: Final = Limits()
 
@@ -87,6 +106,19 @@ class ClientRequest(msgspec.Struct, frozen=True):
         return cls("elicitation/create", {"mode": "form", "message": text, "requestedSchema": dict(schema)})
 
     @classmethod
+    def page(cls, url: str, text: str, *, elicitation_id: str = "") -> "ClientRequest":
+        """Return an elicitation by URL: a text for the person, and the address of a page to open.
+
+        Raises:
+            ToolError: `internal_error`: the address is none that a person may be asked to open.
+        """
+        if not host_of(url):
+            message = "The tool asks to open an address that is no plain 'http' or 'https' one."
+            raise ToolError("internal_error", message, blame="tool")
+        page_id = elicitation_id or os.urandom(_ID_BYTES).hex()
+        return cls("elicitation/create", {"mode": "url", "message": text, "url": url, "elicitationId": page_id})
+
+    @classmethod
     def model(cls, text: str, *, max_tokens: int, system: str | None = None) -> "ClientRequest":
         """Return a sampling request: a prompt for the client's model."""
         messages = [{"role": "user", "content": {"type": "text", "text": text}}]
@@ -106,16 +138,19 @@ class ClientRequest(msgspec.Struct, frozen=True):
     def missing_capability(self, capabilities: Mapping[str, Any] | Collection[str]) -> str | None:
         """Return the capability, or the mode of one such as `elicitation.form`, that the client lacks, if any.
 
-        A client that declares elicitation without a mode supports forms, the only mode of older versions.
+        A client that declares elicitation without a mode supports forms, the only mode of older versions. Where the
+        capabilities are names, `elicitation` stands for forms and `elicitation.url` for pages.
         """
-        name = self.capability
+        name, mode = self.capability, self.params.get("mode", "form")
+        if not isinstance(capabilities, Mapping):
+            needed = name if name != "elicitation" or mode == "form" else f"{name}.{mode}"
+            return None if needed in capabilities else needed
         if name not in capabilities:
             return name
         if name != "elicitation":
             return None
-        declared = cast("object", capabilities[name]) if isinstance(capabilities, Mapping) else None
-        modes = [mode for mode in _MODES if isinstance(declared, dict) and mode in declared]
-        mode = self.params.get("mode", "form")
+        declared = cast("object", capabilities[name])
+        modes = [known for known in _MODES if isinstance(declared, dict) and known in declared]
         return None if mode in (modes or ("form",)) else f"{name}.{mode}"
 
 
@@ -210,13 +245,40 @@ def require_support(asks: Mapping[str, ClientRequest], capabilities: Mapping[str
         raise unsupported_by_client(asks, capabilities)
 
 
+def host_of(url: object) -> str:
+    """Return the host of an address that a person may be asked to open; empty if it is none."""
+    matched = _URL.fullmatch(url) if isinstance(url, str) and len(url) <= _URL_CHARACTERS else None
+    return "" if matched is None else matched[1].lower()
+
+
+def url_required(pages: Collection[ClientRequest], why: str) -> ToolError:
+    """Return the failure of a call that needs pages opened and says why they are not: the person gets the address.
+
+    The message of an upstream is not in it: the agent would read it as ours.
+    """
+    addresses = " and ".join(f"{page.params['url']} (at '{host_of(page.params['url'])}')" for page in pages)
+    return ToolError(
+        "state_error",
+        f"A person must open a page before this call can go on, {why}.",
+        hint="Tell the person what 'what_to_do' says. Do not open the page yourself.",
+        reason="url_required",
+        what_to_do=f"Ask the person to open {addresses} in a browser, and call again when that is done.",
+    )
+
+
 def unsupported_by_client(
     asks: Mapping[str, ClientRequest],
     capabilities: Mapping[str, Any] | Collection[str] = (),
     *,
     stateless: bool = False,
 ) -> ToolError:
-    """Return the failure `not_supported`: the client lacks a capability, or its request leaves no way to ask it."""
+    """Return the failure of a question: the client lacks a capability, or its request leaves no way to ask it.
+
+    It is `not_supported`, or for a page to open `state_error` with its address.
+    """
+    pages = [ask for ask in asks.values() if ask.params.get("mode") == "url"]
+    if pages:
+        return url_required(pages, "and the client cannot show it")
     if stateless:
         message = "The tool has a question, and a stateless server cannot ask a client that starts with a handshake."
         return ToolError("not_supported", message, hint="Use a client of MCP 2026-07-28, or serve without 'stateless'.")
@@ -230,17 +292,26 @@ def unsupported_by_client(
     return ToolError("not_supported", message, capabilities=lacks)
 
 
-def form_content(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of the form that a person filled in.
+def check_accepted(result: Mapping[str, Any]) -> None:
+    """Check that a person accepted an elicitation.
 
     Raises:
-        ToolError: `approval_denied` if declined, `cancelled` if dismissed, `invalid_input` if the content does not fit.
+        ToolError: `approval_denied` if declined, `cancelled` if dismissed.
     """
     action = result.get("action")
     if action == "decline":
         raise ToolError("approval_denied", "The person declined to answer.", reason="declined")
     if action != "accept":
         raise ToolError("cancelled", "The question was dismissed without an answer.", reason="dismissed")
+
+
+def form_content(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the form that a person filled in.
+
+    Raises:
+        ToolError: `approval_denied` if declined, `cancelled` if dismissed, `invalid_input` if the content does not fit.
+    """
+    check_accepted(result)
     filled = as_object(result.get("content"))
     issues = SchemaValidator(ask.params["requestedSchema"]).issues(filled)
     if issues:

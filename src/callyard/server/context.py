@@ -26,7 +26,7 @@ from callyard.wire.headers import param_names
 from callyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
 from callyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, declares_tasks, has_only_protocol_keys
 from callyard.wire.results import ResultEncoder, Server
-from callyard.wire.versions import VERSIONS
+from callyard.wire.versions import VERSIONS, Version
 from callyard.yard import Yard
 
 if TYPE_CHECKING:
@@ -240,6 +240,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             log=self.log if logs else None,
             ask=ask,
             capabilities=capabilities,
+            page_done=self.page_done if self.encoder.version.completes_pages and ask is not None else None,
             headers=self.server.visible_headers(self.headers) if self.headers else self.headers,
             forwarded=self.headers,
             meta={} if is_quiet else custom_meta(meta),
@@ -272,6 +273,11 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         if note.text and self.encoder.version.annotations:
             params["message"] = note.text
         self.notify(encode_notification("notifications/progress", params))
+
+    def page_done(self, elicitation_id: str) -> None:
+        """Tell the client that the page of an elicitation is done."""
+        if self.notify is not None:
+            self.notify(encode_notification("notifications/elicitation/complete", {"elicitationId": elicitation_id}))
 
     def log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
         """Send a log message, if the client gets those of its level."""
@@ -307,9 +313,11 @@ def encode_log(level: str, text: str, facts: Mapping[str, object], minimum: int)
     return encode_notification("notifications/message", {"level": level, "logger": "callyard", "data": data})
 
 
-def relevant_capabilities(capabilities: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def relevant_capabilities(capabilities: Mapping[str, Any], version: Version) -> dict[str, dict[str, Any]]:
     """Return the part of a client's capabilities that a session stores, because it is used later."""
     names = {name: _modes(capabilities[name]) for name in CLIENT_CAPABILITIES if name in capabilities}
+    if "elicitation" in names and not version.modes:  # its versions have forms alone
+        names["elicitation"] = {}
     return {**names, **REQUIRED} if declares_tasks(capabilities) else names
 
 
@@ -318,10 +326,12 @@ def _modes(capability: object) -> dict[str, Any]:
 
 
 def _usable_capabilities(capabilities: Mapping[str, Any], *, tasks: bool) -> frozenset[str]:
-    """Return the capabilities for handlers, without `elicitation` if the client cannot show forms, and with `tasks`."""
+    """Return the capabilities for handlers: `elicitation` is forms, `elicitation.url` pages, `tasks` the extension."""
     names = frozenset((*capabilities, TASKS)) if tasks else frozenset(capabilities)
-    elicitation = capabilities.get("elicitation")
-    return names - {"elicitation"} if elicitation and _modes(elicitation) == {"url": {}} else names
+    modes = _modes(capabilities.get("elicitation"))
+    if "url" not in modes:
+        return names
+    return (names if "form" in modes else names - {"elicitation"}) | {"elicitation.url"}
 
 
 def _trace_id(trace: Mapping[str, str]) -> str | None:

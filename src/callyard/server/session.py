@@ -380,7 +380,7 @@ class ServerSession:
     def initialize(self, params: Initialize) -> bytes:
         """Negotiate the version and the capabilities; return the result of `initialize`."""
         self.version = negotiated(params.protocol_version)
-        self.capabilities = relevant_capabilities(params.capabilities)
+        self.capabilities = relevant_capabilities(params.capabilities, self.version)
         self.caller = self.server.caller(self.caller, params.client_info)
         profile = self.server.profile_of(self.caller)
         tasks = declares_tasks(params.capabilities)

@@ -23,6 +23,7 @@ __all__ = [
     "MISSING_CAPABILITY",
     "PARSE",
     "UNSUPPORTED_VERSION",
+    "URL_REQUIRED",
     "WHITESPACE",
     "Fault",
     "Id",
@@ -45,6 +46,8 @@ INVALID_PARAMS: Final = -32602
 INTERNAL: Final = -32603
 HEADER_MISMATCH: Final = -32020
 MISSING_CAPABILITY: Final = -32021
+URL_REQUIRED: Final = -32042
+"""An upstream of 2025-11-25 refuses a request until a person has opened a page; later versions ask instead."""
 UNSUPPORTED_VERSION: Final = -32022
 HTTP_STATUS: Final[dict[int, int]] = {
     METHOD_NOT_FOUND: 404,

@@ -24,6 +24,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Structured content, resource links, titles, output schemas and elicitation."""
     modes: bool = True
     """Elicitation with a mode: form or URL."""
+    completes_pages: bool = False
+    """Tells clients when the page of an elicitation by URL is done."""
     methods: frozenset[str]
 
 
@@ -39,7 +41,7 @@ VERSIONS: Final[dict[str, Version]] = {
         Version(name="2024-11-05", batches=True, annotations=False, structured=False, modes=False, methods=_OLD),
         Version(name="2025-03-26", batches=True, structured=False, modes=False, methods=_OLD),
         Version(name="2025-06-18", modes=False, methods=_OLD),
-        Version(name="2025-11-25", methods=_OLD),
+        Version(name="2025-11-25", completes_pages=True, methods=_OLD),
         Version(name="2026-07-28", modern=True, methods=_NEW),
     )
 }

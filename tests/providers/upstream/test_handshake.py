@@ -44,7 +44,7 @@ async def test_an_older_upstream_gets_a_handshake_and_an_open_stream() -> None:
 
     assert (result.version.name, result.instructions) == ("2025-11-25", "Be kind.")
     assert methods(link) == ["server/discover", "initialize", "notifications/initialized"]
-    assert link.sent[1]["params"]["capabilities"] == {"elicitation": {}, "sampling": {}}
+    assert link.sent[1]["params"]["capabilities"] == {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
     assert link.headers[2] == {"MCP-Protocol-Version": "2025-11-25"}
     assert link.listens
 

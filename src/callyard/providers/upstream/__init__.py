@@ -11,6 +11,7 @@ Its files:
 - `health`: the health of an upstream: a circuit breaker, the state that people see, and the files that share it
 - `intake`: takes in what an upstream sends, so that a flood of it does not delay the calls of others
 - `link`: the transport to an upstream as an interface of bytes, for stdio, HTTP and SSE alike
+- `pages`: pages that an upstream wants a person to open: elicitation by URL
 - `pins`: hashes of the accepted definitions of upstreams, in the file `callyard.lock`
 - `process_log`: the log of an upstream's process: its stderr with timestamps, in a small rotated file, and its last
   lines in memory

@@ -5,7 +5,7 @@ It sends every request through the supervisor, and does not know whether there i
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -31,6 +31,7 @@ from callyard.model.uri_template import variables_of
 from callyard.providers.upstream.catalogue import UpstreamTool, prefix_of, publish_uris, upstream_uri
 from callyard.providers.upstream.health import more_command
 from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.pages import send_after_pages
 from callyard.providers.upstream.session import NO_CALLER, CallContext, client_request
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
@@ -40,6 +41,7 @@ from callyard.wire.messages import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
+    URL_REQUIRED,
     Fault,
     check_depth,
 )
@@ -57,7 +59,6 @@ _METHOD_CHARACTERS: Final = 200
 _NULL: Final = b"null"
 _ROUNDS: Final = 20
 """How often an upstream may require input before it answers."""
-_FORWARDED_CAPABILITIES: Final = frozenset({"elicitation", "sampling"})
 _TRACE: Final = frozenset({"traceparent", "tracestate"})
 _INVALID_OUTPUT: Final = "The upstream answered what its own output schema forbids."
 
@@ -364,6 +365,15 @@ class Calls:
         Raises:
             ToolError: It failed, or requires input again and again.
         """
+        try:
+            return await self._request_with_input(call, method, params, name=name, context=context)
+        finally:
+            for end in context.ends:
+                end()
+
+    async def _request_with_input(
+        self, call: Call, method: str, params: dict[str, Any], *, name: str, context: CallContext
+    ) -> tuple[msgspec.Raw, Answer]:
         current = params
         for _ in range(_ROUNDS):
             result = await self._send(call, method, current, name=name, context=context)
@@ -386,9 +396,18 @@ class Calls:
         self, call: Call, method: str, params: dict[str, Any], *, name: str, context: CallContext
     ) -> msgspec.Raw:
         started = time.monotonic()
+        send = partial(self._supervisor.request, method, params, name=name, context=context, safe=call.spec.safe)
         try:
-            return await self._supervisor.request(method, params, name=name, context=context, safe=call.spec.safe)
+            try:
+                return await send()
+            except Fault as fault:
+                if fault.code != URL_REQUIRED:
+                    raise
+                pages = self._supervisor.pages
+                return await send_after_pages(call, self._name, fault, again=send, pages=pages)
         except (Fault, LinkError) as error:
+            if isinstance(error, Fault) and context.unsupported:
+                raise unsupported_by_client(context.unsupported, stateless=call.channel.stateless) from error
             raise self._failure_of(error) from error
         except asyncio.CancelledError:
             run = run_of(call)
@@ -397,6 +416,15 @@ class Calls:
                 if _had_full_timeout(call):
                     self._supervisor.record_timeout(started)
             raise
+
+    async def _ask(
+        self, call: Call, ends: list[Callable[[], None]], asks: Mapping[str, ClientRequest]
+    ) -> Mapping[str, Any]:
+        """Ask the client; it learns when a page is done, as long as the call runs."""
+        pages = {key: ask for key, ask in asks.items() if ask.params.get("mode") == "url"}
+        if pages and call.channel.page_done is not None:
+            ends.append(self._supervisor.pages.watch(pages, call.channel.page_done))
+        return await call.ask_all(asks)
 
     def _context(self, call: Call, headers: Mapping[str, str] = EMPTY) -> CallContext:
         """Return the context of a call's requests; of the caller's headers it has only those that the settings name."""
@@ -412,7 +440,7 @@ class Calls:
         meta = {key: value for key, value in channel.meta.items() if matches_any(key, named)}
         trace = {key: value for key, value in channel.trace.items() if key in _TRACE or matches_any(key, named)}
         has_roots = self._settings.forward_roots and "roots" in channel.capabilities
-        capabilities = channel.capabilities & _FORWARDED_CAPABILITIES
+        ends: list[Callable[[], None]] = []
         level = {LOG_LEVEL: "debug"} if channel.log is not None else {}
         return CallContext(
             # each program gets its own questions
@@ -420,12 +448,22 @@ class Calls:
             progress=None if channel.progress is None else partial(_send_progress, call),
             log=call.log,
             sent=partial(_mark_sent, call),
-            ask=None if channel.ask is None else call.ask_all,
-            capabilities={name: {} for name in (*capabilities, *(["roots"] if has_roots else []))},
+            ask=None if channel.ask is None else partial(self._ask, call, ends),
+            ends=ends,
+            capabilities=_declared(channel.capabilities, has_roots=has_roots),
             meta={**meta, **trace, **level},
             has_roots=has_roots,
             headers={**forwarded, **headers},
         )
+
+
+def _declared(capabilities: AbstractSet[str], *, has_roots: bool) -> dict[str, Any]:
+    """Return the capabilities for an upstream; where the client cannot show pages, a person gets their address."""
+    form: dict[str, Any] = {"form": {}} if "elicitation" in capabilities else {}
+    declared: dict[str, Any] = {"elicitation": {**form, "url": {}}}
+    if "sampling" in capabilities:
+        declared["sampling"] = {}
+    return {**declared, "roots": {}} if has_roots else declared
 
 
 def _names(schema: Schema) -> AbstractSet[str]:

@@ -17,6 +17,7 @@ from callyard.dispatch.progress import Progress, SendProgress
 from callyard.model.elicitation import CLIENT_METHODS, ClientMethod, ClientRequest, unsupported_by_client
 from callyard.model.errors import ToolError
 from callyard.providers.upstream.link import Link, LinkError, Received, without_mcp_headers
+from callyard.providers.upstream.pages import page_request
 from callyard.wire.messages import (
     INTERNAL,
     INVALID_REQUEST,
@@ -43,7 +44,7 @@ __all__ = [
 
 T = TypeVar("T")
 AskClient = Callable[[Mapping[str, ClientRequest]], Awaitable[Mapping[str, Any]]]
-CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {}, "sampling": {}}
+CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
 """The capabilities declared in `initialize`, for all callers; a call whose client lacks one answers with an error.
 
 `roots` are missing on purpose: the session is shared, and roots belong to one caller.
@@ -99,6 +100,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] = EMPTY
     """Additional entries of `_meta`, such as the trace."""
     headers: Mapping[str, str] = EMPTY
+    ends: list[Callable[[], None]] = msgspec.field(default_factory=list[Callable[[], None]])
+    """Called when the call is over."""
     has_roots: bool = False
     """Whether the upstream may ask for the client's folders."""
     unsupported: dict[str, ClientRequest] = msgspec.field(default_factory=dict[str, ClientRequest])
@@ -106,7 +109,13 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_request(name: str, method: ClientMethod, params: dict[str, Any]) -> ClientRequest:
-    """Return an upstream's request to the client; a question to a person says who asks."""
+    """Return an upstream's request to the client; a question to a person says who asks.
+
+    Raises:
+        ToolError: `upstream_error`: it asks to open an address that nobody may be asked to open.
+    """
+    if method == "elicitation/create" and params.get("mode") == "url":
+        return page_request(name, params)
     if method == "elicitation/create":
         params = {**params, "message": f"'{name}' asks: {params.get('message') or ''}"}
     return ClientRequest(method, params)
@@ -332,18 +341,22 @@ class ClientSession:
             self._reply(encode_fault(request_id, fault))
             return
         method: Any = message.method
-        task = self._loop.create_task(self._forward(request_id, client_request(self.name, method, params), context))
+        task = self._loop.create_task(self._forward(request_id, method, params, context))
         self._client_requests[request_id] = (task, context)
         task.add_done_callback(lambda _: self._client_requests.pop(request_id, None))
 
-    async def _forward(self, request_id: Id, request: ClientRequest, context: CallContext) -> None:
+    async def _forward(
+        self, request_id: Id, method: ClientMethod, params: dict[str, Any], context: CallContext
+    ) -> None:
+        request: ClientRequest | None = None
         try:
+            request = client_request(self.name, method, params)
             if context.ask is None:
                 raise unsupported_by_client({"answer": request})
             answer = encode_result(request_id, msgspec.json.encode((await context.ask({"answer": request}))["answer"]))
         except ToolError as error:
-            is_unsupported = error.code == "not_supported"
-            if is_unsupported:
+            is_unsupported = error.code == "not_supported" or error.details.get("reason") == "url_required"
+            if is_unsupported and request is not None:
                 context.unsupported[request.capability] = request
             answer = encode_fault(request_id, Fault(METHOD_NOT_FOUND if is_unsupported else INTERNAL, error.message))
         self._reply(answer, context)

@@ -16,6 +16,7 @@ from callyard.providers.upstream.catalogue import Catalogue, endpoint_hash, fetc
 from callyard.providers.upstream.handshake import Connection, connect
 from callyard.providers.upstream.health import Health, State
 from callyard.providers.upstream.link import Credentials, Link, LinkError
+from callyard.providers.upstream.pages import OpenPages
 from callyard.providers.upstream.session import CallContext, ClientSession
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.subscriptions import Subscriptions, uri_of
@@ -181,6 +182,7 @@ class Supervisor:
         """The protocol version spoken last time; None after a restart, so that it is negotiated again."""
         self._catalogue = catalogue
         self._refresh = Refresh(self._fetch_catalogue, tasks=self._tasks, clock=clock)
+        self.pages = OpenPages(name)
         self._subscriptions = Subscriptions(updated=updated, lost=self._discard)
 
     @property
@@ -407,6 +409,8 @@ class Supervisor:
                 self._updated(uri)
         elif method == "notifications/subscriptions/acknowledged":
             self._subscriptions.acknowledge(params)
+        elif method == "notifications/elicitation/complete":
+            self.pages.complete(params)
         elif method.endswith("/list_changed"):
             self._refresh.start_later()
 
