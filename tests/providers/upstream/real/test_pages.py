@@ -36,27 +36,31 @@ async def test_a_call_that_is_refused_until_a_page_is_done_goes_on_when_the_upst
 
 
 @both_eras
-async def test_a_page_that_is_wanted_while_a_call_runs_is_shown_and_its_end_told(tmp_path: Path, mode: str) -> None:
+async def test_a_page_that_is_wanted_while_a_call_runs_is_shown_and_its_end_is_passed_on(
+    tmp_path: Path, mode: str
+) -> None:
     asked: list[Any] = []
 
     async def open_page(_: Any, params: Any) -> ElicitResult:
         asked.append(params)
         return ElicitResult(action="accept")
 
-    told: list[Any] = []
+    received: list[Any] = []
 
-    async def hear(message: Any) -> None:
-        told.append(message)
+    async def receive(message: Any) -> None:
+        received.append(message)
 
     async with (
         opened(tmp_path, up=PAGES) as (yard, _),
-        in_front(yard, mode, elicitation_callback=open_page, message_handler=hear) as client,
+        in_front(yard, mode, elicitation_callback=open_page, message_handler=receive) as client,
     ):
         answer: Any = await client.call_tool("up__pay", {})
 
     assert answer.content[0].text == "accept"
     assert [page.url for page in asked] == ["https://pay.example/7"]
-    ended = [note.params.elicitation_id for note in told if "elicitation/complete" in str(getattr(note, "method", ""))]
+    ended = [
+        note.params.elicitation_id for note in received if "elicitation/complete" in str(getattr(note, "method", ""))
+    ]
     assert ended == (["up.pay"] if mode == OLD else [])
 
 
