@@ -10,9 +10,10 @@ import pytest
 from table_tests import every_row
 
 from callyard import Limits, Operation, Yard, tool
+from callyard._internal.webhooks import signature
 from callyard.launch.build import post_json
 from callyard.policy.settings import Rule
-from callyard.policy.webhook import HttpDecisionPoint, HttpWebhook, signature
+from callyard.policy.webhook import HttpDecisionPoint, HttpWebhook
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
 

@@ -15,6 +15,7 @@ Its files:
   alone
 - `signed_tokens`: JSON with an HMAC, readable by its holder but not forgeable
 - `tasks`: tasks of the event loop: those of requests and of open contexts
+- `webhooks`: signed requests to the services of operators
 """
 
 __all__: list[str] = []

@@ -90,12 +90,16 @@ class ProgramProcess:
 
     async def end(self) -> None:
         """End the program and all its descendants: close its input, then send SIGTERM, then SIGKILL."""
-        self._pipes[0].close()
+        self.close_input()
         self._is_gone = (
             (await self._wait(_EOF_SECONDS) and not self._group_exists())
             or (self._signal(signal.SIGTERM) and await self._wait_for_group(_TERM_SECONDS))
             or (self._signal(signal.SIGKILL) and await self._wait_for_group(_KILL_SECONDS))
         )
+
+    def close_input(self) -> None:
+        """Close our end of its stdin."""
+        self._pipes[0].close()
 
     def close(self) -> None:
         """Release everything at once; what still runs is killed."""
@@ -171,6 +175,11 @@ class KeptProgram:
         """Wait until it ends by itself, and return its exit code."""
         await self._process.wait()
         return cast("int", self._process.exit_code)
+
+    def end_input(self) -> None:
+        """Close its stdin once it has what was written."""
+        self.stdin.close()
+        self._process.close_input()
 
     def add_error(self, piece: bytes) -> None:
         """Take what it wrote to stderr; only the last bytes are kept."""

@@ -5,17 +5,14 @@ is passed in.
 """
 
 import asyncio
-import hmac
 import logging
 import os
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
 
 from callyard._internal.converted import as_object
+from callyard._internal.webhooks import Post, post_signed
 from callyard.dispatch.call import Call
 from callyard.dispatch.run import run_of
 from callyard.model.envelope import encode
@@ -23,20 +20,12 @@ from callyard.policy.approvals import Approval
 from callyard.policy.cards import Views, make_card
 from callyard.policy.rules import Verdict
 
-__all__ = ["HttpDecisionPoint", "HttpWebhook", "Post", "signature"]
+__all__ = ["HttpDecisionPoint", "HttpWebhook"]
 
-Post = Callable[[str, bytes, Mapping[str, str]], Awaitable[tuple[int, bytes]]]
-"""Posts JSON to a URL with further headers; returns status and body, and raises `OSError` if there is no answer."""
 _WAITS_S: Final = (1.0, 5.0, 25.0, 125.0)
-_SECONDS: Final = 30.0
 _OK: Final = range(200, 300)
 _CLIENT_ERROR: Final = range(400, 500)
 _log = logging.getLogger(__name__)
-
-
-def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Return the value of 'Callyard-Signature' for a body that is sent at a time."""
-    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, sha256).hexdigest()
 
 
 class HttpWebhook:
@@ -52,7 +41,7 @@ class HttpWebhook:
         """Return the decision and its reason, if the answer has one."""
         body = encode({"type": "approval", **approval.view()})
         for attempt, seconds in enumerate((*self._waits, 0.0), 1):
-            status, text = await self._send(body)
+            status, text = await post_signed(self._post, self._url, body, secret=self._secret)
             if status in _OK:
                 return _decision(text)
             _log.warning("webhook_refused id=%s status=%d attempt=%d", approval.id, status, attempt)
@@ -60,15 +49,6 @@ class HttpWebhook:
                 return None
             await asyncio.sleep(seconds)
         return None
-
-    async def _send(self, body: bytes) -> tuple[int, bytes]:
-        timestamp = str(int(time.time()))
-        headers = {"Callyard-Timestamp": timestamp, "Callyard-Signature": signature(self._secret, timestamp, body)}
-        try:
-            async with asyncio.timeout(_SECONDS):
-                return await self._post(self._url, body, headers)
-        except (OSError, TimeoutError):
-            return 0, b""
 
 
 def _decision(text: bytes) -> tuple[Literal["approve", "deny"], str] | None:
