@@ -90,9 +90,9 @@ async def test_a_notifier_that_fails_in_any_way_is_tried_again_after_a_while() -
         name = "broken"
         calls = 0
 
-        async def notify(self, _: Notice) -> None:
+        async def notify(self, notice: Notice) -> None:
             self.calls += 1
-            raise RuntimeError
+            raise RuntimeError(notice.key)
 
     clock, notifier = FakeClock(), Broken()
     outbox = Outbox(notifier, clock)
