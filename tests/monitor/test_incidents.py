@@ -184,7 +184,7 @@ async def test_the_process_with_the_lease_tells_of_the_problems_of_all() -> None
     assert world.phone.heard == ["alert", "alert", "recovery", "recovery"]
 
 
-async def test_what_a_killed_process_saw_recovers_in_another_one() -> None:
+async def test_the_problem_of_a_killed_process_recovers_in_another_one() -> None:
     world = World()
     (_, first), (_, second) = world.start(), world.start()
     first.report(DOWN)
@@ -230,7 +230,7 @@ async def test_a_silence_keeps_alerts_back_until_its_end() -> None:
     assert world.phone.heard.count("recovery") == 2, "who was alerted hears of the recovery"
 
 
-async def test_what_recovers_in_a_silence_is_told_to_nobody() -> None:
+async def test_an_incident_within_a_silence_alerts_nobody() -> None:
     world = World()
     _, process = world.start()
     await process.silence("down/billing", by="ada", seconds=1000)
