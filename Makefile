@@ -34,7 +34,7 @@ demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; about 20 minutes on 2 cores
 	@VENV=$(VENV) scripts/test
 
-soak: $(READY) ## Long runs: property tests with ten times the examples, ten million records for the monitor, every attack on every sandbox, kills of a server with jobs and with approvals, rounds of disabling and enabling, 1,000 cut answers of Redis, 100 random runs of incidents, all real API documents
+soak: $(READY) ## Long runs: more examples, more attacks, more kills, more documents; a tenth of them is in 'make test'
 	scripts/install-test-packages
 	CI_ATTACKS=full $(BIN)/pytest -q tests/runtimes/test_attacks.py
 	CI_EXAMPLES=20000 $(BIN)/pytest -q -n 2 tests/test_promises.py
@@ -45,6 +45,7 @@ soak: $(READY) ## Long runs: property tests with ten times the examples, ten mil
 	ROUNDS=100 $(BIN)/pytest -q -s tests/policy/test_switch_rounds.py
 	INCIDENT_RUNS=100 $(BIN)/pytest -q tests/monitor/test_incidents.py
 	CUTS=1000 $(BIN)/pytest -q -s tests/state/test_redis_bad_days.py
+	CI_IMAGE=18321 $(BIN)/pytest -q tests/test_deploy.py
 	CI_DOCUMENTS=all CI_OPERATIONS=500 $(BIN)/pytest -q tests/providers/openapi/real
 
 check: $(READY) ## The fast part: lint, types, layers, unit tests; under two minutes
