@@ -338,7 +338,7 @@ def test_a_fault_says_what_it_is() -> None:
 
 def test_no_two_codes_are_the_same() -> None:
     codes = [value for value in vars(faults).values() if isinstance(value, int) and value <= -32000]
-    assert len(set(codes)) == len(codes) == 8
+    assert len(set(codes)) == len(codes) == 9
 
 
 @pytest.mark.parametrize("data", [b'{"jsonrpc":"2.0","id":7,"result":%b}', b'{"jsonrpc":"2.0","result":%b,"id":7}'])

@@ -164,7 +164,9 @@ def contents_of(spec: ResourceSpec, uri: str, result: object) -> dict[str, Any]:
     parts: Sequence[object] = cast("Sequence[object]", result) if isinstance(result, list | tuple) else ()
     if not parts or not all(isinstance(part, Block | Text) for part in parts):
         parts = (cast("object", result),)
-    return {"contents": [_content(spec, uri, part) for part in parts]}
+    contents = [_content(spec, uri, part) for part in parts]
+    meta = spec.extra.get("_meta")
+    return {"contents": [{**content, "_meta": meta} for content in contents] if meta else contents}
 
 
 def _content(spec: ResourceSpec, uri: str, part: object) -> dict[str, Any]:

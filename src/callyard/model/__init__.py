@@ -2,6 +2,7 @@
 
 Its files:
 
+- `apps`: MCP Apps as data: tools that name a page, and its address below the name of an upstream
 - `coercion`: repair of arguments: finds what a model probably meant, by the schema alone
 - `content`: images, sounds, resources and texts that a tool returns besides data
 - `elicitation`: requests to the client while a call runs: elicitation, sampling and roots

@@ -6,7 +6,7 @@ Neither does I/O: a request context gets a function that sends messages to its c
 import asyncio
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE, SHARED, AskClient, Caller, Channel
 from callyard.dispatch.progress import Progress
 from callyard.jobs.job import TASKS
+from callyard.model.apps import APP_EXTENSION, APP_SCHEME, APPS
 from callyard.model.profile import EVERYTHING, Profile
 from callyard.server.input_required import InputRequired
 from callyard.server.lists import Lists
@@ -24,7 +25,15 @@ from callyard.server.notifications import ChangeNotifier
 from callyard.server.tasks import REQUIRED
 from callyard.wire.headers import param_names
 from callyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
-from callyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, declares_tasks, has_only_protocol_keys
+from callyard.wire.params import (
+    CAPABILITIES,
+    LEVELS,
+    RESULT_SIZE,
+    TASKS_EXTENSION,
+    custom_meta,
+    declares,
+    has_only_protocol_keys,
+)
 from callyard.wire.results import ResultEncoder, Server
 from callyard.wire.versions import VERSIONS, Version
 from callyard.yard import Yard
@@ -88,16 +97,20 @@ class ServerContext:
         self._param_headers_version = -1
         self._visible_headers = tuple(name.lower() for name in serving.request_headers)
 
-    def capabilities(self, profile: Profile, *, notifies: bool = True, tasks: bool = True) -> dict[str, Any]:
+    def capabilities(
+        self, profile: Profile, *, notifies: bool = True, tasks: bool = True, apps: bool = True
+    ) -> dict[str, Any]:
         """Return the server's capabilities; subscriptions and logging only for clients that can get notifications.
 
-        Versions with a handshake do not define extensions, so only a client that declares the one for tasks is told of
-        it.
+        Versions with a handshake do not define extensions, so only a client that declares one is told of it. Apps are
+        offered where a resource is one.
         """
         changes = {"listChanged": True} if self.serving.notify_changes and notifies else {}
         capabilities: dict[str, Any] = {"tools": changes, **({"logging": {}} if notifies else {})}
         if tasks:
             capabilities |= REQUIRED
+        if apps and self.app_uris(profile):
+            capabilities["extensions"] = {**capabilities.get("extensions", {}), APP_EXTENSION: {}}
         prompts = self.lists.any("prompts", profile)
         resources = self.lists.any("resources", profile) or self.lists.any("templates", profile)
         if prompts:
@@ -107,6 +120,16 @@ class ServerContext:
         if prompts or resources:
             capabilities["completions"] = {}
         return capabilities
+
+    def app_uris(self, profile: Profile) -> list[str]:
+        """Return the addresses of the Apps that a profile has."""
+        return [spec.uri for spec in self.yard.list_resources(profile) if spec.uri.startswith(APP_SCHEME)]
+
+    def app_tools(self, profile: Profile) -> list[str]:
+        """Return the names of the tools of all sources with Apps."""
+        resources = self.yard.list_resources(profile)
+        sources = {spec.source for spec in resources if spec.uri.startswith(APP_SCHEME)}
+        return [spec.name for spec in self.yard.registry.visible(profile) if spec.source in sources]
 
     def caller(self, base: Caller, client: object) -> Caller:
         """Return the caller with the name that its client states, the same object for the same name."""
@@ -208,9 +231,18 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def takes_tasks(self) -> bool:
-        """Return whether the client declares the extension for tasks, for its session or for this request."""
+        """Return whether the client declares the extension for tasks."""
+        return self._declares(TASKS_EXTENSION)
+
+    @property
+    def shows_apps(self) -> bool:
+        """Return whether the client declares the extension for Apps."""
+        return self._declares(APP_EXTENSION)
+
+    def _declares(self, extension: str) -> bool:
+        """Return whether the client declares an extension, for its session or for this request."""
         own, stated = self.capabilities, self.meta.get(CAPABILITIES)
-        return bool(own and declares_tasks(own)) or bool(stated and declares_tasks(as_object(stated)))
+        return bool(own and declares(own, extension)) or bool(stated and declares(as_object(stated), extension))
 
     def channel(self, ask: AskClient | None = None) -> Channel:
         """Return the channel of this request's call, a shared one where the request allows it."""
@@ -224,7 +256,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         is_quiet = has_only_protocol_keys(meta)
         capabilities = _NO_CAPABILITIES
         if self.capabilities or CAPABILITIES in meta:
-            capabilities = _usable_capabilities(self.capabilities, tasks=self.takes_tasks)
+            extensions = [name for name, has in ((TASKS, self.takes_tasks), (APPS, self.shows_apps)) if has]
+            capabilities = _usable_capabilities(self.capabilities, extensions)
         if is_quiet and ask is None and not (self.headers or reports or logs or capabilities):
             # Most requests need nothing of their own.
             return self.server.stateless_channel if self.stateless else self.server.default_channel
@@ -315,19 +348,21 @@ def encode_log(level: str, text: str, facts: Mapping[str, object], minimum: int)
 
 def relevant_capabilities(capabilities: Mapping[str, Any], version: Version) -> dict[str, dict[str, Any]]:
     """Return the part of a client's capabilities that a session stores, because it is used later."""
-    names = {name: _modes(capabilities[name]) for name in CLIENT_CAPABILITIES if name in capabilities}
+    asked = [name for name in CLIENT_CAPABILITIES if name in capabilities]
+    names: dict[str, dict[str, Any]] = {name: _modes(capabilities[name]) for name in asked}
     if "elicitation" in names and not version.modes:  # its versions have forms alone
         names["elicitation"] = {}
-    return {**names, **REQUIRED} if declares_tasks(capabilities) else names
+    extensions: dict[str, Any] = {name: {} for name in (TASKS_EXTENSION, APP_EXTENSION) if declares(capabilities, name)}
+    return {**names, "extensions": extensions} if extensions else names
 
 
 def _modes(capability: object) -> dict[str, Any]:
     return {mode: {} for mode in ("form", "url") if mode in capability} if isinstance(capability, dict) else {}
 
 
-def _usable_capabilities(capabilities: Mapping[str, Any], *, tasks: bool) -> frozenset[str]:
-    """Return the capabilities for handlers: `elicitation` is forms, `elicitation.url` pages, `tasks` the extension."""
-    names = frozenset((*capabilities, TASKS)) if tasks else frozenset(capabilities)
+def _usable_capabilities(capabilities: Mapping[str, Any], extensions: Sequence[str]) -> frozenset[str]:
+    """Return the capabilities for handlers: `elicitation` is forms, `elicitation.url` pages, the others extensions."""
+    names = frozenset((*capabilities, *extensions))
     modes = _modes(capabilities.get("elicitation"))
     if "url" not in modes:
         return names

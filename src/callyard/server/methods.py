@@ -12,6 +12,7 @@ from callyard._internal.logfmt import log_exception
 from callyard.dispatch.call import Caller, CallRequest
 from callyard.dispatch.outcome import store_unavailable
 from callyard.jobs.job import TASKS
+from callyard.model.apps import APP_SCHEME, served_as, served_tool
 from callyard.model.envelope import Envelope, Failure, encode, estimate_tokens
 from callyard.model.errors import ToolError
 from callyard.server.context import CLIENT_CAPABILITIES, Notify, RequestContext, ServerContext, check_progress_token
@@ -144,7 +145,10 @@ def level_index(level: object) -> int:
 async def call_tool(context: RequestContext, params: wire.CallTool) -> bytes:
     """Call a tool; a call that was answered in place of its tool becomes a task, if the client takes tasks."""
     raw = None if params.arguments == _NULL else params.arguments
-    outcome = await _run(context, CallRequest(params.name, raw, context.caller), params.request_state)
+    name = params.name
+    if context.server.yard.registry.get(name) is None and context.shows_apps:  # an App knows its upstream's names
+        name = served_tool(name, context.server.app_tools(context.server.profile_of(context.caller)))
+    outcome = await _run(context, CallRequest(name, raw, context.caller), params.request_state)
     if isinstance(outcome, bytes):
         return outcome
     job_id = started_job_id(outcome) if outcome.held and context.takes_tasks else None
@@ -214,7 +218,11 @@ def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -
 
 async def read_resource(context: RequestContext, params: wire.ReadResource) -> bytes:
     """Read a resource."""
-    outcome = await _run(context, CallRequest(params.uri, None, context.caller, "resource"), params.request_state)
+    uri = params.uri
+    if uri.startswith(APP_SCHEME):
+        served = context.server.app_uris(context.server.profile_of(context.caller))
+        uri = uri if uri in served else served_as(uri, served)
+    outcome = await _run(context, CallRequest(uri, None, context.caller, "resource"), params.request_state)
     if isinstance(outcome, bytes):
         return outcome
     if outcome.error is not None:

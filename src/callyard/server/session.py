@@ -18,6 +18,7 @@ import msgspec
 from callyard._internal.converted import as_object
 from callyard.dispatch.call import Caller
 from callyard.dispatch.questions import Question
+from callyard.model.apps import APP_EXTENSION
 from callyard.model.elicitation import ClientRequest
 from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
@@ -47,7 +48,7 @@ from callyard.wire.messages import (
     encode_result,
     id_of,
 )
-from callyard.wire.params import LEVELS, Cancelled, Initialize, declares_tasks, decode_params
+from callyard.wire.params import LEVELS, TASKS_EXTENSION, Cancelled, Initialize, declares, decode_params
 from callyard.wire.versions import LATEST, LATEST_HANDSHAKE, Version, negotiated
 
 __all__ = ["MAX_IN_FLIGHT", "InFlight", "PendingClientRequests", "Respond", "ServerSession"]
@@ -383,8 +384,8 @@ class ServerSession:
         self.capabilities = relevant_capabilities(params.capabilities, self.version)
         self.caller = self.server.caller(self.caller, params.client_info)
         profile = self.server.profile_of(self.caller)
-        tasks = declares_tasks(params.capabilities)
-        capabilities = self.server.capabilities(profile, notifies=self._send is not None, tasks=tasks)
+        tasks, apps = (declares(params.capabilities, name) for name in (TASKS_EXTENSION, APP_EXTENSION))
+        capabilities = self.server.capabilities(profile, notifies=self._send is not None, tasks=tasks, apps=apps)
         return self.server.encoders[self.version.name].initialize(
             capabilities, self.server.yard.instructions_for(profile)
         )

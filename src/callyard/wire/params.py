@@ -44,7 +44,7 @@ __all__ = [
     "TaskParams",
     "UpdateTask",
     "custom_meta",
-    "declares_tasks",
+    "declares",
     "decode_params",
     "has_only_protocol_keys",
     "version_of",
@@ -220,9 +220,9 @@ def version_of(meta: dict[str, Any] | None) -> Version:
     return VERSIONS[version]
 
 
-def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
-    """Return whether capabilities of a client have the extension for tasks."""
-    return TASKS_EXTENSION in as_object(capabilities.get("extensions"))
+def declares(capabilities: Mapping[str, Any], extension: str) -> bool:
+    """Return whether capabilities of a client have an extension."""
+    return extension in as_object(capabilities.get("extensions"))
 
 
 def custom_meta(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from table_tests import every_row
 from callyard.providers.upstream import handshake
 from callyard.providers.upstream.handshake import Handshake, ProbeLostError, negotiate
 from callyard.providers.upstream.link import LinkError
-from callyard.providers.upstream.session import ClientSession
+from callyard.providers.upstream.session import CLIENT_CAPABILITIES, ClientSession
 from callyard.wire.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault, Id
 
 
@@ -44,7 +44,7 @@ async def test_an_older_upstream_gets_a_handshake_and_an_open_stream() -> None:
 
     assert (result.version.name, result.instructions) == ("2025-11-25", "Be kind.")
     assert methods(link) == ["server/discover", "initialize", "notifications/initialized"]
-    assert link.sent[1]["params"]["capabilities"] == {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
+    assert link.sent[1]["params"]["capabilities"] == CLIENT_CAPABILITIES
     assert link.headers[2] == {"MCP-Protocol-Version": "2025-11-25"}
     assert link.listens
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar, cast, overload
 from callyard.dispatch.call import Handler
 from callyard.dispatch.resource import Prompt, Resource
 from callyard.dispatch.tool import Complete, Tool
+from callyard.model.apps import APP_MIME_TYPE, APP_SCHEME, app_meta
 from callyard.model.elicitation import Confirmation
 from callyard.model.spec import (
     Annotations,
@@ -80,6 +81,7 @@ class ToolOptions(Options, frozen=True, kw_only=True):
     deprecated: str | None = None
     shape: Literal["envelope", "plain"] = "envelope"
     annotations: Annotations | None = None
+    ui: str = ""
 
 
 @overload
@@ -111,6 +113,7 @@ def tool(
     deprecated: str | None = None,
     shape: Literal["envelope", "plain"] = "envelope",
     annotations: Annotations | None = None,
+    ui: str = "",
 ) -> Callable[[Function], Function]: ...
 
 
@@ -191,6 +194,7 @@ class ResourceOptions(Options, frozen=True, kw_only=True):
     uri: str
     mime_type: str | None = None
     complete: Mapping[str, Complete] = {}
+    meta: Mapping[str, Any] = {}
 
 
 def resource(
@@ -202,8 +206,12 @@ def resource(
     description: str | None = None,
     tags: Sequence[str] = (),
     complete: Mapping[str, Complete] | None = None,
+    meta: Mapping[str, Any] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare a function as a resource, or as a template if its URI has variables, which are its parameters."""
+    """Declare a function as a resource, or as a template if its URI has variables, which are its parameters.
+
+    `meta` is `_meta` in its list and its contents, such as the content security policy of an App.
+    """
     if not isinstance(cast("object", uri), str):
         raise TypeError("'@resource' needs the URI that the function is read under.")
     options = ResourceOptions(
@@ -214,6 +222,7 @@ def resource(
         description=description,
         tags=tags,
         complete=complete or {},
+        meta=meta or {},
     )
     return lambda function: attach_options(function, options)
 
@@ -242,9 +251,10 @@ def resource_from(function: Callable[..., Any], *, source: str, options: Resourc
         name=name,
         title=options.title,
         description=description,
-        mime_type=options.mime_type,
+        mime_type=options.mime_type or (APP_MIME_TYPE if options.uri.startswith(APP_SCHEME) else None),
         source=source,
         tags=as_tuple(options.tags),
+        extra={"_meta": dict(options.meta)} if options.meta else {},
     )
     return Resource.of(spec, handler, schema=inputs.schema, check=inputs.check, complete=options.complete)
 
@@ -300,6 +310,8 @@ def tool_from(function: Callable[..., Any], *, source: str, options: ToolOptions
     """
     options = options or options_of(ToolOptions, function) or ToolOptions()
     described = describe_function(function, options)
+    if options.ui and not options.ui.startswith(APP_SCHEME):
+        raise PublishError(f"{described.what} names the page '{options.ui}', which is not at '{APP_SCHEME}'.")
     name, what, signature, docstring = described.name, described.what, described.signature, described.documented
     session = options.session or signature.session
     if session not in _SESSIONS:
@@ -351,6 +363,7 @@ def _spec(options: ToolOptions, **fields: Any) -> ToolSpec:
         deprecated=options.deprecated,
         shape=options.shape,
         annotations=options.annotations,
+        extra={"_meta": app_meta(options.ui)} if options.ui else {},
     )
 
 

@@ -20,6 +20,7 @@ from callyard.dispatch.progress import Progress
 from callyard.dispatch.resource import Prompt, Resource
 from callyard.dispatch.run import run_of
 from callyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, decode_arguments
+from callyard.model.apps import APPS
 from callyard.model.content import MAX_BLOCKS, UpstreamBlock
 from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from callyard.model.envelope import Envelope, Failure, UpstreamResult
@@ -28,11 +29,11 @@ from callyard.model.profile import matches_any
 from callyard.model.schema import EXTRA, Issue, Schema, SchemaValidator
 from callyard.model.spec import PromptSpec, ResourceSpec
 from callyard.model.uri_template import variables_of
-from callyard.providers.upstream.catalogue import UpstreamTool, prefix_of, publish_uris, upstream_uri
+from callyard.providers.upstream.catalogue import UpstreamTool, prefix_of, publish_app_uris, publish_uris, upstream_uri
 from callyard.providers.upstream.health import more_command
 from callyard.providers.upstream.link import LinkError
 from callyard.providers.upstream.pages import send_after_pages
-from callyard.providers.upstream.session import NO_CALLER, CallContext, client_request
+from callyard.providers.upstream.session import APPS_DECLARED, NO_CALLER, CallContext, client_request
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
 from callyard.wire.headers import param_headers, param_names
@@ -208,7 +209,8 @@ def result_of(name: str, answer: Answer, prefix: str) -> UpstreamResult:
         message = f"'{name}' answered with more than {MAX_BLOCKS} content blocks."
         raise ToolError("too_large", message, blame="upstream", may_have_run=True, limit=MAX_BLOCKS, upstream=name)
     blocks = [cast("dict[str, Any]", block) for block in listed if isinstance(block, dict)]
-    if (prefix and b'"uri"' in bytes(raw)) or len(blocks) < len(listed):  # clients cannot read what is no object
+    has_uris = any(key in bytes(raw) for key in (b'"uri"', b"resourceUri"))
+    if (prefix and has_uris) or len(blocks) < len(listed):  # clients cannot read what is no object
         blocks = publish_uris(prefix, blocks)
         raw = msgspec.json.encode(blocks)
     texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
@@ -216,7 +218,7 @@ def result_of(name: str, answer: Answer, prefix: str) -> UpstreamResult:
         raise _tool_failure_of(name, "\n".join(texts), structured)
     others = tuple(UpstreamBlock(block) for block in blocks if block.get("type") != "text")
     size = max(len(answer.structured_content), sum(map(len, texts)))
-    meta = custom_meta(answer.meta) if answer.meta else {}
+    meta = publish_app_uris(prefix, custom_meta(answer.meta)) if answer.meta else {}
     plain = b'{"content":%b}' % bytes(raw)
     if not has_structured:
         return UpstreamResult(_data_of(blocks, texts, others), plain, size, others, meta)
@@ -463,6 +465,8 @@ def _declared(capabilities: AbstractSet[str], *, has_roots: bool) -> dict[str, A
     declared: dict[str, Any] = {"elicitation": {**form, "url": {}}}
     if "sampling" in capabilities:
         declared["sampling"] = {}
+    if APPS in capabilities:
+        declared |= APPS_DECLARED
     return {**declared, "roots": {}} if has_roots else declared
 
 

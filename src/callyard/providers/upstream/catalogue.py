@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,9 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from callyard._internal.converted import as_object
 from callyard._internal.files import read_private, write_atomically
+from callyard.model.apps import APP_SCHEME, with_app_uris, with_prefix, without_prefix
 from callyard.model.envelope import fingerprint
 from callyard.model.profile import PINNED, first_match, matches_any
 from callyard.model.spec import Annotations, EvalRule, Operation, PromptArgument, PromptSpec, ResourceSpec, ToolSpec
@@ -38,6 +41,7 @@ __all__ = [
     "load",
     "prefix_of",
     "prompts_of",
+    "publish_app_uris",
     "publish_uris",
     "published_names",
     "published_uri",
@@ -198,12 +202,16 @@ def _joined(prefix: str, name: str) -> str:
 
 def published_uri(prefix: str, uri: str) -> str:
     """Return the published URI of an upstream's resource; the scheme names the upstream."""
+    if prefix and uri.startswith(APP_SCHEME):  # hosts of Apps take no other scheme
+        return with_prefix(_scheme(prefix), uri)
     return f"{_scheme(prefix)}+{uri}" if prefix else uri
 
 
 def upstream_uri(prefix: str, uri: str) -> str:
     """Return the upstream's own URI of a published resource."""
-    return uri.removeprefix(f"{_scheme(prefix)}+") if prefix else uri
+    if not prefix:
+        return uri
+    return without_prefix(_scheme(prefix), uri.removeprefix(f"{_scheme(prefix)}+"))
 
 
 def _scheme(prefix: str) -> str:
@@ -220,8 +228,15 @@ def publish_uris(prefix: str, value: Any) -> Any:
         return value
     fields = cast("dict[str, Any]", value)
     nested = {key: publish_uris(prefix, fields[key]) for key in _NESTED & fields.keys()}
+    if "_meta" in fields:
+        nested["_meta"] = publish_app_uris(prefix, as_object(fields["_meta"]))
     uri = fields.get("uri")
     return {**fields, **nested, **({"uri": published_uri(prefix, uri)} if isinstance(uri, str) else {})}
+
+
+def publish_app_uris(prefix: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `_meta` of an upstream with the addresses of Apps replaced by the published ones."""
+    return with_app_uris(meta, partial(published_uri, prefix))
 
 
 class UpstreamTool(NamedTuple):
@@ -304,7 +319,7 @@ def _tool(
         idempotent=bool(annotations.get("idempotentHint")) if reshape.idempotent is None else reshape.idempotent,
         shape="plain",
         annotations=None if reshape.operation else _annotations(annotations, settled),
-        extra=_extra(item, _TOOL_FIELDS),
+        extra=_with_app_uris(_extra(item, _TOOL_FIELDS), prefix_of(source, settings)),
     )
     return UpstreamTool(spec, name, reshape.fixed, schema)
 
@@ -430,6 +445,10 @@ def _extra(item: Item, fields: frozenset[str]) -> dict[str, Any]:
     extra = {key: value for key, value in item.items() if key not in fields}
     meta = custom_meta(_table(item.get("_meta")))
     return {**extra, "_meta": meta} if meta else extra
+
+
+def _with_app_uris(extra: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {**extra, "_meta": publish_app_uris(prefix, extra["_meta"])} if "_meta" in extra else extra
 
 
 def _table(value: object) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import msgspec
 
 from callyard._internal.logfmt import log_value
 from callyard.dispatch.progress import Progress, SendProgress
+from callyard.model.apps import APP_EXTENSION, APP_MIME_TYPE
 from callyard.model.elicitation import CLIENT_METHODS, ClientMethod, ClientRequest, unsupported_by_client
 from callyard.model.errors import ToolError
 from callyard.providers.upstream.link import Link, LinkError, Received, without_mcp_headers
@@ -34,6 +35,7 @@ from callyard.wire.messages import (
 from callyard.wire.params import EMPTY, Requests
 
 __all__ = [
+    "APPS_DECLARED",
     "CLIENT_CAPABILITIES",
     "NO_CALLER",
     "CallContext",
@@ -44,7 +46,13 @@ __all__ = [
 
 T = TypeVar("T")
 AskClient = Callable[[Mapping[str, ClientRequest]], Awaitable[Mapping[str, Any]]]
-CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
+APPS_DECLARED: Final[dict[str, Any]] = {"extensions": {APP_EXTENSION: {"mimeTypes": [APP_MIME_TYPE]}}}
+"""What is declared so that an upstream lists its Apps, whose tools may offer less without it."""
+CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {},
+    **APPS_DECLARED,
+}
 """The capabilities declared in `initialize`, for all callers; a call whose client lacks one answers with an error.
 
 `roots` are missing on purpose: the session is shared, and roots belong to one caller.
@@ -121,7 +129,7 @@ def client_request(name: str, method: ClientMethod, params: dict[str, Any]) -> C
     return ClientRequest(method, params)
 
 
-NO_CALLER: Final = CallContext()
+NO_CALLER: Final = CallContext(capabilities=APPS_DECLARED)
 """The context of requests that the yard makes for itself."""
 
 

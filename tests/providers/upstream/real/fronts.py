@@ -1,7 +1,7 @@
 """What the tests with real upstreams share: a yard in front of them, and the official client in front of that."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,18 @@ OLD, NEW = "legacy", "2026-07-28"
 
 
 @asynccontextmanager
-async def opened(state: Path, **settings: UpstreamSettings) -> AsyncGenerator[tuple[Yard, dict[str, Upstream]]]:
+async def opened(
+    state: Path, *, yard: Mapping[str, Any] | None = None, **settings: UpstreamSettings
+) -> AsyncGenerator[tuple[Yard, dict[str, Upstream]]]:
     """Return a yard with upstreams of these names, once it is known what each offers; nobody is asked about tools."""
     upstreams = {
         name: make_upstream(name, replace(one, unannotated="allow"), state=state) for name, one in settings.items()
     }
-    async with Yard("gate", providers=list(upstreams.values()), metatools=False) as yard:
+    async with Yard("gate", providers=list(upstreams.values()), metatools=False, **(yard or {})) as opened_yard:
         async with asyncio.timeout(60):
             for upstream in upstreams.values():
                 await upstream.wait_ready()
-        yield yard, upstreams
+        yield opened_yard, upstreams
 
 
 @asynccontextmanager
