@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 # Slow tests, which start programs, real clients and real servers. 'make check' leaves them out, 'make test' runs them.
-WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py launch packs/test_example.py policy/test_dodges_by_arguments.py policy/test_switch_rounds.py runtimes test_attacks.py transports providers/openapi/real providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py launch packs/test_example.py probe policy/test_dodges_by_arguments.py policy/test_switch_rounds.py runtimes test_attacks.py transports providers/openapi/real providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
 
 .PHONY: help run demo test soak check lint types house unit generate lock clean
 
@@ -46,6 +46,7 @@ soak: $(READY) ## Long runs: more examples, more attacks, more kills, more docum
 	INCIDENT_RUNS=100 $(BIN)/pytest -q tests/monitor/test_incidents.py
 	CUTS=1000 $(BIN)/pytest -q -s tests/state/test_redis_bad_days.py
 	CI_IMAGE=18321 $(BIN)/pytest -q tests/test_deploy.py
+	PROBES=1000 $(BIN)/pytest -q tests/probe/test_probe.py -k many_probes
 	CI_DOCUMENTS=all CI_OPERATIONS=500 $(BIN)/pytest -q tests/providers/openapi/real
 
 check: $(READY) ## The fast part: lint, types, layers, unit tests; under two minutes

@@ -8,6 +8,7 @@ from callyard.cli.commands import TAKE_PROGRAM
 from callyard.cli.parser import Parser, help_of, make_parsers
 from callyard.launch.errors import STATUSES
 from callyard.model.errors import CODES
+from callyard.probe import PROBE_CODES
 
 __all__ = ["command_line"]
 
@@ -146,7 +147,8 @@ def _as_typed(action: Action) -> str:
 def _statuses() -> list[tuple[str, str, str]]:
     codes = {code.exit: (f"`{code.name}`", code.meaning) for code in CODES.values()}
     others = {status: ("", meaning) for status, meaning in STATUSES.items()}
-    return [(f"`{status}`", name, meaning) for status, (name, meaning) in sorted({**codes, **others}.items())]
+    probes = {code.exit: (f"`{name}`", f"A probe: {code.meaning}") for name, code in PROBE_CODES.items()}
+    return [(f"`{status}`", name, meaning) for status, (name, meaning) in sorted({**codes, **probes, **others}.items())]
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -17,6 +17,7 @@ from callyard import CODES, Limits, __version__
 from callyard.cli import main as callyard_command
 from callyard.cli.parser import make_parsers
 from callyard.config import Authentication, Key, Setting, Settings, known_settings
+from callyard.config.probes import Canary, ProbeTable
 from callyard.config.read import ProfileTable
 from callyard.config.settings import (
     PREFIX,
@@ -58,6 +59,7 @@ TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "apis": (ApiSettings, "HTTP APIs whose operations are published, by name."),
     "profiles": (ProfileTable, "Which tools exist for a caller, by name of the profile."),
     "toolsets": (Toolset, "Named subsets of tools, for profiles."),
+    "probe": (ProbeTable, "What probes check at an upstream, by its name."),
 }
 NOTE: Final = "<!-- Written by scripts/generate.py; change the code, then run `make generate`. -->"
 
@@ -245,6 +247,16 @@ def settings() -> str:
         "has keys of its own.",
         "Every pack has the table `secrets`, with secrets by name. The key `packs` is the list of packs, so there is "
         "no `[packs.NAME]`.",
+        "",
+        "## `[probe.NAME]`",
+        "",
+        "What `callyard probe` and `callyard watch` check at an upstream: see [Probe a server](../guides/probe.md).",
+        "",
+        *_fields(ProbeTable),
+        "",
+        "## `[[probe.NAME.canaries]]`",
+        "",
+        *_fields(Canary),
         "",
         "## `[profiles.NAME]`",
         "",

@@ -12,6 +12,7 @@ Its files:
 - `login`: `callyard login` and `callyard logout`: OAuth at an upstream, with a browser, and the stored login
 - `packs`: which packs are installed, named and open, here or at a running server, and what is missing
 - `parser`: the parser of the command line
+- `probe`: probe MCP servers once, and print what was found
 - `program`: from arguments to an exit status
 - `search`: `callyard search` and `callyard eval search`: find tools as an agent does, and measure how well that works
 - `serve`: serve a yard to MCP clients

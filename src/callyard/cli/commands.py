@@ -185,6 +185,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "key": Command("config", "create an API key and print its line for 'callyard.toml'"),
     "upstreams": Command("upstreams", "list the upstreams: state, number of tools and last error"),
     "packs": Command("packs", "list the packs: which are installed, named and open, and what is missing"),
+    "probe": Command("probe", "check an MCP server once, as a client sees it: each failure has an exit status"),
     "restart": Command("upstreams", "restart an upstream of a running yard"),
     "logs": Command("upstreams", "print what a program that is an upstream wrote to stderr"),
     "login": Command("login", "sign in at an upstream, in a browser"),
@@ -212,7 +213,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "remove": Command("config", "remove an upstream from 'callyard.toml'"),
     "version": Command("program", "print the version of Callyard"),
 }
-TAKE_PROGRAM: Final = frozenset({"add"})
+TAKE_PROGRAM: Final = frozenset({"add", "probe"})
 """The commands after which a program and its arguments may follow '--'."""
 ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
     "serve": _SETTINGS,
@@ -232,6 +233,20 @@ ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _optional("target", "URL", "a running server; without it, the packs that the settings name"),
         *_CREDENTIALS,
         _CONFIG,
+        _JSON_ARRAY,
+    ),
+    "probe": (
+        _optional(
+            "target",
+            "TARGET",
+            "an upstream, a URL, a 'callyard.toml', a client's 'file.json' or a yard; '-- COMMAND' is a program "
+            "(default: all upstreams of 'callyard.toml')",
+        ),
+        *_CREDENTIALS,
+        _CONFIG,
+        _value("--pin", "FILE", "the lock file with the accepted definitions (default: that of the project)"),
+        _value("--seconds", "SECONDS", "how long one probe may take (default: 30)", type=_seconds),
+        _value("--junit", "FILE", "write the reports to this file as JUnit XML, too"),
         _JSON_ARRAY,
     ),
     "restart": (_UPSTREAM, _PROJECT),

@@ -43,6 +43,8 @@ class Options(Namespace):
     grant: float = 0.0
     any_arguments: bool = False
     seconds: float | None = None
+    pin: str | None = None
+    junit: str | None = None
     caller: str = "local"
     profile: str | None = None
     allow_eval: bool | str = False

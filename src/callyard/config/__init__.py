@@ -5,6 +5,7 @@ Its files:
 - `apis`: APIs as they are configured in 'callyard.toml'
 - `convert`: conversion of values that people write to the types of the settings, and of the references in them
 - `packs`: tables `[pack.NAME]` of packs: read as they are, and converted once their pack is imported
+- `probes`: tables `[probe.NAME]`: what is checked at an upstream from outside
 - `read`: flags override the environment, that overrides the file, and that overrides the defaults
 - `settings`: all settings of 'callyard.toml' as one struct whose sections are structs
 - `upstreams`: upstreams as they are configured: in 'callyard.toml', in an MCP client's file, or as a URL

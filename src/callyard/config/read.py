@@ -30,6 +30,7 @@ from callyard.config.convert import (
     unknown_key,
 )
 from callyard.config.packs import PACK, PackTable, read_pack_tables
+from callyard.config.probes import PROBE, ProbeTable, read_probe_tables
 from callyard.config.settings import PACKS, PREFIX, Key, Setting, Settings, known_settings, values_of
 from callyard.model.names import closest_name
 from callyard.model.profile import METATOOLS, Profile, Shape, Surface, Toolset, pending_toolset
@@ -86,7 +87,7 @@ TOOLSETS: Final = "toolsets"
 RULES: Final = "rules"
 _APIS: Final = "apis"
 _OF_UPSTREAMS: Final = ("upstreams", "upstream_defaults")
-_TABLES: Final = (*_OF_UPSTREAMS, _APIS, PROFILES, TOOLSETS, RULES, PACK)
+_TABLES: Final = (*_OF_UPSTREAMS, _APIS, PROFILES, TOOLSETS, RULES, PACK, PROBE)
 """The tables whose keys are names that people choose."""
 
 
@@ -202,7 +203,7 @@ def _read_apis(
 
 def _flat_tables(document: Table) -> dict[str, Any]:
     found: dict[str, Any] = {RULES: document[RULES]} if RULES in document else {}
-    for section in (PROFILES, TOOLSETS):
+    for section in (PROFILES, TOOLSETS, PROBE):
         for name, table in document.get(section, {}).items():
             found |= {f"{section}.{name}.{field}": value for field, value in table.items()}
     return found
@@ -259,6 +260,8 @@ class Config(msgspec.Struct, frozen=True):
     """Rules of the file, in the order in which they are tried."""
     pack_tables: Mapping[str, PackTable]
     """The tables of packs by name."""
+    probes: Mapping[str, ProbeTable]
+    """What probes check, by the name of the upstream."""
     tables: Mapping[str, Any]
     """Values of upstreams, profiles and toolsets by key, secrets masked."""
     files: "Mapping[Path, Stamp]"
@@ -346,6 +349,7 @@ def read_config(
     upstreams, warnings = _read_upstreams(tables, file, settings.target)
     pack_tables = {} if file is None else read_pack_tables(tables, file)
     apis = _read_apis(tables, file, settings.target, upstreams)
+    probes = {} if file is None else read_probe_tables(tables, file)
     shown = _flat_tables(tables)
     for name, table in pack_tables.items():
         shown |= {f"{PACK}.{name}.{key}": value for key, value in table.masked().items()}
@@ -369,6 +373,7 @@ def read_config(
         profiles=profiles,
         rules=rules,
         pack_tables=pack_tables,
+        probes=probes,
         tables=shown,
         files=files,
     )

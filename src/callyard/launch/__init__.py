@@ -14,6 +14,7 @@ Its files:
 - `mounts`: what a server has beside '/mcp', and who may use it: the page '/metrics', and the token of console and
   agents
 - `notices`: lines for people, and log lines, on stderr
+- `probe`: from settings to the targets of probes
 - `reload`: reloads what changed on disk: the settings of an open yard, or the whole server
 - `serve`: from settings to a transport that runs until a signal ends it
 - `signals`: runs a coroutine and cancels it on SIGTERM, as Ctrl-C does, so that it closes what it opened

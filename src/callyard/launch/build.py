@@ -1,6 +1,5 @@
 """From settings to a yard: reads settings and applies them to a yard that is not open yet."""
 
-import asyncio
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from callyard.policy.webhook import HttpDecisionPoint, HttpWebhook
 from callyard.providers import Provider
 from callyard.providers.openapi import make_apis
 from callyard.providers.upstream import LOCK_FILE, make_upstreams
+from callyard.providers.upstream.link import LinkError
 from callyard.providers.upstream.settings import ResolvedUpstream
 from callyard.state.memory import MemoryStore
 from callyard.state.redis import RedisStore
@@ -93,7 +93,6 @@ _LOAD_SECTIONS: Final = frozenset({"queue", "rates", "budgets"})
 _log = logging.getLogger(__name__)
 _STORE_FILE: Final = "store.sqlite3"
 _ANSWER_BYTES: Final = 64 * 1024
-_CONNECT_S: Final = 10.0
 _YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
 
@@ -327,32 +326,6 @@ def _webhook(config: Config, notices: Notices) -> Any:
     return HttpWebhook(url, secret, post_json)
 
 
-class _Answer:
-    connection: Any = None
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-        self._status = 0
-        self._body = b""
-
-    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:  # noqa: ARG002 - the interface of the client
-        self._status = status
-
-    def on_body(self, piece: bytes) -> None:
-        self._body += piece
-        if len(self._body) > self._limit:
-            self.on_error(ValueError("The answer is too long."))
-
-    def on_complete(self) -> None:
-        if not self.done.done():
-            self.done.set_result((self._status, self._body))
-
-    def on_error(self, error: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(OSError(str(error)))
-
-
 async def post_json(url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
     """Post JSON on a connection of its own, and return status and body of the response; redirects are not followed.
 
@@ -375,13 +348,10 @@ async def _exchange(
     method: str, url: str, headers: Mapping[str, str], *, body: bytes = b"", limit: int = _ANSWER_BYTES
 ) -> tuple[int, bytes]:
     # Loaded with the first request, because a server starts sooner without.
-    from callyard.providers.upstream.http.client import Pool, RequestHead, parse_address  # noqa: PLC0415 - see above
+    from callyard.providers.upstream.http.fetch import fetch  # noqa: PLC0415 - see above
 
-    address = parse_address(url, url)
-    pool = Pool("the service", address, limit=1, connect_seconds=_CONNECT_S)
-    answer = _Answer(limit)
     try:
-        pool.send(answer, RequestHead(address, {}).request(method, headers, credentials={}, message=body))
-        return await answer.done
-    finally:
-        await pool.close()
+        response = await fetch(url, headers, method=method, body=body, limit=limit)
+    except LinkError as error:
+        raise OSError(error.message) from error
+    return response.status, response.body

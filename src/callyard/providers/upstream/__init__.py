@@ -24,6 +24,7 @@ Its files:
 - `supervisor`: the supervisor of one upstream: owns its connection, so that callers need not know whether there is
   one
 - `unsettled`: tools of which nobody has said what they do, and what their names propose
+- `verdict`: what a change of a definition means for those who call: breaking, compatible, or only words
 """
 
 from collections.abc import Mapping

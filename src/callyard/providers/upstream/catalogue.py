@@ -37,6 +37,7 @@ __all__ = [
     "UpstreamTool",
     "endpoint_hash",
     "fetch",
+    "fetch_list",
     "folder_of",
     "load",
     "prefix_of",
@@ -136,7 +137,7 @@ async def fetch(connection: Connection, *, endpoint_hash: str) -> Catalogue:
     """
     handshake = connection.handshake
     lists = {
-        name: await _fetch_list(connection, method, key)
+        name: await fetch_list(connection, method, key)
         for name, (capability, method, key) in _LISTS.items()
         if capability in handshake.capabilities or (name == "tools" and not handshake.capabilities)
     }
@@ -151,8 +152,13 @@ async def fetch(connection: Connection, *, endpoint_hash: str) -> Catalogue:
     )
 
 
-async def _fetch_list(connection: Connection, method: str, key: str) -> tuple[Item, ...]:
-    """Fetch all pages of a list, within limits that a hostile upstream cannot exceed."""
+async def fetch_list(connection: Connection, method: str, key: str) -> tuple[Item, ...]:
+    """Fetch all pages of a list, within limits that a hostile upstream cannot exceed.
+
+    Raises:
+        Fault: The upstream answered with an error.
+        LinkError: The connection is lost, or the list is too long or invalid.
+    """
     name = connection.session.name
     items: list[Item] = []
     cursor: str | None = None
@@ -163,7 +169,8 @@ async def _fetch_list(connection: Connection, method: str, key: str) -> tuple[It
             result = await connection.request(method, {} if cursor is None else {"cursor": cursor})
             page = msgspec.json.decode(result, type=dict[str, Any])
         except msgspec.DecodeError as error:
-            raise LinkError("unavailable", f"'{name}' answered '{method}' with something that is no list.") from error
+            sentence = f"'{name}' answered '{method}' with something that is no list."
+            raise LinkError("unavailable", sentence, reason="list") from error
         except Fault as fault:
             if fault.code == METHOD_NOT_FOUND and cursor is None:
                 return ()
@@ -173,14 +180,15 @@ async def _fetch_list(connection: Connection, method: str, key: str) -> tuple[It
             items += [item for item in cast("list[Any]", listed) if isinstance(item, dict)]
         size += len(result)
         if len(items) > _ITEMS or size > _BYTES:
-            raise LinkError("unavailable", f"'{name}' lists more than {_ITEMS} {key}, or {_BYTES} bytes of them.")
+            sentence = f"'{name}' lists more than {_ITEMS} {key}, or {_BYTES} bytes of them."
+            raise LinkError("unavailable", sentence, reason="list")
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
             return tuple(items)
         if cursor in cursors:
             break
         cursors.add(cursor)
-    raise LinkError("unavailable", f"The list '{key}' of '{name}' has no end.")
+    raise LinkError("unavailable", f"The list '{key}' of '{name}' has no end.", reason="list")
 
 
 def published_names(prefix: str, names: Sequence[str], *, longest: int) -> dict[str, str]:

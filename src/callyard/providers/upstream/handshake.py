@@ -80,11 +80,11 @@ async def negotiate(session: ClientSession, link: Link, era: Era, *, last_versio
                 raise
             found = None
         if found is None and era == "2026":
-            raise LinkError("unavailable", f"'{session.name}' does not speak {LATEST.name}.")
+            raise LinkError("unavailable", f"'{session.name}' does not speak {LATEST.name}.", reason="version")
         return found or await _initialize(session, link)
     except Fault as fault:
         sentence = f"'{session.name}' refused the handshake ({fault.code})."
-        raise LinkError("unavailable", sentence, private=fault.message) from fault
+        raise LinkError("unavailable", sentence, private=fault.message, reason="initialize") from fault
 
 
 async def _probe(session: ClientSession, link: Link) -> Handshake:
@@ -130,11 +130,13 @@ async def _discover(session: ClientSession, *, strict: bool) -> Handshake | None
         supported = _supported_versions(fault)
         if supported and not set(supported) & set(VERSIONS):
             sentence = f"'{session.name}' speaks none of our versions, only {', '.join(supported)}."
-            raise LinkError("unavailable", sentence) from fault
+            raise LinkError("unavailable", sentence, reason="version") from fault
         return None
     except LinkError as error:
         if error.kind == "lost" and not strict:
-            raise ProbeLostError(error.kind, error.message, text=error.text, private=error.private) from error
+            raise ProbeLostError(
+                error.kind, error.message, text=error.text, private=error.private, reason=error.reason
+            ) from error
         if error.kind in _NO_DISCOVERY and not strict:
             return None
         raise
@@ -174,9 +176,11 @@ def _finish_initialize(session: ClientSession, link: Link, result: msgspec.Raw) 
     try:
         answer = msgspec.json.decode(result, type=_Initialized)
     except msgspec.DecodeError as error:
-        raise LinkError("unavailable", f"'{session.name}' answered the handshake with something else.") from error
+        sentence = f"'{session.name}' answered the handshake with something else."
+        raise LinkError("unavailable", sentence, reason="protocol") from error
     if answer.protocol_version not in HANDSHAKE:
-        raise LinkError("unavailable", f"'{session.name}' speaks version '{answer.protocol_version}', which we do not.")
+        sentence = f"'{session.name}' speaks version '{answer.protocol_version}', which we do not."
+        raise LinkError("unavailable", sentence, reason="version")
     requests = session.requests = Requests(VERSIONS[answer.protocol_version], _CLIENT)
     session.notify(requests, "notifications/initialized")
     link.listen()
@@ -237,7 +241,7 @@ async def connect(
             await asyncio.shield(session.close())
             if isinstance(error, TimeoutError):
                 text = f"'{name}' did not complete the handshake within {settings.connect_seconds:g} seconds."
-                raise LinkError("unavailable", text) from None
+                raise LinkError("unavailable", text, reason="timeout") from None
             raise
         assert session.requests is not None  # noqa: S101 - the handshake set it
         return Connection(session, session.requests, handshake)

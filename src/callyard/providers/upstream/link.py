@@ -14,6 +14,7 @@ __all__ = [
     "Link",
     "LinkError",
     "LinkErrorKind",
+    "LinkErrorReason",
     "Listener",
     "Received",
     "without_mcp_headers",
@@ -21,6 +22,11 @@ __all__ = [
 
 LinkErrorKind = Literal["unavailable", "lost", "unauthenticated", "rate_limited", "refused", "session_lost"]
 """No connection; connection lost; credentials required; rate limit; HTTP error; the upstream forgot our MCP session."""
+LinkErrorReason = Literal[
+    "", "exited", "initialize", "list", "not_mcp", "not_started", "protocol", "timeout", "version"
+]
+"""What a probe distinguishes within one kind: the program ended; an error on the handshake; a list without an end; not
+MCP; no such program; an invalid answer; none in time; no common version."""
 Received = Literal["awaited", "message", "invalid"]
 """The response to a request of ours; another message; no message."""
 
@@ -39,6 +45,7 @@ class LinkError(Exception):
         private: str = "",
         challenge: str = "",
         retry_after: float | None = None,
+        reason: LinkErrorReason = "",
     ) -> None:
         super().__init__(message)
         self.kind: LinkErrorKind = kind
@@ -54,6 +61,7 @@ class LinkError(Exception):
         """The header 'WWW-Authenticate' of a refusal."""
         self.retry_after = retry_after
         """Seconds to wait before the next attempt, as the upstream asked."""
+        self.reason: LinkErrorReason = reason
         self.caller_credentials = False
         """Whether the refused credentials came from the caller and are not our own."""
 

@@ -50,7 +50,7 @@ from callyard.providers.upstream.unsettled import UnsettledTool, unsettled_tools
 from callyard.wire.headers import has_invalid_param_headers
 from callyard.wire.versions import MODERN
 
-__all__ = ["Upstream", "make_upstream"]
+__all__ = ["Upstream", "make_credentials", "make_link", "make_upstream"]
 
 _INVALID_HEADERS: Final = (
     "Its schema names headers for some arguments in an invalid way, so that it must not be called."
@@ -421,7 +421,7 @@ def make_upstream(
     With a `problem`, a sentence about its settings, it is never started, and every call answers that it cannot be.
     """
     folder = folder_of(state or project_dir(find_state_dir(), find_project()), name)
-    credentials = NO_CREDENTIALS if problem else _credentials(name, settings, folder)
+    credentials = NO_CREDENTIALS if problem else make_credentials(name, settings, folder)
     _tell_of_old_login(name, settings, folder)
 
     def link() -> Link:
@@ -430,18 +430,23 @@ def make_upstream(
             error = LinkError("unavailable", sentence, private=problem)
             log_failure(folder / LOG_FILE, error)
             raise error
-        # The transport is imported by the first link, because listing needs none.
-        if settings.carrier == "stdio":
-            from callyard.providers.upstream.stdio import StdioLink  # noqa: PLC0415 - see above
-
-            return StdioLink(name, settings, log=folder / LOG_FILE)
-        from callyard.providers.upstream.http import HttpLink, SseLink  # noqa: PLC0415 - see above
-
-        return (SseLink if settings.carrier == "sse" else HttpLink)(name, settings, credentials)
+        return make_link(name, settings, folder, credentials)
 
     return Upstream(
         name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest, problem=problem
     )
+
+
+def make_link(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Link:
+    """Return a new link to an upstream, which is not open yet; a program logs to its folder."""
+    # The transport is imported by the first link, because listing needs none.
+    if settings.carrier == "stdio":
+        from callyard.providers.upstream.stdio import StdioLink  # noqa: PLC0415 - see above
+
+        return StdioLink(name, settings, log=folder / LOG_FILE)
+    from callyard.providers.upstream.http import HttpLink, SseLink  # noqa: PLC0415 - see above
+
+    return (SseLink if settings.carrier == "sse" else HttpLink)(name, settings, credentials)
 
 
 def _tell_of_old_login(name: str, settings: UpstreamSettings, folder: Path) -> None:
@@ -452,7 +457,7 @@ def _tell_of_old_login(name: str, settings: UpstreamSettings, folder: Path) -> N
         _log.warning("login_not_taken_over upstream=%s%s", name, log_fields({"do": f"callyard login {name}"}))
 
 
-def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credentials:
+def make_credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credentials:
     """Return the credentials for a URL whose headers have no 'Authorization' yet."""
     if settings.url is None or settings.authorizes:
         return NO_CREDENTIALS

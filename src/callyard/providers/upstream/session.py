@@ -258,7 +258,7 @@ class ClientSession:
         answered = id_of(data) if request_id is None else request_id
         if answered is not None:
             text = f"'{self.name}' answered with an invalid message: {fault.message}"
-            self.lose(answered, LinkError("refused", text, sent=True, status=500))
+            self.lose(answered, LinkError("refused", text, sent=True, status=500, reason="protocol"))
 
     def lose(self, request_id: Id, error: LinkError) -> None:
         """Fail one request."""

@@ -20,7 +20,7 @@ import msgspec
 from callyard._internal.pipes import LineSplitter, Reader, Writer
 from callyard._internal.programs import ProgramProcess, find_program, is_inherited
 from callyard.providers.upstream.intake import Intake, Share
-from callyard.providers.upstream.link import Link, LinkError, Listener, Received
+from callyard.providers.upstream.link import Link, LinkError, LinkErrorReason, Listener, Received
 from callyard.providers.upstream.process_log import ProcessLog, log_failure
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.wire.messages import Id
@@ -71,7 +71,7 @@ def _start(name: str, settings: UpstreamSettings, on_exit: Callable[[], None]) -
 
 def _cannot_start(name: str, why: str) -> LinkError:
     """Return the error of a program that cannot be started; the reason names paths, so only the operator gets it."""
-    return LinkError("unavailable", f"'{name}' cannot be started.", private=why)
+    return LinkError("unavailable", f"'{name}' cannot be started.", private=why, reason="not_started")
 
 
 class Stderr:
@@ -174,7 +174,8 @@ class StdioLink(Link):
             self._writer.write(message + b"\n")
         elif request_id is not None:
             text = f"'{self._name}' has ended." if self._has_ended else f"'{self._name}' does not read what it is sent."
-            error = LinkError("lost", text, private=self._output.tail)
+            reason: LinkErrorReason = "exited" if self._has_ended else "protocol"
+            error = LinkError("lost", text, private=self._output.tail, reason=reason)
             asyncio.get_running_loop().call_soon(self._listener.lose, request_id, error)
 
     async def close(self) -> None:
@@ -226,10 +227,12 @@ class StdioLink(Link):
 
     def _count_stray(self) -> None:
         if not self._has_ended and self._strays.add():
-            self._fail(f"'{self._name}' wrote {_STRAY_LINES} lines in a row that are no messages, so it was ended.")
+            self._fail(
+                f"'{self._name}' wrote {_STRAY_LINES} lines in a row that are no messages, so it was ended.", "not_mcp"
+            )
 
     def _line_too_long(self) -> None:
-        self._fail(f"'{self._name}' sent a message of more than {self._settings.message_bytes} bytes.")
+        self._fail(f"'{self._name}' sent a message of more than {self._settings.message_bytes} bytes.", "protocol")
 
     def _resume(self) -> None:
         self._reader.resume()
@@ -251,14 +254,14 @@ class StdioLink(Link):
         elif part != "stderr" and self._grace is None and not self._has_ended:
             self._grace = asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._fail)
 
-    def _fail(self, text: str = "") -> None:
+    def _fail(self, text: str = "", reason: LinkErrorReason = "exited") -> None:
         """Report the end to the listener, once."""
         if self._has_ended or self._process is None:
             return
         self._set_ended()
         kind = "lost" if self._has_answered else "unavailable"
         text = text or self._describe_end(self._process.exit_code)
-        self._listener.end(LinkError(kind, text, sent=self._has_answered, private=self._output.tail))
+        self._listener.end(LinkError(kind, text, sent=self._has_answered, private=self._output.tail, reason=reason))
 
     def _set_ended(self) -> None:
         self._has_ended = True

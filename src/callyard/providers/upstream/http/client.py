@@ -253,9 +253,9 @@ class Connection(asyncio.Protocol):
             self._complete(handler)
         elif self._is_malformed:
             text = "" if self._is_head_delivered else data[:TEXT_CHARS].decode("utf-8", "replace")
-            self._reject(handler, "is not HTTP", text)
+            self._reject(handler, "is not HTTP", text, is_http=self._is_head_delivered)
         elif self._size > _HEAD_BYTES:
-            self._reject(handler, "has too long a head or trailers", "")
+            self._reject(handler, "has too long a head or trailers", "", is_http=True)
 
     def _complete(self, handler: ResponseHandler) -> None:
         keep_alive = self._headers.get(b"keep-alive")
@@ -271,9 +271,12 @@ class Connection(asyncio.Protocol):
             self.abort()
         handler.on_complete()
 
-    def _reject(self, handler: ResponseHandler, problem: str, text: str) -> None:
+    def _reject(self, handler: ResponseHandler, problem: str, text: str, *, is_http: bool) -> None:
         self.abort()
-        handler.on_error(LinkError("refused", f"The answer of '{self._pool.name}' {problem}.", sent=True, text=text))
+        sentence = f"The answer of '{self._pool.name}' {problem}."
+        handler.on_error(
+            LinkError("refused", sentence, sent=True, text=text, reason="protocol" if is_http else "not_mcp")
+        )
 
     def on_message_begin(self) -> None:
         """Note a second response to one request as malformed."""

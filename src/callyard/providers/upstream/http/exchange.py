@@ -177,7 +177,8 @@ class Exchange:
             self.connection.abort()
         if self.status == HTTPStatus.OK:
             sentence = f"'{self.name}' answered with too much. {reason}"
-            self.listener.on_error(self, LinkError("refused", sentence, sent=True, status=HTTPStatus.OK))
+            error = LinkError("refused", sentence, sent=True, status=HTTPStatus.OK, reason="protocol")
+            self.listener.on_error(self, error)
         else:
             self._sender.handle_status(self)
 

@@ -22,7 +22,15 @@ from callyard.providers.upstream.http.exchange import (
     error_from_response,
     split_messages,
 )
-from callyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError, Listener, without_mcp_headers
+from callyard.providers.upstream.link import (
+    NO_CREDENTIALS,
+    Credentials,
+    Link,
+    LinkError,
+    LinkErrorReason,
+    Listener,
+    without_mcp_headers,
+)
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.wire.messages import Id, id_of
 from callyard.wire.sse import Event
@@ -286,7 +294,11 @@ class HttpLink(_PostingLink):
             self._deliver(exchange, exchange.body)
             if not exchange.is_answered:
                 why = f"'{self._name}' answered with something other than the response to the request."
-                self._lose(exchange, LinkError("refused", why, sent=True, status=exchange.status, text=exchange.text))
+                reason: LinkErrorReason = "protocol" if _peek_response_id(exchange.body)[0] else "not_mcp"
+                self._lose(
+                    exchange,
+                    LinkError("refused", why, sent=True, status=exchange.status, text=exchange.text, reason=reason),
+                )
         else:
             self._handle_error_status(exchange)
 
