@@ -219,7 +219,7 @@ async def over_tls(folder: Path, context: ssl.SSLContext) -> Report:
 
 
 @pytest.mark.usefixtures("trusting")
-async def test_an_expired_certificate_and_one_for_another_host_are_told_apart(tmp_path: Path) -> None:
+async def test_an_expired_certificate_and_one_for_another_host_differ(tmp_path: Path) -> None:
     assert codes(await over_tls(tmp_path, certificate(tmp_path, days=-1))) == ["tls_expired"]
     assert codes(await over_tls(tmp_path, certificate(tmp_path, days=99, host="192.0.2.7"))) == ["tls_invalid"]
 
@@ -312,7 +312,7 @@ async def test_a_refusal_must_say_how_to_sign_in(tmp_path: Path) -> None:
     assert (codes(silent), len(silent.warnings)) == (["auth"], 1)
 
 
-async def test_wrong_credentials_are_auth_and_what_they_lack_without_is_checked_first(tmp_path: Path) -> None:
+async def test_wrong_credentials_are_auth_and_an_anonymous_request_comes_first(tmp_path: Path) -> None:
     async with serving("auth", "2026") as (url, _):
         wrong = await probe(target(tmp_path, url=url, headers={"Authorization": "Bearer wrong"}))
         right = await probe(target(tmp_path, url=url, headers={"Authorization": "Bearer secret"}))
@@ -376,7 +376,7 @@ async def test_names_of_a_hostile_server_are_escaped(tmp_path: Path) -> None:
     assert ET.fromstring(xml).find(".//failure") is not None  # noqa: S314 - we wrote it
 
 
-async def test_what_is_missing_in_the_settings_is_told_without_a_request(tmp_path: Path) -> None:
+async def test_missing_settings_are_a_failure_without_a_request(tmp_path: Path) -> None:
     settings = UpstreamSettings(url="http://127.0.0.1:1/mcp")
     one = Target(name="up", settings=settings, folder=tmp_path, problem="The variable 'KEY' is not set.")
     report = await probe(one)

@@ -345,11 +345,9 @@ def read_config(
     if target is not None and target.endswith(CLIENT_FILES) and "://" not in target:
         files[Path(target)] = stamp_of(Path(target))
     profiles = {} if file is None else _read_profiles(tables, file, settings.packs)
-    rules = () if file is None else _read_rules(tables, file)
     upstreams, warnings = _read_upstreams(tables, file, settings.target)
     pack_tables = {} if file is None else read_pack_tables(tables, file)
     apis = _read_apis(tables, file, settings.target, upstreams)
-    probes = {} if file is None else read_probe_tables(tables, file)
     shown = _flat_tables(tables)
     for name, table in pack_tables.items():
         shown |= {f"{PACK}.{name}.{key}": value for key, value in table.masked().items()}
@@ -371,9 +369,9 @@ def read_config(
         upstreams=upstreams,
         apis=apis,
         profiles=profiles,
-        rules=rules,
+        rules=() if file is None else _read_rules(tables, file),
         pack_tables=pack_tables,
-        probes=probes,
+        probes={} if file is None else read_probe_tables(tables, file),
         tables=shown,
         files=files,
     )

@@ -112,7 +112,7 @@ def test_a_required_or_lost_argument_of_a_prompt_is_breaking() -> None:
     assert change("arguments", one, none, kind="prompt").verdict == "breaking"
 
 
-def test_what_is_gone_breaks_and_what_is_new_does_not() -> None:
+def test_a_lost_definition_breaks_and_a_new_one_does_not() -> None:
     gone = change_of(Difference("tool", "t", "vanished"), None, None)
     new = change_of(Difference("tool", "t", "new"), None, None)
     assert (gone.verdict, new.verdict) == ("breaking", "compatible")
