@@ -184,7 +184,7 @@ _NO_SCHEMAS: Final = frozenset(
 """Keys of a schema of pydantic-core whose values contain no schemas."""
 _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None), Enum)
 _SESSION_ID: Final = Parameter("session_id", str | None, None)
-_SESSION_DESCRIPTION: Final = "The session to use; may be left out when there is only one."
+_SESSION_DESCRIPTION: Final = "Needed if several are live."
 
 
 class Input(msgspec.Struct, frozen=True):
