@@ -3,19 +3,19 @@
 import json
 import shutil
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from callyard_browser import PACK
 
 from callyard import Envelope, Yard
 from callyard.testing import Client, connect
-from callyard_browser import PACK
 
-__all__ = ["Browser", "Site", "failure", "needs_chromium", "open_browser", "serve_site"]
+__all__ = ["Browser", "Site", "failure", "needs_chromium", "open_browser", "ref_in", "runs_in", "serve_site"]
 
 needs_chromium: Final = pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 
@@ -44,7 +44,7 @@ class Site:
 
 
 @contextmanager
-def serve_site(address: str = "127.0.0.1") -> Iterator[Site]:
+def serve_site(address: str = "127.0.0.1") -> Generator[Site]:
     """Serve pages on a free port."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -130,6 +130,11 @@ def failure(answer: Envelope) -> tuple[str, Any]:
     """Return the code and the reason of an answer that failed."""
     assert answer.error is not None, json.dumps(answer.data)[:500]
     return answer.error.code, answer.error.details.get("reason")
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the folders that servers made for their browsers."""
+    return list(folder.rglob("run-*"))
 
 
 @asynccontextmanager

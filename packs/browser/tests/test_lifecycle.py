@@ -1,7 +1,7 @@
 import asyncio
 from pathlib import Path
 
-from page_server import Site, failure, needs_chromium, open_browser
+from page_server import Site, failure, needs_chromium, open_browser, runs_in
 
 pytestmark = needs_chromium
 
@@ -20,7 +20,7 @@ async def test_a_browser_starts_and_shows_a_page_and_stops(site: Site, tmp_path:
     assert 'button "Sold"' in clicked["changed"]
     assert stopped == {"stopped": True}
     assert failure(after)[0] == "not_running"
-    assert not list(tmp_path.rglob("run-*"))
+    assert runs_in(tmp_path) == []
 
 
 async def test_without_a_browser_the_yard_opens_and_says_how_to_install_one(tmp_path: Path) -> None:
