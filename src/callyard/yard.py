@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, TypeVar,
 
 import msgspec
 
-from callyard._internal.logfmt import log_value
 from callyard._internal.project import find_project
-from callyard._internal.signed_tokens import default_signer, environment_secret
+from callyard._internal.signed_tokens import default_signer
 from callyard._internal.tasks import background_task
 from callyard._version import VERSION
 from callyard.config.packs import PackTable, pack_tables_of_code
@@ -43,7 +42,8 @@ from callyard.providers.upstream import make_upstreams
 from callyard.runtimes.runtime import RuntimeSettings
 from callyard.search.settings import SearchSettings, read_environment
 from callyard.state.memory import MemoryStore
-from callyard.state.store import Clock, Store, StoreUnavailableError, check_store
+from callyard.state.replicas import Replica, share_secret
+from callyard.state.store import Clock, Store, check_store
 
 if TYPE_CHECKING:
     from callyard.providers.upstream.settings import ResolvedUpstream  # most yards have no upstream
@@ -98,9 +98,6 @@ def _resolve(upstreams: Mapping[str, Mapping[str, Any]]) -> "dict[str, ResolvedU
 T = TypeVar("T")
 _COMPLETIONS: Final = 100
 _READY_S: Final = 2.0  # how long opening waits for slow providers: clients wait three seconds for their first answer
-_SIGNING_KEY: Final = "signing_key"
-_NO_KEY: Final = "nothing"
-"""A key that is never set; to delete it only shows whether the store can be written."""
 _log = logging.getLogger(__name__)
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
 
@@ -172,6 +169,10 @@ class Yard:
         self._rules = tuple(rules)
         self._asks_before_destroy, self._always_asks, self._asks_unannotated = False, False, False
         self._policy_options: YardOverrides = {}
+        self.replica: Replica | None = None
+        """This process among those that serve the yard on one store, while it is open."""
+        self.configuration: str | None = None
+        """The hash of a server's settings; set before it opens, this is a replica if its store spans machines."""
         self.gate: Gate | None = None
         """The policy of rules and approvals, if the yard is open and has any."""
         self.audit: Audit | None = None  # gets a line for each decision about an approval; set before the yard opens
@@ -517,31 +518,6 @@ class Yard:
             if self.gate is None and self._dispatcher is not None:
                 self._apply_policy(self._dispatcher)
 
-    async def _open_store(self) -> None:
-        """Take the signing key from the store, or put it there, which also shows whether the store can be used.
-
-        The default store is not written to, so that a yard that stores nothing makes no file: whoever shares that store
-        also shares the state directory, which has the key, too.
-
-        Raises:
-            StoreUnavailableError: It cannot, and it was asked for.
-        """
-        try:
-            secret = await self.store.get(_SIGNING_KEY)
-            if secret is None and not self._store_is_optional:
-                if environment_secret():
-                    await self.store.delete(_NO_KEY)
-                else:
-                    await self.store.compare_and_set(_SIGNING_KEY, None, self.signer.load_secret())
-                    secret = await self.store.get(_SIGNING_KEY)
-        except StoreUnavailableError as error:
-            if not self._store_is_optional:
-                raise
-            _log.warning("yard_without_store yard=%s reason=%s", log_value(self.name), error.reason)
-        else:
-            if secret is not None and not environment_secret():
-                self.signer.use_secret(secret)
-
     async def _close_gate(self) -> None:
         gate, self.gate = self.gate, None
         if gate is not None:
@@ -565,7 +541,11 @@ class Yard:
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         if self._own_store is not None:
             stack.push_async_callback(self._own_store.close)
-            await self._open_store()
+            await share_secret(self.store, self.signer, name=self.name, is_optional=self._store_is_optional)
+        if self.configuration is not None and self.store.is_shared:
+            replica = Replica(self.store, self.version, self.configuration, lambda: len(dispatcher.in_flight))
+            self.replica = await stack.enter_async_context(replica.open())
+            stack.callback(setattr, self, "replica", None)
         if self._limiter is not None:
             await stack.enter_async_context(self._limiter.open())
         self._jobs = Jobs(

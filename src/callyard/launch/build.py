@@ -17,6 +17,7 @@ from callyard.config import Authentication, Config, ConfigError, known_settings,
 from callyard.config.convert import Location, References
 from callyard.launch.errors import LaunchError, as_launch_error
 from callyard.launch.notices import Notices
+from callyard.model.envelope import fingerprint
 from callyard.model.limits import Limits
 from callyard.model.profile import Profile
 from callyard.policy.rules import Rules
@@ -43,6 +44,7 @@ __all__ = [
     "check_profiles",
     "find_profile",
     "get_json",
+    "hash_configuration",
     "make_authenticator",
     "make_providers",
     "make_store",
@@ -92,6 +94,13 @@ _APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search"})
 _LOAD_SECTIONS: Final = frozenset({"queue", "rates", "budgets"})
 _log = logging.getLogger(__name__)
 _STORE_FILE: Final = "store.sqlite3"
+_LOCAL_KEYS: Final = frozenset(
+    (
+        *("target", "state_dir", "store", "monitor.audit_log", "monitor.access_log"),
+        *(f"serve.{name}" for name in ("host", "port", "socket", "workers", "reload", "tls", "tls_cert", "tls_key")),
+    )
+)
+"""Settings that differ between the machines of one yard."""
 _ANSWER_BYTES: Final = 64 * 1024
 _YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
@@ -136,6 +145,12 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     }
     with as_launch_error(ValueError):
         yard.configure(origins=origins, **options)
+
+
+def hash_configuration(config: Config) -> str:
+    """Return a hash of what should be the same in all servers of a yard, and not of what belongs to one machine."""
+    values = {key: value for key, value in config.values.items() if key not in _LOCAL_KEYS}
+    return fingerprint(values, config.tables, config.rules, config.profiles)[:12]
 
 
 def make_store(config: Config, *, state_dir: str | None = None, max_bytes: int = Limits().store_bytes) -> Store:

@@ -35,7 +35,7 @@ from callyard._internal.logfmt import log_value
 from callyard.config import Config, known_settings
 from callyard.config.settings import Key, Serving
 from callyard.launch.advice import Advice
-from callyard.launch.build import apply_settings, make_authenticator, read_settings
+from callyard.launch.build import apply_settings, hash_configuration, make_authenticator, read_settings
 from callyard.launch.errors import (
     DEFECT,
     INTERRUPTED,
@@ -110,6 +110,7 @@ def serve_configured(
     gc.freeze()  # modules live until the end, so collections while the yard opens can skip them
     apply_settings(yard, config, notices, serves=True)
     serving = config.settings.serve
+    yard.configuration = hash_configuration(config) if serving.transport == "http" else None
     _check_runtime(yard, serving)
     replaceable: ReplaceableAuthenticator | None = None
     if authenticator is None and serving.transport != "stdio":
@@ -335,6 +336,8 @@ async def serve_forever(
     transport = make_transport(serving, authenticator, listeners=listeners, http_options=http_options)
     if serving.ask_before_destroy:
         yard.ask_before_destroy(always=False)  # before it opens, because jobs of an earlier process may go on then
+    if serving.transport == "http":
+        yard.configuration = yard.configuration or ""
     thresholds = gc.get_threshold()
     if 0 < thresholds[0] < _YOUNG_OBJECTS:
         gc.set_threshold(_YOUNG_OBJECTS, *thresholds[1:])

@@ -320,11 +320,11 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
                 self.notify(message)
 
 
-def own_scope(caller: Caller) -> Caller:
-    """Return the caller of a session or a connection: without an identity, that is its scope."""
+def own_scope(caller: Caller, scope: str = "") -> Caller:
+    """Return the caller of a session or a connection: without an identity, that is its scope, by default a new one."""
     if caller.identity != ANYONE.identity or caller.scope not in {ANYONE.scope, SHARED.scope}:
         return caller
-    return msgspec.structs.replace(caller, scope=os.urandom(_SCOPE_BYTES).hex())
+    return msgspec.structs.replace(caller, scope=scope or os.urandom(_SCOPE_BYTES).hex())
 
 
 def check_progress_token(token: object) -> None:

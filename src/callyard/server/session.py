@@ -7,7 +7,7 @@ can be cancelled, too.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -49,18 +49,22 @@ from callyard.wire.messages import (
     id_of,
 )
 from callyard.wire.params import LEVELS, TASKS_EXTENSION, Cancelled, Initialize, declares, decode_params
-from callyard.wire.versions import LATEST, LATEST_HANDSHAKE, Version, negotiated
+from callyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version, negotiated
 
-__all__ = ["MAX_IN_FLIGHT", "InFlight", "PendingClientRequests", "Respond", "ServerSession"]
+__all__ = ["CHANGING_METHODS", "MAX_IN_FLIGHT", "InFlight", "PendingClientRequests", "Respond", "ServerSession"]
 
 
 Respond = Callable[[bytes | None], None]
 """Takes the response to a message of a batch, or None if there is none."""
+CHANGING_METHODS: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+"""The methods that change a session after its handshake."""
 MAX_IN_FLIGHT: Final = 1000
 """Requests of one connection that run at one time; further ones wait."""
 _MESSAGE_LENGTH: Final = 2000
 _DETAILS_LENGTH: Final = 20_000
 _HINT: Final = "Tell the person that the client could not put the question."
+_ASK: Final = "ask-"
+"""What the ids of requests to clients begin with."""
 _INFO: Final = LEVELS.index("info")
 _KINDS: Final[tuple[Kind, ...]] = ("tools", "resources", "templates", "prompts")
 _EMPTY: Final[Mapping[str, Any]] = {}
@@ -71,12 +75,14 @@ _log = logging.getLogger(__name__)
 class PendingClientRequests:
     """The requests to one client that have no response yet."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, replica: str = "") -> None:
+        """Name requests after the replica that sends them, because the response may reach another one."""
         self.on_request: Callable[[], None] = lambda: None
         """Called after a request was sent, so that the transport reads its response."""
         self._seconds = seconds
         self._pending: dict[Id, asyncio.Future[Any]] = {}
         self._numbers = count(1)
+        self._prefix = f"{_ASK}{replica}-" if replica else _ASK
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -89,7 +95,7 @@ class PendingClientRequests:
         Raises:
             ToolError: `timeout` if one came too late; `upstream_error` if one is an error.
         """
-        requests = {f"ask-{next(self._numbers)}": ask for ask in asks.values()}
+        requests = {f"{self._prefix}{next(self._numbers)}": ask for ask in asks.values()}
         encoded = [_encode(request_id, ask, version) for request_id, ask in requests.items()]
         loop = asyncio.get_running_loop()
         waiting: dict[Id, asyncio.Future[Any]] = {request_id: loop.create_future() for request_id in requests}
@@ -184,16 +190,22 @@ class ServerSession:
         send: Notify | None,
         version: Version | None = None,
         is_scope: bool = False,
+        scope: str = "",
     ) -> None:
         """Open the session; with `is_scope`, a caller without an identity gets a scope that ends with it."""
         self.server = server
-        self.caller = own_scope(caller) if is_scope else caller
+        self.caller = own_scope(caller, scope) if is_scope else caller
         self._base: Caller = caller
-        self._has_own_scope = self.caller is not caller
+        self.has_own_scope = self.caller is not caller
         self.version = version
         self.capabilities: Mapping[str, Any] = {}
         self.in_flight: dict[Any, InFlight] = {}
-        self.client_requests = PendingClientRequests(server.serving.ask_seconds)
+        replica = server.yard.replica
+        self.client_requests = PendingClientRequests(server.serving.ask_seconds, "" if replica is None else replica.id)
+        self.keep: Callable[[str, str], Awaitable[None]] | None = None
+        """Stores what a method changed for other replicas; it gets the method and the resource."""
+        self.pass_on: Callable[[Message], bool] | None = None
+        """Sends a notification or response to the replica that it is for; returns False if that is this one."""
         self._send = send
         self._level = _INFO
         self._is_closed = False
@@ -224,9 +236,18 @@ class ServerSession:
                 params.meta = {**trace, **(params.meta or {})}
             context = self._open(request_id, method, params, notify=notify, headers=headers)
             context.hang_up = hang_up
+            if self.keep is not None and method in CHANGING_METHODS:
+                return await self._answer_and_keep(context, method, params)
         except Exception as error:  # noqa: BLE001 - a defect of ours must not end the session
             return encode_error(request_id, method, error)
         return await answer(context, request_id, method, params)
+
+    async def _answer_and_keep(self, context: RequestContext, method: str, params: Any) -> bytes:
+        """Return the response to a request that changes the session, once other replicas can read the change."""
+        response = await answer(context, context.id, method, params)
+        if context.fault is None and self.keep is not None:
+            await self.keep(method, getattr(params, "uri", ""))
+        return response
 
     def _open(
         self, request_id: Id, method: str, params: Any, *, notify: Notify | None, headers: Mapping[str, str]
@@ -305,13 +326,17 @@ class ServerSession:
     def take(self, message: Message) -> None:
         """Take a notification, or a response to a request of ours; an invalid notification is logged and dropped."""
         if message.method is None:
-            self.client_requests.settle(message)
+            if self.pass_on is None or not self.pass_on(message):
+                self.client_requests.settle(message)
             return
         try:
             if message.method == "notifications/cancelled":
-                self.cancel(decode_params(message.params, Cancelled).request_id)
+                request_id = decode_params(message.params, Cancelled).request_id
+                if request_id not in self.in_flight and self.pass_on is not None:
+                    self.pass_on(message)
+                self.cancel(request_id)
             elif message.method == "notifications/initialized":
-                self._start_notifications()
+                self.start_notifications()
             else:
                 _log.debug("notification_dropped method=%s", message.method)
         except Fault as fault:
@@ -363,15 +388,18 @@ class ServerSession:
             self.server.encoders[version.name].envelope(Envelope.fail(failure, tool_id=params.name)),
         )
 
-    def close(self) -> None:
-        """Stop notifications, cancel what is in flight, and end the tool sessions that nobody else can reach."""
+    def close(self, *, goes_on: bool = False) -> None:
+        """Stop notifications, cancel what is in flight, and end the tool sessions that nobody else can reach.
+
+        A session that `goes_on` is served by other replicas.
+        """
         self._is_closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()
         for request_id in tuple(self.in_flight):
             self.cancel(request_id)
         self.client_requests.cancel_all()
-        if self._has_own_scope:
+        if self.has_own_scope and not goes_on:
             self.server.yard.sessions.release(self.caller.owner)
 
     def encode_log(self, level: str, text: str, facts: Mapping[str, object]) -> bytes | None:
@@ -390,7 +418,30 @@ class ServerSession:
             capabilities, self.server.yard.instructions_for(profile)
         )
 
-    def _start_notifications(self) -> None:
+    @property
+    def level(self) -> int:
+        """Return the lowest level of log messages that the client gets."""
+        return self._level
+
+    def restore(self, version: str, capabilities: Mapping[str, Any], client: str) -> None:
+        """Take over what a client negotiated with another replica."""
+        self.version = VERSIONS[version]
+        self.capabilities = capabilities
+        self.caller = self.server.caller(self.caller, {"name": client})
+        self.start_notifications()
+
+    def follow(self, level: int, uris: Iterable[str]) -> None:
+        """Take over the level and the subscriptions that another replica stored."""
+        self._level = level
+        if self._subscription is not None:
+            wanted = set(uris)
+            for uri in self._subscription.uris - wanted:
+                self.server.notifier.unfollow(self._subscription, uri)
+            for uri in wanted - self._subscription.uris:
+                self.server.notifier.follow(self._subscription, uri)
+
+    def start_notifications(self) -> None:
+        """Notify the client of changes from now on, if it can be."""
         if self._send is None or self._subscription is not None:
             return
         profile = self.server.profile_of(self.caller)
@@ -415,7 +466,7 @@ class ServerSession:
         Raises:
             Fault: There is no such resource, there are too many, or the client gets no notifications.
         """
-        self._start_notifications()
+        self.start_notifications()
         if self._subscription is None:
             raise Fault(METHOD_NOT_FOUND, "This client cannot get notifications, so it cannot subscribe.")
         if len(self._subscription.uris) >= MAX_URIS:

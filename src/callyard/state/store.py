@@ -98,7 +98,7 @@ class Store(Protocol):
     """
 
     is_shared: bool = False
-    """Whether servers on several machines use it: then rates and the locks of serial tools hold for all of them."""
+    """Whether servers on several machines use it: then they act as one, and rates and locks of tools hold for all."""
 
     async def get(self, key: str) -> bytes | None:
         """Return the value of the key, or None."""

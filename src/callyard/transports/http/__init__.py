@@ -13,6 +13,7 @@ Its files:
 - `server`: the HTTP transport: a listening socket, its certificate and its application; at shutdown every call is
   answered
 - `sessions`: HTTP sessions of the handshake era, with stored streams for clients that reconnect
+- `shared`: HTTP sessions that all replicas serve
 """
 
 from collections.abc import Sequence

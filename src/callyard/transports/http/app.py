@@ -66,6 +66,7 @@ from callyard.transports.http.response import (
     respond_refusal,
 )
 from callyard.transports.http.sessions import HttpSession, HttpSessions
+from callyard.transports.http.shared import SharedSessions
 from callyard.wire.headers import check_params, check_routing
 from callyard.wire.messages import (
     HEADER_MISMATCH,
@@ -127,6 +128,7 @@ class App:
         self.yard = yard
         if serving.ask_before_destroy:
             yard.ask_before_destroy(always=False)  # before it opens, because jobs of an earlier process may go on then
+        yard.configuration = yard.configuration or ""
         self.serving = serving
         self.is_ready = True
         self.is_open = authenticator is None
@@ -288,7 +290,14 @@ class App:
 
     async def _serve_health(self, request: Request, writer: ResponseWriter) -> None:
         good = request.path == "/healthz" or self.is_ready
-        await writer.respond(200 if good else 503, encode({"status": "ok" if good else "ending"}))
+        body: dict[str, object] = {"status": "ok" if good else "ending"}
+        replica = self.yard.replica
+        if request.path == "/readyz" and replica is not None and (differing := replica.differing):
+            body["differing"] = [
+                {"replica": one.id, "version": one.version, "configuration": one.configuration}
+                for one in (replica.record, *differing)
+            ]
+        await writer.respond(200 if good else 503, encode(body))
 
     async def _serve_metadata(self, request: Request, writer: ResponseWriter) -> None:
         path = request.path[len(METADATA_PATH) :] or self.endpoint_path
@@ -323,6 +332,10 @@ class Endpoint:
         self.server = server
         self._serving = server.serving
         self.sessions = HttpSessions(server)
+        replica = server.yard.replica
+        self._shared: SharedSessions | None = None
+        if replica is not None and not server.serving.stateless:
+            self._shared = SharedSessions(server, replica, self.sessions)
 
     async def serve(self, request: Request, writer: ResponseWriter) -> None:
         """Serve one request.
@@ -330,6 +343,8 @@ class Endpoint:
         Raises:
             RefusedError: Its method or a header is wrong.
         """
+        if self._shared is not None and b"mcp-session-id" in request.headers:
+            await self._shared.restore(request.text(b"mcp-session-id"), request.caller)
         if request.method != "POST":
             await self._serve_other(request, writer)
             return
@@ -339,19 +354,9 @@ class Endpoint:
         json, streams = _accepted_by(request.headers.get(b"accept", b"*/*"))
         request.accepts_stream = streams and not self._serving.json_response
         writer.requires_stream = request.accepts_stream and not json
-        body = request.body
-        if body is None:  # another server reads it, which does not decompress it
-            if is_compressed(request.headers):
-                raise RefusedError(415, "The body must not be compressed: leave 'Content-Encoding' out.")
-            assert request.receive is not None  # noqa: S101 - our own server has the body already
-            try:
-                body = await read_body(request.receive, request.headers, self._serving.message_bytes)
-            except TooLargeError:
-                fault = Fault(INVALID_REQUEST, f"The message has more than {self._serving.message_bytes} bytes.")
-                await writer.respond(413, encode_fault(None, fault), (JSON, (b"connection", b"close")))
-                return
-            if body is None:
-                return
+        body = request.body if request.body is not None else await self._read_body(request, writer)
+        if body is None:
+            return
         message: Message | None = None
         try:
             if body[:1] != b"{" and await self._serve_batch(request, writer, body):
@@ -364,6 +369,18 @@ class Endpoint:
                 request_id = id_of(body) if fault.code == INVALID_REQUEST else None
             await respond_fault(writer, fault.http, fault, request_id)
 
+    async def _read_body(self, request: Request, writer: ResponseWriter) -> bytes | None:
+        """Return the body, which another server reads and does not decompress; None if it was answered for."""
+        if is_compressed(request.headers):
+            raise RefusedError(415, "The body must not be compressed: leave 'Content-Encoding' out.")
+        assert request.receive is not None  # noqa: S101 - our own server has the body already
+        try:
+            return await read_body(request.receive, request.headers, self._serving.message_bytes)
+        except TooLargeError:
+            fault = Fault(INVALID_REQUEST, f"The message has more than {self._serving.message_bytes} bytes.")
+            await writer.respond(413, encode_fault(None, fault), (JSON, (b"connection", b"close")))
+            return None
+
     async def _serve_other(self, request: Request, writer: ResponseWriter) -> None:
         """Open a stream (GET), or end a session (DELETE)."""
         if request.method == "GET" and self._has_session(request):
@@ -372,6 +389,8 @@ class Endpoint:
             await read_stream(self._session_of(request), request, writer)
         elif request.method == "DELETE" and self._has_session(request):
             self.sessions.end(self._session_of(request))
+            if self._shared is not None:
+                await self._shared.flush()
             await writer.respond(200, b"", ())
         else:
             allowed, are = (b"POST, GET, DELETE", "are") if self._has_session(request) else (b"POST", "is")
@@ -459,7 +478,9 @@ class Endpoint:
                 self.server, request, message, params, version=version_named(version), response=response
             )
         if method == "initialize":
-            return start_session(self.sessions, message, params, caller=request.caller, writer=writer)
+            return start_session(
+                self.sessions, message, params, caller=request.caller, writer=writer, shared=self._shared
+            )
         return serve_in_session(self._session_of(request), request, writer, message=message, params=params)
 
     def _serve_modern(self, request: Request, writer: ResponseWriter, message: Message, params: Any) -> Awaitable[None]:
@@ -495,6 +516,8 @@ class Endpoint:
         """Take a notification or a response; without a session it has no meaning, and is dropped."""
         if self._has_session(request):
             self._session_of(request).session.take(message)
+            if self._shared is not None:
+                await self._shared.flush()
         await writer.respond(202, b"", ())
 
     def _has_session(self, request: Request) -> bool:

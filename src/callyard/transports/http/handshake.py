@@ -13,6 +13,7 @@ from callyard.server.session import MAX_IN_FLIGHT, InFlight, Respond
 from callyard.transports.http.request import RefusedError, Request
 from callyard.transports.http.response import GAP, HOLD_BACK_S, JSON, Response, ResponseWriter, respond_fault
 from callyard.transports.http.sessions import HttpSession, HttpSessions, Stream
+from callyard.transports.http.shared import SharedSessions
 from callyard.wire.messages import INTERNAL, INVALID_REQUEST, Fault, Id, Message, encode_fault
 from callyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
@@ -57,7 +58,13 @@ def serve_stateless(
 
 
 async def start_session(
-    sessions: HttpSessions, message: Message, params: Any, *, caller: Caller, writer: ResponseWriter
+    sessions: HttpSessions,
+    message: Message,
+    params: Any,
+    *,
+    caller: Caller,
+    writer: ResponseWriter,
+    shared: SharedSessions | None,
 ) -> None:
     """Serve `initialize`: start a session, whose id the client sends from now on."""
     http_session = sessions.start(caller)
@@ -71,6 +78,8 @@ async def start_session(
         sessions.end(http_session)
         await writer.respond(200, result)
     else:
+        if shared is not None:
+            await shared.store(http_session)
         await writer.respond(200, result, (JSON, (b"mcp-session-id", http_session.id.encode())))
 
 

@@ -215,8 +215,16 @@ class McpClient(NamedTuple):
 class HttpSession:
     """One client of the handshake era: its session and its streams."""
 
-    def __init__(self, server: ServerContext, caller: Caller, replay_buffer: ReplayBuffer) -> None:
-        self.id = secrets.token_hex(16)
+    def __init__(
+        self,
+        server: ServerContext,
+        caller: Caller,
+        replay_buffer: ReplayBuffer,
+        *,
+        session_id: str = "",
+        scope: str = "",
+    ) -> None:
+        self.id = session_id or secrets.token_hex(16)
         self.identity = caller.identity
         self.profile = caller.profile
         self.serving = server.serving
@@ -227,8 +235,8 @@ class HttpSession:
         self.standalone = self._new_stream(0)
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._used_at = self._started_at = self._loop.time()
-        self.session = ServerSession(server, caller=caller, send=self.standalone.push, is_scope=True)
+        self._used_at = self._started_at = self._stored_at = self._loop.time()
+        self.session = ServerSession(server, caller=caller, send=self.standalone.push, is_scope=True, scope=scope)
 
     def _new_stream(self, number: int) -> Stream:
         return Stream(number, max_events=_MAX_EVENTS, max_bytes=self.serving.message_bytes)
@@ -280,6 +288,14 @@ class HttpSession:
         """Drop a stream."""
         self._streams.pop(stream.number, None)
 
+    def note_stored(self) -> None:
+        """Note that other replicas can read it, for its timeout from now on."""
+        self._stored_at = self._loop.time()
+
+    def is_due(self, seconds: float) -> bool:
+        """Return whether it was stored so long ago."""
+        return self._loop.time() - self._stored_at > seconds
+
     def touch(self) -> None:
         """Note that the client is active."""
         self._used_at = self._loop.time()
@@ -312,9 +328,9 @@ class HttpSession:
         timeout = self.serving.session_timeout
         return bool(timeout) and self.is_idle and self._loop.time() - self._used_at > timeout
 
-    def close(self) -> None:
+    def close(self, *, goes_on: bool = False) -> None:
         """Cancel what is in flight, each answered on its own stream, and end the standalone stream."""
-        self.session.close()
+        self.session.close(goes_on=goes_on)
         self.standalone.finish(None)
         for stream in self._streams.values():
             self._replay_buffer.remove(stream)
@@ -332,6 +348,8 @@ class HttpSessions:
         self._replay_buffer = ReplayBuffer(_EVENT_SECONDS, _BUFFERED_MESSAGES * serving.message_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self.on_end: Callable[[HttpSession], None] | None = None
+        """Ends a session for the other replicas that have it, where there are some."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -349,12 +367,28 @@ class HttpSessions:
 
     def start(self, caller: Caller) -> HttpSession | None:
         """Return a new session, or None if there are too many and none is idle."""
+        return self.add(HttpSession(self._server, caller, self._replay_buffer)) if self._has_room(caller) else None
+
+    def restore(self, session_id: str, caller: Caller, scope: str) -> HttpSession | None:
+        """Return a copy of a session that another replica started, or None if there are too many."""
+        if not self._has_room(caller):
+            return None
+        return self.add(HttpSession(self._server, caller, self._replay_buffer, session_id=session_id, scope=scope))
+
+    def find(self, session_id: str) -> HttpSession | None:
+        """Return the session of an id, whoever has it, unless it has expired."""
+        session = self._sessions.get(session_id)
+        return None if session is None or session.has_expired() else session
+
+    def _has_room(self, caller: Caller) -> bool:
+        """Return whether a caller may have one more session, after an idle one has ended if necessary."""
         counts = Counter(session.identity for session in self._sessions.values())
         is_full = len(self._sessions) >= self._serving.sessions
         has_most = caller.identity != ANYONE.identity and counts[caller.identity] >= self._serving.sessions_per_identity
-        if (is_full or has_most) and not self._make_room(caller.identity, counts, own=has_most):
-            return None
-        session = HttpSession(self._server, caller, self._replay_buffer)
+        return not (is_full or has_most) or self._make_room(caller.identity, counts, own=has_most)
+
+    def add(self, session: HttpSession) -> HttpSession:
+        """Serve a session."""
         self._sessions[session.id] = session
         if self._timer is None:
             self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
@@ -366,7 +400,7 @@ class HttpSessions:
         if session is None or session.identity != caller.identity or session.profile is not caller.profile:
             return None
         if session.has_expired():
-            self.end(session)
+            self._drop_expired(session)
             return None
         if caller.identity != ANYONE.identity:
             session.session.update_caller(caller)  # a renewed token may have other claims
@@ -378,6 +412,24 @@ class HttpSessions:
         """End a session."""
         self._sessions.pop(session.id, None)
         session.close()
+        if self.on_end is not None:
+            self.on_end(session)
+
+    def drop(self, session: HttpSession, *, goes_on: bool) -> None:
+        """Serve a session no longer, which others may."""
+        self._sessions.pop(session.id, None)
+        session.close(goes_on=goes_on)
+
+    def drop_all(self) -> None:
+        """Serve no session any longer, because nobody knows any."""
+        for session in tuple(self._sessions.values()):
+            self.drop(session, goes_on=False)
+
+    def _drop_expired(self, session: HttpSession) -> None:
+        if self.on_end is None:
+            self.end(session)
+        else:  # it may be in use elsewhere; if not, it expires in the store
+            self.drop(session, goes_on=True)
 
     def end_listeners(self) -> None:
         """End the standalone streams."""
@@ -389,7 +441,7 @@ class HttpSessions:
         if self._timer is not None:
             self._timer.cancel()
         for session in tuple(self._sessions.values()):
-            self.end(session)
+            self.drop(session, goes_on=self.on_end is not None)
 
     def _make_room(self, identity: str, counts: Counter[str], *, own: bool) -> bool:
         """End the session that was idle for longest; return whether there was one.
@@ -413,4 +465,4 @@ class HttpSessions:
         self._replay_buffer.sweep()
         for session in tuple(self._sessions.values()):
             if session.has_expired():
-                self.end(session)
+                self._drop_expired(session)
