@@ -60,7 +60,7 @@ async def test_replicas_know_each_other_and_name_those_that_differ(
 async def test_news_come_once_and_in_order(redis: Program) -> None:
     got: list[int] = []
     async with replica_on(redis.url) as first, replica_on(redis.url) as second:
-        second.on_told["number"] = lambda content: got.append(msgspec.json.decode(content))
+        second.on_news["number"] = lambda content: got.append(msgspec.json.decode(content))
         for number in range(300):
             first.tell(second.id, "number", number)
             if number % 7 == 0:
@@ -74,7 +74,7 @@ async def test_news_come_once_and_in_order(redis: Program) -> None:
 async def test_a_request_gets_notes_and_an_answer(redis: Program) -> None:
     notes: list[bytes] = []
     async with replica_on(redis.url) as first, replica_on(redis.url) as second:
-        second.on_asked["echo"] = echo
+        second.on_request["echo"] = echo
         answers = await asyncio.gather(*(first.ask(second.id, "echo", n, on_note=notes.append) for n in range(50)))
 
     assert [int(answer) for answer in answers] == list(range(50))
@@ -93,7 +93,7 @@ async def test_a_request_that_is_cancelled_is_cancelled_there(redis: Program) ->
         raise AssertionError
 
     async with replica_on(redis.url) as first, replica_on(redis.url) as second, asyncio.timeout(WAIT_S):
-        second.on_asked["wait"] = wait
+        second.on_request["wait"] = wait
         begun = asyncio.Event()
         asking = asyncio.ensure_future(first.ask(second.id, "wait", None, on_note=lambda _: begun.set()))
         await begun.wait()
@@ -103,9 +103,7 @@ async def test_a_request_that_is_cancelled_is_cancelled_there(redis: Program) ->
             await asking
 
 
-async def test_a_handler_that_fails_and_one_that_is_missing_are_told_apart_from_death(
-    redis: Program, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_handler_that_fails_or_is_missing_is_no_death(redis: Program, caplog: pytest.LogCaptureFixture) -> None:
     async def fail(_: Asked) -> bytes:
         raise KeyError
 
@@ -113,8 +111,8 @@ async def test_a_handler_that_fails_and_one_that_is_missing_are_told_apart_from_
         raise KeyError
 
     async with replica_on(redis.url) as first, replica_on(redis.url) as second:
-        second.on_asked["fail"] = fail
-        second.on_told["fail"] = refuse
+        second.on_request["fail"] = fail
+        second.on_news["fail"] = refuse
         first.tell(second.id, "fail", None)
         for name in ("fail", "missing"):
             with pytest.raises(ReplicaError) as caught:
@@ -124,7 +122,7 @@ async def test_a_handler_that_fails_and_one_that_is_missing_are_told_apart_from_
     assert len(caplog.records) == 3
 
 
-async def test_what_a_dead_replica_did_not_take_did_not_run(redis: Program) -> None:
+async def test_a_request_that_a_dead_replica_did_not_take_did_not_run(redis: Program) -> None:
     with pytest.raises(ReplicaError) as unknown:
         async with replica_on(redis.url) as first:
             await first.ask("0" * 10, "echo", None)
@@ -151,7 +149,7 @@ async def test_a_store_that_lost_everything_is_noticed(redis: Program, caplog: p
 
     async with replica_on(redis.url) as first, replica_on(redis.url) as second, asyncio.timeout(WAIT_S):
         first.on_wiped.append(wiped.set)
-        second.on_asked["wait"] = wait
+        second.on_request["wait"] = wait
         asking = asyncio.ensure_future(first.ask(second.id, "wait", None))
         await begun.wait()
         redis.ask("FLUSHALL")
@@ -174,8 +172,8 @@ async def test_mail_comes_once_although_answers_of_redis_are_lost(
         return b"1"
 
     async with line_to(redis) as line, replica_on(line.url) as first, replica_on(line.url) as second:
-        second.on_told["number"] = lambda content: got.append(msgspec.json.decode(content))
-        second.on_asked["serve"] = serve
+        second.on_news["number"] = lambda content: got.append(msgspec.json.decode(content))
+        second.on_request["serve"] = serve
         answered: list[int] = []
         for number in range(40):
             line.cuts = 1

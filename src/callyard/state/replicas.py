@@ -131,9 +131,9 @@ class Replica:
         self.id: Final = os.urandom(5).hex()
         self.peers: dict[str, ReplicaRecord] = {}
         """The other replicas that were alive a moment ago."""
-        self.on_told: dict[str, Callable[[msgspec.Raw], None]] = {}
+        self.on_news: dict[str, Callable[[msgspec.Raw], None]] = {}
         """What handles news, by name; it must be quick."""
-        self.on_asked: dict[str, Callable[[Asked], Awaitable[bytes]]] = {}
+        self.on_request: dict[str, Callable[[Asked], Awaitable[bytes]]] = {}
         """What answers requests, by name."""
         self.on_wiped: list[Callable[[], None]] = []
         """Called when the store has lost everything."""
@@ -301,8 +301,8 @@ class Replica:
         pending, serving = self._pending.get(mail.exchange), self._serving.get(mail.exchange)
         try:
             if mail.kind == _TELL:
-                if mail.name in self.on_told:
-                    self.on_told[mail.name](mail.content)
+                if mail.name in self.on_news:
+                    self.on_news[mail.name](mail.content)
             elif mail.kind == _ASK:
                 task = asyncio.create_task(self._answer(mail))
                 self._serving[mail.exchange] = _Serving(mail.sender, task)
@@ -329,7 +329,7 @@ class Replica:
 
         kind, content = _REFUSE, b"null"
         try:
-            handler = self.on_asked[mail.name]
+            handler = self.on_request[mail.name]
             content = await handler(Asked(mail.sender, mail.exchange, mail.content, note))
             kind = _ANSWER
         except Exception:  # noqa: BLE001 - whoever asked gets an answer

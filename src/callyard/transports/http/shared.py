@@ -70,7 +70,7 @@ class SharedSessions:
         self._ttl = server.serving.session_timeout or None
         self._tasks: set[asyncio.Task[None]] = set()
         sessions.on_end = self._end
-        replica.on_told |= {
+        replica.on_news |= {
             _CHANGED: self._take_change,
             _ENDED: self._take_end,
             _MESSAGE: self._take_message,
