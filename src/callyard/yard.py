@@ -22,6 +22,7 @@ from callyard.dispatch.progress import on_loop
 from callyard.dispatch.registry import Registry
 from callyard.dispatch.results import Results
 from callyard.dispatch.sessions import Sessions
+from callyard.dispatch.tracing import Tracing
 from callyard.jobs.service import Jobs
 from callyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
 from callyard.metatools.provider import Metatools
@@ -150,8 +151,7 @@ class Yard:
         self.origins: dict[str, str] = {}
         """The origins of settings that do not come from code."""
         self.state_dir = state_dir
-        self.address: str | None = None
-        """Where clients reach the yard, while it is served."""
+        self.address: str | None = None  # where clients reach the yard, while it is served
         self._clock = clock
         check_store(store)
         self._own_store = store
@@ -176,6 +176,7 @@ class Yard:
         self.gate: Gate | None = None
         """The policy of rules and approvals, if the yard is open and has any."""
         self.audit: Audit | None = None  # gets a line for each decision about an approval; set before the yard opens
+        self.tracing: Tracing | None = None  # makes spans of requests and calls; set before the yard opens
         self._limiters = tuple(limiters)
         self._load = LoadSettings(queue or QueueSettings(), rates or RateSettings(), budgets or BudgetSettings())
         self._limiter: CallLimiter | None = None
@@ -481,6 +482,7 @@ class Yard:
             limiters=self._limiters if self._limiter is None else (self._limiter, *self._limiters),
         )
         dispatcher.admission.serial_locks.store = self.store if self.store.is_shared else None
+        dispatcher.tracing = self.tracing
         if self._records.sinks:
             dispatcher.observe(self._records)
         if self._limiter is not None:
@@ -491,8 +493,7 @@ class Yard:
         """Return the channel of a call that is made here, which may ask before `destroy` because of the thread.
 
         Code of a call is told apart from the program's own by its context, which tasks and `asyncio.to_thread` inherit.
-        A thread of `threading.Thread` or an executor has none, so while a call asks before `destroy`, it may be part of
-        that.
+        A thread of `threading.Thread` has none, so while a call asks before `destroy`, it may be part of that.
         """
         dispatcher = self._dispatcher or self.dispatcher
         if on_loop(dispatcher.loop) or len(copy_context()) or not dispatcher.may_be_asker():

@@ -100,6 +100,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "serve.console": "",
     "store": "STORE",
     "monitor.metrics": "",
+    "monitor.otel": "",
     "monitor.audit_log": "FILE",
     "monitor.access_log": "FILE",
     "agents.enabled": "",

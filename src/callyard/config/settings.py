@@ -238,6 +238,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Whether '/metrics' shows counters for Prometheus (default: over 'http' with one worker)."""
     metrics_keys: tuple[Key, ...] = ()
     """The API keys that may read '/metrics'; required for that if there is an '[auth]' section."""
+    otel: bool | None = None
+    """Whether spans and counts go to an OpenTelemetry collector (default: if 'OTEL_EXPORTER_OTLP_ENDPOINT' is set)."""
     audit_log: str | None = None
     """The file that gets a line for each call."""
     access_log: str | None = None

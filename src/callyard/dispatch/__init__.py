@@ -21,6 +21,7 @@ Its files:
 - `table`: a table of published entries of one kind by key, and an index that finds similar keys
 - `threads`: worker threads for handlers that block
 - `tool`: a spec, a check of its arguments and a handler; and the arguments as JSON, checked and repaired
+- `tracing`: what the funnel needs of a tracer
 """
 
 __all__: list[str] = []

@@ -53,6 +53,7 @@ from callyard.dispatch.results import Results, may_contain_refs, too_large
 from callyard.dispatch.run import Run, RunStore, is_first, run_of
 from callyard.dispatch.sessions import Session, Sessions
 from callyard.dispatch.tool import InvalidArgumentsError, Tool, decode_arguments, encode_arguments
+from callyard.dispatch.tracing import Tracing
 from callyard.eval_rules.guard import guard
 from callyard.model.envelope import Encoded, Envelope, encode
 from callyard.model.errors import ToolError
@@ -92,6 +93,8 @@ class Dispatcher:
         self.results = results
         self.jobs: RunStore | None = None
         """Stores runs, where a yard has jobs."""
+        self.tracing: Tracing | None = None
+        """Makes a span of each call, where a yard is traced."""
         self.state: Any = None
         self.profile = profile
         self._registry = registry
@@ -232,6 +235,8 @@ class Dispatcher:
             run.inside = options.job.inside
         run.askers = self._askers(channel, parent)
         run.asks_before_destroy = self in run.askers
+        if self.tracing is not None:
+            run.span = self.tracing.begin(run)
         for started in self._on_started:
             try:
                 started(call)
@@ -428,6 +433,8 @@ class Dispatcher:
         if call.session is not None:
             self.sessions.leave(call.session, None if outcome.error is None else outcome.error.code)
         answer = finish(run, outcome, self._on_finished, slow=self._limits.slow, result=result)
+        if run.span is not None:
+            run.span.end(run, answer)
         run.finished = True
         del run.call  # a run refers to its call, and the call to its run
         return answer

@@ -107,7 +107,10 @@ class Execution:
         if timeout:
             run.deadline = self._deadlines.start(run, timeout)
         try:
-            return await self._handler(run.call)
+            if run.span is None:
+                return await self._handler(run.call)
+            with run.span.current():
+                return await self._handler(run.call)
         except BaseException:
             if run.at_fault != "upstream":  # set by a handler that waits for one
                 run.at_fault = "tool"

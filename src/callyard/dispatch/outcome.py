@@ -234,6 +234,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The name that was called from outside, if another call started this one."""
     client: str = ""
     """The name that the caller's client states."""
+    span_id: str | None = None
+    """The span of the call, where its yard is traced."""
 
     @property
     def success(self) -> bool:
@@ -280,7 +282,7 @@ class RecordSinks:
 
 def _record(run: Run, envelope: Envelope, result: Outcome) -> Record:
     call, parent, error, meta = run.call, run.parent, envelope.error, envelope.meta
-    spec, caller, channel = call.spec, call.caller, call.channel
+    spec, caller, channel, span = call.spec, call.caller, call.channel, run.span
     return Record(
         call_id=run.id,
         tool=call.tool,
@@ -296,7 +298,7 @@ def _record(run: Run, envelope: Envelope, result: Outcome) -> Record:
         scope=caller.scope,
         profile=call.profile.name,
         channel=channel.name,
-        trace_id=channel.trace_id,
+        trace_id=channel.trace_id if span is None else span.trace_id,
         may_have_run=call.may_have_run if error is None else error.may_have_run,
         estimated_tokens=meta.estimated_tokens,
         kind=spec.kind,
@@ -308,6 +310,7 @@ def _record(run: Run, envelope: Envelope, result: Outcome) -> Record:
         decision="allow" if call.may_have_run else _decision_on(run, envelope),
         outer="" if parent is None else outermost(parent).name,
         client=caller.client,
+        span_id=None if span is None else span.span_id,
     )
 
 

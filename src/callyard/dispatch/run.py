@@ -6,6 +6,7 @@ may outlive the request that started it: then somebody waits for the run's repli
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -25,6 +26,7 @@ from callyard.dispatch.call import (
 )
 from callyard.dispatch.progress import Progress, ProgressThrottle, call_safely
 from callyard.dispatch.questions import Question, QuestionKind
+from callyard.dispatch.tracing import CallSpan
 from callyard.model.elicitation import ClientRequest, unsupported_by_client
 from callyard.model.envelope import Envelope
 from callyard.model.errors import Blame, CodeName
@@ -153,6 +155,8 @@ class Run(msgspec.Struct, eq=False):
     """The tools whose calls it was nested in before it was stored, also by way of jobs."""
     partial: Callable[[], bytes] | None = None
     progress_throttle: ProgressThrottle | None = None
+    span: CallSpan | None = None
+    """The span of the call, where its yard is traced."""
     _cancelling: int = 0
     """Cancellations of the task by others, from before the call."""
     _cancellations: int = 0
@@ -234,8 +238,13 @@ class Run(msgspec.Struct, eq=False):
         Raises:
             ToolError: `overloaded` if too many questions are open.
         """
-        with self.funnel.questions.open(question):
-            return await self.funnel.admission.wait_outside(self, answer())
+        began = time.perf_counter()
+        try:
+            with self.funnel.questions.open(question):
+                return await self.funnel.admission.wait_outside(self, answer())
+        finally:
+            if self.span is not None:
+                self.span.note_wait(question.kind, time.perf_counter() - began)
 
     def survivor(self) -> "Run | None":
         """Return the run that can go on without its request: this one, or one around it."""
@@ -260,6 +269,8 @@ class Run(msgspec.Struct, eq=False):
             self.parent.children.discard(self)
         self.parent = None
         self.job = job
+        if self.span is not None:
+            self.span = self.span.become_job(self.name, job.channel.job_id)
         if self.partial is not None:
             job.keep_partial(self.partial)
 

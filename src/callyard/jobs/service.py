@@ -283,8 +283,8 @@ class Jobs(StoredJobs):
             confirmation=None if call.spec.confirmation is None else dict(call.confirmation),
             channel=call.channel.name,
             capabilities=tuple(sorted(call.channel.capabilities)),
-            trace=dict(call.channel.trace),
-            trace_id=call.channel.trace_id,
+            trace=dict(call.channel.trace) if run.span is None else {**call.channel.trace, **run.span.carrier()},
+            trace_id=call.channel.trace_id if run.span is None else run.span.trace_id,
             result_characters=call.channel.result_characters,
             asks_before_destroy=run.asks_before_destroy,
         )

@@ -1,16 +1,20 @@
-"""The monitor of a served yard: its metrics, its log files, and the mounts '/metrics' and '/console'.
+"""The monitor of a served yard: metrics, log files, OpenTelemetry, and the mounts '/metrics' and '/console'.
 
 The HTTP transport does not know what is mounted; it gets the mounts from here.
 """
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from callyard.config import Config, Key
 from callyard.launch.errors import LaunchError
+from callyard.launch.notices import Notices
 from callyard.monitor.log_files import AccessLog, AuditLog
 from callyard.monitor.metrics import Metrics, Ring
 from callyard.transports.auth import Authenticator
@@ -21,11 +25,14 @@ if TYPE_CHECKING:
     from callyard.console.page import AgentHost
     from callyard.launch.mounts import MetricsPage
     from callyard.policy.approvals import AuditLine
+    from callyard.providers.upstream.supervisor import Supervisor
     from callyard.transports.http.app import Mount
 
 __all__ = ["Monitor", "Mounted"]
 
 File = TypeVar("File", AccessLog, AuditLog)
+_ENDPOINTS: Final = ("", "TRACES_", "METRICS_")
+_log = logging.getLogger(__name__)
 
 
 class Mounted(Protocol):
@@ -41,11 +48,73 @@ class Mounted(Protocol):
         ...
 
 
+class UpstreamSessions:
+    """The sessions with upstreams that ended; it remembers upstreams that are gone until their sessions are counted."""
+
+    mounts: Mapping[str, "Mount"] = {}
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        self._known: dict[str, Supervisor] = {}
+
+    def take_ended(self) -> dict[str, list[float]]:
+        """Return the durations of the sessions that ended since the last time, by upstream."""
+        self._find()
+        return {name: _emptied(supervisor) for name, supervisor in self._known.items()}
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Find the upstreams before the yard closes, which ends their sessions."""
+        try:
+            yield
+        finally:
+            self._find()
+
+    def _find(self) -> None:
+        for provider in self._yard.providers:
+            supervisor = getattr(provider, "supervisor", None)
+            if supervisor is not None:
+                self._known[provider.name] = supervisor
+
+
+def _emptied(supervisor: "Supervisor") -> list[float]:
+    ended = [*supervisor.ended_sessions]
+    supervisor.ended_sessions.clear()
+    return ended
+
+
+def _is_installed() -> bool:
+    return find_spec("opentelemetry") is not None and find_spec("opentelemetry.exporter") is not None
+
+
+def _wants_telemetry(setting: bool | None) -> bool:  # noqa: FBT001 - a value of a file
+    """Return whether to load OpenTelemetry; what an environment wants that cannot be is a warning.
+
+    Raises:
+        LaunchError: A setting asks for it, and it is not installed or speaks another protocol.
+    """
+    if setting is False or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if setting is None and not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT") for signal in _ENDPOINTS):
+        return False
+    reason = ""
+    if not _is_installed():
+        reason = "OpenTelemetry is not installed. Run \"pip install 'callyard[otel]'\"."
+    elif os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf") != "http/protobuf":
+        reason = "Spans are sent by 'http/protobuf' alone, and 'OTEL_EXPORTER_OTLP_PROTOCOL' names another protocol."
+    if reason and setting:
+        raise LaunchError(reason)
+    if reason:
+        _log.warning("otel_off reason=%r", reason)
+    return not reason
+
+
 class Monitor:
     """What a server counts and logs, as the section `[monitor]` says."""
 
-    def __init__(self, yard: Yard, config: Config, *, is_authenticated: bool) -> None:
+    def __init__(self, yard: Yard, config: Config, *, is_authenticated: bool, notices: Notices | None = None) -> None:
         self._yard = yard
+        self._notices = notices
         self._settings = settings = config.settings.monitor
         serving = config.settings.serve
         over_http = serving.transport == "http"
@@ -58,6 +127,10 @@ class Monitor:
 
             self.page = mounts.MetricsPage(yard, settings.metrics_keys, is_authenticated=is_authenticated)
             self.metrics = self.page.metrics
+        self._traces = _wants_telemetry(settings.otel)
+        if self._traces:
+            self.metrics = self.metrics or Metrics()
+        self.upstreams = UpstreamSessions(yard)
         self._records: Ring | None = None
         self._audit_log = self._log_file(AuditLog, settings.audit_log)
         self._access_log = self._log_file(AccessLog, settings.access_log if over_http else None)
@@ -108,7 +181,9 @@ class Monitor:
         Raises:
             OSError: A log file cannot be opened.
         """
-        with ExitStack() as files:
+        async with self._telemetry(), AsyncExitStack() as last:
+            files = ExitStack()
+            last.push_async_callback(asyncio.to_thread, files.close)  # waits for the disk
             for file in filter(None, (self._audit_log, self._access_log)):
                 files.enter_context(file)
             self._yard.audit = self._note_approval
@@ -120,7 +195,24 @@ class Monitor:
             finally:
                 for remove in removals:
                     remove()
-                await asyncio.to_thread(files.close)  # waits for the disk
+
+    @asynccontextmanager
+    async def _telemetry(self) -> AsyncGenerator[None]:
+        """Trace the yard while the context is open, if that is wanted."""
+        if not self._traces or self.metrics is None:
+            yield
+            return
+        from callyard.monitor import otlp, tracing  # noqa: PLC0415 - OpenTelemetry is loaded only where it is on
+
+        telemetry = otlp.Telemetry(self.metrics, upstreams=self.upstreams.take_ended)
+        if self._notices is not None:
+            self._notices.trace_ids = tracing.current_ids
+        async with telemetry.open(self._yard.name) as tracer:
+            self._yard.tracing = tracer
+            try:
+                yield
+            finally:
+                self._yard.tracing = None
 
     def _note_approval(self, line: "AuditLine") -> None:
         if self._audit_log is not None:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from copy import copy
 from datetime import UTC, datetime
@@ -55,6 +55,8 @@ class Notices:
         self._err: TextIO | None = sys.stderr
         self.quiet = False
         """Whether only errors and warnings are written."""
+        self.trace_ids: Callable[[], tuple[str, str] | None] | None = None
+        """Returns the trace and span that a log line belongs to, where a yard is traced."""
         self.stderr_is_terminal = is_terminal(self._err)
         self._has_escapes = os.environ.get("TERM") != "dumb"
         self._wants_colours = self._has_escapes and not os.environ.get("NO_COLOR")
@@ -116,7 +118,8 @@ class _NoticeHandler(logging.Handler):
     def __init__(self, notices: Notices, *, with_messages: bool) -> None:
         super().__init__()
         self._notices = notices
-        self.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", with_messages=with_messages))
+        form = "%(asctime)s %(levelname)s %(name)s %(message)s"
+        self.setFormatter(_LineFormatter(form, notices, with_messages=with_messages))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -128,8 +131,9 @@ class _NoticeHandler(logging.Handler):
 class _LineFormatter(logging.Formatter):
     """Formats a record as one line, whoever logs it, with secrets masked; a traceback follows on lines of its own."""
 
-    def __init__(self, form: str, *, with_messages: bool) -> None:
+    def __init__(self, form: str, notices: Notices, *, with_messages: bool) -> None:
         super().__init__(form)
+        self._notices = notices
         self._with_messages = with_messages
 
     def format(self, record: logging.LogRecord) -> str:
@@ -146,7 +150,10 @@ class _LineFormatter(logging.Formatter):
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        return mask_text(super().formatMessage(record).replace("\n", "\\n"))
+        line = mask_text(super().formatMessage(record).replace("\n", "\\n"))
+        find_ids = self._notices.trace_ids
+        ids = None if find_ids is None else find_ids()
+        return line if ids is None or " span=" in line else f"{line} trace={ids[0]} span={ids[1]}"
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
         """Return a traceback, whose messages may hold contents of calls and are shown only with `-vv`."""

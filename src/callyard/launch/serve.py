@@ -25,7 +25,7 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
@@ -118,7 +118,7 @@ def serve_configured(
         authenticator = replaceable = None if found is None else ReplaceableAuthenticator(found)
     if start and not serving.port:
         serving = replace(serving, port=read_port())
-    monitor = Monitor(yard, config, is_authenticated=authenticator is not None)
+    monitor = Monitor(yard, config, is_authenticated=authenticator is not None, notices=notices)
     token = _load_token(yard, config)
     agents = _make_agents(yard, config, token if authenticator is None else "")
     monitor.add_console(config, authenticator, None if agents is None else agents.api, token=token)
@@ -148,6 +148,7 @@ def serve_configured(
                 mounted=(
                     *_mounted(yard, serving, agents, token=token, is_authenticated=authenticator is not None),
                     advice,
+                    monitor.upstreams,
                 ),
                 ready=announce,
                 background=partial(live.watch, hangup) if config.files else None,
@@ -202,9 +203,7 @@ def _mounted(
     """Return the parts of a server over HTTP that have paths of their own, beside the monitor."""
     if serving.transport != "http":
         return ()
-    from callyard.launch.mounts import ServerFacts  # noqa: PLC0415 - stdio starts sooner without
-
-    facts = ServerFacts(yard, token, is_authenticated=is_authenticated)
+    facts = _mounts().ServerFacts(yard, token, is_authenticated=is_authenticated)
     return (facts,) if agents is None else (facts, agents)
 
 
@@ -218,9 +217,13 @@ def _load_token(yard: Yard, config: Config) -> str:
     is_needed = settings.serve.console or settings.agents.enabled
     if settings.serve.transport != "http" or settings.serve.workers > 1 or not is_needed:
         return ""
-    from callyard.launch.mounts import load_token  # noqa: PLC0415 - stdio starts sooner without
+    return _mounts().load_token(config, yard.state_dir)
 
-    return load_token(config, yard.state_dir)
+
+def _mounts() -> ModuleType:
+    from callyard.launch import mounts  # noqa: PLC0415 - stdio starts sooner without
+
+    return mounts
 
 
 def _check_runtime(yard: Yard, serving: Serving) -> None:
@@ -489,6 +492,7 @@ def serve(
     shutdown_seconds: float | None = None,
     metrics: bool | None = None,
     metrics_keys: Sequence[Key] | None = None,
+    otel: bool | None = None,
     audit_log: str | None = None,
     access_log: str | None = None,
     log_bytes: int | None = None,

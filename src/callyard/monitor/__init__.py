@@ -2,12 +2,15 @@
 
 Its files:
 
+- `conventions`: the names of OpenTelemetry's conventions
 - `incidents`: what rules see wrong, from its beginning to its recovery, kept in the store and told to notifiers once
 - `log_files`: log files of JSON lines: the audit log of calls and the access log of HTTP requests
 - `metrics`: sinks without a file: counters of calls by tool, source and caller with their rates, a ring, and lines of
   the log
 - `notifiers`: a webhook and a command that are told of incidents, with what is needed to try again
+- `otlp`: sends spans and counts to a collector of OpenTelemetry
 - `prometheus`: metrics in the text formats of Prometheus
+- `tracing`: spans of OpenTelemetry for requests, calls, requests to upstreams and jobs
 """
 
 from callyard.monitor.log_files import AuditLog

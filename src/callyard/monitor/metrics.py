@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 from callyard.dispatch.call import Call
 from callyard.dispatch.outcome import Record
 from callyard.model.errors import Blame, CodeName
+from callyard.model.spec import Kind
 
 __all__ = [
     "BOUNDS_MS",
@@ -29,20 +30,25 @@ __all__ = [
     "Durations",
     "Label",
     "Metrics",
+    "Part",
     "Rates",
     "Ring",
     "Second",
+    "Share",
     "Step",
     "Trend",
     "log_sink",
 ]
 
-_STEPS_MS: Final = (0.1, 0.15, 0.25, 0.35, 0.5, 0.7)
+_STEPS_MS: Final = (0.1, 0.15, 0.2, 0.35, 0.5, 0.7)
 BOUNDS_MS: Final = (
     *(round(step * scale, 2) for scale in (1, 10, 100, 1000, 10_000) for step in _STEPS_MS),
-    *(1e4, 1.5e4, 3e4, 4.5e4, 6e4, 9e4, 1.2e5),
+    *(1e4, 1.5e4, 3e4, 4.5e4, 6e4, 9e4, 1.2e5, 2e5, 3e5),
 )
-"""The upper bounds of the histograms of durations, in milliseconds; one more bucket has what takes longer."""
+"""The upper bounds of the histograms of durations, in milliseconds; one more bucket has what takes longer.
+
+Those of OpenTelemetry's conventions are among them.
+"""
 _BUCKETS: Final = len(BOUNDS_MS) + 1
 OTHER: Final = "other"
 """The name that names beyond the maximum are counted under."""
@@ -150,6 +156,21 @@ class Durations:
         self.buckets = [*map(add, self.buckets, other.buckets)]
 
 
+class Part(NamedTuple):
+    """Some of the calls of a tool."""
+
+    is_inner: bool
+    failed: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Share(Durations):
+    """The durations of some of the calls of a tool."""
+
+    run_ms: float = 0.0
+    """Their sum."""
+
+
 @dataclass(slots=True, kw_only=True)
 class CallStats(Durations):
     """The counters of one tool, resource or prompt."""
@@ -167,6 +188,9 @@ class CallStats(Durations):
     errors: Counter[tuple[CodeName, Blame]] = field(default_factory=Counter[tuple[CodeName, Blame]])
     approvals: Counter[ApprovalEvent] = field(default_factory=Counter[ApprovalEvent])
     """Approvals that were asked for, and how they ended."""
+    kind: Kind = "tool"
+    parts: dict[Part, Share] = field(default_factory=dict[Part, Share])
+    """The calls that are nested in others or failed; the rest came from outside and succeeded."""
     trend: Trend = field(default_factory=Trend)
 
     def add(self, record: Record, duration: float, second: int) -> None:
@@ -180,11 +204,22 @@ class CallStats(Durations):
         self.held += record.decision == "ask"  # `record.held` is also true of the calls around it
         if record.code is not None:
             self.errors[record.code, record.blame or "yard"] += 1
+        if record.depth or record.code is not None:
+            self._count_part(Part(record.depth > 0, record.code is not None), duration)
         self.trend.add(second, record.blame)
+
+    def _count_part(self, part: Part, duration: float) -> None:
+        share = self.parts.get(part)
+        if share is None:
+            share = self.parts[part] = Share()
+        share.count(duration)
+        share.run_ms += duration
 
     def copy(self) -> "CallStats":
         """Return the counters as they are now."""
-        return replace(self, buckets=self.buckets.copy(), errors=self.errors.copy(), approvals=self.approvals.copy())
+        parts = {part: replace(share, buckets=share.buckets.copy()) for part, share in self.parts.items()}
+        counters = {"errors": self.errors.copy(), "approvals": self.approvals.copy()}
+        return replace(self, buckets=self.buckets.copy(), parts=parts, **counters)
 
     def merge_tool(self, other: "CallStats") -> None:
         """Count the calls of another tool, too, but not in the trend."""
@@ -218,7 +253,7 @@ class Metrics:
         """Count a call."""
         second = int(record.started + record.elapsed_ms / 1000)
         duration = max(record.elapsed_ms - record.waited_ms, 0.0)
-        self._stats_of(self.label_of(record.source, record.tool)).add(record, duration, second)
+        self._stats_of(self.label_of(record.source, record.tool), record.kind).add(record, duration, second)
         is_known = record.identity in self.callers or len(self.callers) < _MAX_CALLERS
         caller = self.callers.setdefault(record.identity if is_known else OTHER, CallerStats())
         caller.calls += 1
@@ -262,10 +297,10 @@ class Metrics:
                 del self.open_approvals[next(iter(self.open_approvals))]
             self.open_approvals[approval_id] = label
 
-    def _stats_of(self, label: Label) -> CallStats:
+    def _stats_of(self, label: Label, kind: Kind = "tool") -> CallStats:
         if label not in self.tools:
             self._sources.add(label.source)
-            self.tools[label] = CallStats()
+            self.tools[label] = CallStats(kind=kind)
         return self.tools[label]
 
 
@@ -288,6 +323,7 @@ def log_sink(record: Record) -> None:
     text = f"tool={record.tool} code={code} ms={milliseconds} depth={record.depth} id={record.call_id}"
     text += f" session={record.session_id}" if record.session_id else ""
     text += f" parent={record.parent_id}" if record.parent_id else ""
+    text += f" trace={record.trace_id} span={record.span_id}" if record.span_id else ""
     _log.info("call %s", text)
 
 

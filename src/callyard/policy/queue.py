@@ -246,6 +246,9 @@ class CallQueue:
                 timer.cancel()
             self._waiting[place.background] -= 1
             self._nested.discard(waiter)
+            span = run_of(call).span
+            if span is not None:
+                span.note_wait("queue", self._clock() - waiter.since)
 
     def _try(self, waiter: _Waiter) -> None:
         """Start a call that waits, or let it wait for the first pool without room, in the order in which calls came.

@@ -16,6 +16,7 @@ from callyard._internal.converted import as_object
 from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE, SHARED, AskClient, Caller, Channel
 from callyard.dispatch.progress import Progress
+from callyard.dispatch.tracing import RequestSpan
 from callyard.jobs.job import TASKS
 from callyard.model.apps import APP_EXTENSION, APP_SCHEME, APPS
 from callyard.model.profile import EVERYTHING, Profile
@@ -210,6 +211,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     connection_id: str = ""
     """Identifies the session, if there is one."""
     meta: Mapping[str, Any] = {}
+    transport_trace: Mapping[str, str] = {}
+    """The trace context of the HTTP request, which `meta` has only if the message has none."""
     headers: Mapping[str, str] = {}
     notify: Notify | None = None
     """Sends a message of this request ahead of its response, if the transport can."""
@@ -223,6 +226,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """The client's answers that came with the request."""
     fault: Fault | None = None
     """Set when the response is a JSON-RPC error."""
+    span: RequestSpan | None = None
+    """The span of the request, where the yard is traced."""
 
     @property
     def may_ask(self) -> bool:

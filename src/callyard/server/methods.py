@@ -11,6 +11,7 @@ import msgspec
 from callyard._internal.logfmt import log_exception
 from callyard.dispatch.call import Caller, CallRequest
 from callyard.dispatch.outcome import store_unavailable
+from callyard.dispatch.tracing import RequestFacts
 from callyard.jobs.job import TASKS
 from callyard.model.apps import APP_SCHEME, served_as, served_tool
 from callyard.model.envelope import Envelope, Failure, encode, estimate_tokens
@@ -55,6 +56,8 @@ __all__ = [
 SESSION_METHODS: Final = frozenset({"initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 """The methods whose handlers need a session."""
 _MODERN_METHODS: Final = frozenset({"server/discover", "subscriptions/listen"})
+_NAMED_METHODS: Final = frozenset({"tools/call", "prompts/get"})
+"""The methods whose spans have a name; a URI may hold arguments."""
 _NULL: Final = msgspec.Raw(b"null")
 _MAX_COMPLETIONS: Final = 100
 _log = logging.getLogger(__name__)
@@ -62,10 +65,26 @@ Handler = Callable[[RequestContext, Any], Awaitable[bytes]]
 
 
 async def answer(context: RequestContext, request_id: Id, method: str, params: Any) -> bytes:
-    """Return the encoded response to a request of either era, on every transport.
+    """Return the encoded response to a request of either era, on every transport, in a span if the yard is traced."""
+    tracing = context.server.yard.tracing
+    if tracing is None:
+        return await _answer(context, request_id, method, params)
+    facts = RequestFacts(
+        method=method if method in _METHODS else "",
+        name=name_of(params) if method in _NAMED_METHODS else None,
+        id=request_id,
+        version=context.encoder.version.name,
+        transport=context.server.channel,
+        session=context.connection_id if context.session is not None and not context.encoder.version.modern else None,
+        meta=context.meta,
+        around=context.transport_trace,
+    )
+    with tracing.serve(facts) as context.span:
+        return await _answer(context, request_id, method, params)
 
-    A `Fault` or a defect becomes a JSON-RPC error, and a fault is noted in the context.
-    """
+
+async def _answer(context: RequestContext, request_id: Id, method: str, params: Any) -> bytes:
+    """Return the encoded response; a `Fault` or a defect becomes a JSON-RPC error, and a fault is noted."""
     try:
         handle = _handler_of(context, method)
         context.input_responses = getattr(params, "input_responses", None) or {}
@@ -73,6 +92,8 @@ async def answer(context: RequestContext, request_id: Id, method: str, params: A
     except Exception as error:  # noqa: BLE001 - a defect of ours must not end the session
         if isinstance(error, Fault):
             context.fault = error
+        if context.span is not None:
+            context.span.fail(INTERNAL if context.fault is None else context.fault.code)
         return encode_error(request_id, method, error)
 
 
@@ -244,9 +265,14 @@ async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:
 
 async def _run(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:
     """Return the outcome, or the questions as an encoded result."""
+    outcome: Envelope | bytes
     if not context.may_ask and (state is None or not context.encoder.version.modern):
-        return await context.server.yard.dispatcher.dispatch(request, channel=context.channel())
-    return await _run_asking(context, request, state)
+        outcome = await context.server.yard.dispatcher.dispatch(request, channel=context.channel())
+    else:
+        outcome = await _run_asking(context, request, state)
+    if context.span is not None and isinstance(outcome, Envelope):
+        context.span.note(outcome)
+    return outcome
 
 
 def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:

@@ -7,6 +7,7 @@ can be cancelled, too.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -209,6 +210,7 @@ class ServerSession:
         self._send = send
         self._level = _INFO
         self._is_closed = False
+        self._began = time.monotonic()
         self.number = next(_session_numbers)
         """Names it to people: an id may be all that lets somebody in."""
         self._connection_id = f"conversation {self.number}"
@@ -235,7 +237,7 @@ class ServerSession:
             if trace:
                 params.meta = {**trace, **(params.meta or {})}
             context = self._open(request_id, method, params, notify=notify, headers=headers)
-            context.hang_up = hang_up
+            context.hang_up, context.transport_trace = hang_up, trace
             if self.keep is not None and method in CHANGING_METHODS:
                 return await self._answer_and_keep(context, method, params)
         except Exception as error:  # noqa: BLE001 - a defect of ours must not end the session
@@ -393,6 +395,10 @@ class ServerSession:
 
         A session that `goes_on` is served by other replicas.
         """
+        tracing, version = self.server.yard.tracing, self.version
+        if tracing is not None and version is not None and not (self._is_closed or goes_on):
+            seconds = time.monotonic() - self._began
+            tracing.end_session(seconds, transport=self.server.channel, version=version.name)
         self._is_closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()

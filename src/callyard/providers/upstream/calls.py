@@ -20,6 +20,7 @@ from callyard.dispatch.progress import Progress
 from callyard.dispatch.resource import Prompt, Resource
 from callyard.dispatch.run import run_of
 from callyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, decode_arguments
+from callyard.dispatch.tracing import UpstreamFacts
 from callyard.model.apps import APPS
 from callyard.model.content import MAX_BLOCKS, UpstreamBlock
 from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
@@ -378,8 +379,7 @@ class Calls:
     ) -> tuple[msgspec.Raw, Answer]:
         current = params
         for _ in range(_ROUNDS):
-            result = await self._send(call, method, current, name=name, context=context)
-            answer = decode_answer(self._name, result)
+            result, answer = await self._exchange(call, method, current, name=name, context=context)
             requests = client_requests_of(self._name, answer)
             if requests is None:
                 return result, answer
@@ -393,6 +393,24 @@ class Calls:
         raise ToolError(
             "upstream_error", f"'{self._name}' asked {_ROUNDS} times before it answered.", upstream=self._name
         )
+
+    async def _exchange(
+        self, call: Call, method: str, params: dict[str, Any], *, name: str, context: CallContext
+    ) -> tuple[msgspec.Raw, Answer]:
+        """Send a request once and decode its answer, in a span of its own if the call has one."""
+        outer = run_of(call).span
+        if outer is None:
+            result = await self._send(call, method, params, name=name, context=context)
+            return result, decode_answer(self._name, result)
+        facts = UpstreamFacts(name=self._name, url=self._settings.url, version=self._supervisor.version)
+        with outer.upstream(method, params.get("name"), facts) as span:
+            meta = {key: value for key, value in context.meta.items() if key not in _TRACE}
+            traced = msgspec.structs.replace(context, meta={**meta, **span.carrier()}, retried=span.note_retry)
+            result = await self._send(call, method, params, name=name, context=traced)
+            answer = decode_answer(self._name, result)
+            if answer.is_error:
+                span.note_tool_error()
+            return result, answer
 
     async def _send(
         self, call: Call, method: str, params: dict[str, Any], *, name: str, context: CallContext

@@ -103,6 +103,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     log: Callable[[str, str], object] | None = None
     sent: Callable[[], None] | None = None
     """Called when the request is handed to the link; before that nothing can have run."""
+    retried: Callable[[], None] | None = None
+    """Called when the request is sent once more."""
     ask: AskClient | None = None
     capabilities: Mapping[str, Any] = EMPTY
     meta: Mapping[str, Any] = EMPTY

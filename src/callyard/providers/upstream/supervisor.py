@@ -6,6 +6,7 @@ translates nothing.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
@@ -30,6 +31,7 @@ _DEBOUNCE_SECONDS: Final = 0.3
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _PAUSE_FACTOR: Final = 4
 """The pause between refreshes is at least this many times as long as a refresh took."""
+_ENDED_SESSIONS: Final = 100
 _FRESH_SECONDS: Final = 60.0
 """A catalogue of this age need not be fetched again after a new connection."""
 _DRAIN_SECONDS: Final = 5.0
@@ -180,6 +182,9 @@ class Supervisor:
         self._tasks = Tasks()
         self._version = None if catalogue is None else catalogue.version
         """The protocol version spoken last time; None after a restart, so that it is negotiated again."""
+        self._connected_at = 0.0
+        self.ended_sessions: deque[float] = deque(maxlen=_ENDED_SESSIONS)
+        """The durations in seconds of the latest sessions that ended; who counts them takes them out."""
         self._catalogue = catalogue
         self._refresh = Refresh(self._fetch_catalogue, tasks=self._tasks, clock=clock)
         self.pages = OpenPages(name)
@@ -194,6 +199,11 @@ class Supervisor:
     def pid(self) -> int | None:
         """Return the process id of the upstream while it is connected, if it is a program of this machine."""
         return None if self._connection is None else self._connection.session.pid
+
+    @property
+    def version(self) -> str | None:
+        """Return the protocol version spoken last time."""
+        return self._version
 
     @property
     def is_stale(self) -> bool:
@@ -248,6 +258,8 @@ class Supervisor:
                     raise
                 if error.kind == "session_lost":
                     self._discard(connection)
+                if context.retried is not None:
+                    context.retried()
             else:
                 self.health.succeed(started)
                 return result
@@ -393,6 +405,7 @@ class Supervisor:
             self.health.fail(started, error, own_request=True)
             raise
         self._connection = connection
+        self._connected_at = self._clock()
         self._version = connection.handshake.version.name
         self._last_used = self._clock()
         self.health.set_state("ready", "")
@@ -431,6 +444,8 @@ class Supervisor:
 
     def _detach(self) -> Connection | None:
         connection, self._connection = self._connection, None
+        if connection is not None:
+            self.ended_sessions.append(self._clock() - self._connected_at)
         self._subscriptions.stop()
         return connection
 

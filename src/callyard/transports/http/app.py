@@ -507,6 +507,8 @@ class Endpoint:
         context = open_request(
             server, request_id, params, caller=request.caller, notify=notify, headers=request.visible_headers
         )
+        if b"traceparent" in headers:
+            context.transport_trace = request.trace()
         if method == "tools/call" and (required := server.param_headers(params.name, context.caller)) is not None:
             _check_param_headers(required, params, headers)
         response.log_level = context.log_level

@@ -51,6 +51,7 @@ def serve_stateless(
         else None,
         stateless=True,
         meta=request.traced(params.meta),
+        transport_trace=request.trace(),
         headers=request.visible_headers,
         notify=response.notify if request.accepts_stream else None,
     )
