@@ -43,6 +43,12 @@ async def wait(call: Call) -> None:
     await asyncio.Event().wait()
 
 
+@tool(operation="query")
+async def many() -> list[int]:
+    \"\"\"Return many numbers.\"\"\"
+    return list(range(20_000))
+
+
 @tool(operation="command", job="always")
 async def build(call: Call, parts: int = 2, fails: bool = False) -> str:
     \"\"\"Build something in parts.\"\"\"
@@ -71,7 +77,7 @@ async def wipe() -> str:
     return "wiped"
 
 
-yard = Yard("jobs", tools=[add, refuse, wait, build, wait_long, deploy, wipe])
+yard = Yard("jobs", tools=[many, add, refuse, wait, build, wait_long, deploy, wipe])
 """
 
 
@@ -107,6 +113,13 @@ def shown(callyard: Run, *arguments: str) -> Any:
     status, out, _ = callyard("jobs", *arguments, "--json")
     assert status == 0
     return json.loads(out)
+
+
+def test_a_result_that_a_server_keeps_is_read_there_by_its_handle(address: str, callyard: Run) -> None:
+    stored = json.loads(callyard("call", address, "many", "--json")[1])["data"]
+    status, out, _ = callyard("call", address, "read_result", f"handle={stored['handle']}", "limit=2", "--json")
+
+    assert (status, json.loads(out)["data"]["value"]) == (0, [0, 1])
 
 
 def test_a_job_is_started_at_a_server_and_waited_for(address: str, callyard: Run) -> None:

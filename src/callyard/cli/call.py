@@ -198,6 +198,8 @@ _WAIT_SCHEMA: Final[dict[str, Any]] = {
     "properties": {"job_id": {"type": "string"}, "timeout_s": {"type": "number"}},
     "additionalProperties": False,
 }
+_AT_SERVER: Final = frozenset({"read_result", "get_job", "wait_job", "cancel_job", "list_jobs"})
+"""The metatools about results and jobs, which a server at a URL keeps."""
 _LOOK_S: Final = 0.8
 """How often the progress of a job is shown; a longer wait would be logged as a slow call."""
 
@@ -235,10 +237,8 @@ def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> 
 
 
 def _status(envelope: Envelope) -> dict[str, Any]:
-    """Return the data of an answer, or of the answer of another yard in it, if they say how it goes on."""
+    """Return the data of an answer if they say how it goes on."""
     data = envelope.data
-    while isinstance(data, dict) and data.keys() >= {"success", "data", "error"}:
-        data = cast("dict[str, Any]", data)["data"]
     known = isinstance(data, dict) and not {"job_id", "approval_id"}.isdisjoint(cast("dict[str, Any]", data))
     return cast("dict[str, Any]", data) if known and envelope.success else {}
 
@@ -257,6 +257,9 @@ async def _call(
     values = arguments.parse(schema)
     if options.background:
         return write_envelope(options, terminal, await _start_job(yard, options, values))
+    kept_there = await _metatool_at_server(yard, options, options.name, schema) if options.name in _AT_SERVER else None
+    if kept_there is not None:
+        return write_envelope(options, terminal, await kept_there(values))
     caller, channel = Caller(profile=profile), _channel(options, terminal)
     envelope = await yard.call(options.name, values, session=options.session, caller=caller, channel=channel)
     envelope = await _follow(yard, options, terminal, envelope)
@@ -294,9 +297,7 @@ async def _metatool_at_server(
     await yard.providers.add(StaticProvider("server", [tool], resources=[], prompts=[]))
 
     async def call(arguments: dict[str, Any]) -> Envelope:
-        answer = await yard.call(own_name, arguments)
-        inner = cast("dict[str, Any]", answer.data) if answer.success and isinstance(answer.data, dict) else {}
-        return Envelope.from_json(encode(inner)) if "success" in inner else answer  # the envelope of the other yard
+        return await yard.call(own_name, arguments, channel=Channel(name="cli", result_characters=sys.maxsize))
 
     return call
 

@@ -42,6 +42,9 @@ DOLLAR: Final = REF_KEY[0]
 _ESCAPED: Final = rb"\\u00(?:24|72|65|66)"
 _HANDLE: Final = re.compile(r"r_[0-9a-f]{1,18}\Z", re.ASCII)
 _RANDOM_BYTES: Final = 8
+_ELSEWHERE: Final = b" "
+"""What begins the entry of a result that an upstream keeps: no result that is written as JSON begins so."""
+_ELSEWHERE_SECONDS: Final = 24 * 3600.0
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _COUNTER_SECONDS: Final = 30 * 24 * 3600.0
 """How long the counter of an idle owner lives, so that an old handle never names a new result."""
@@ -110,6 +113,26 @@ class Results:
             await self._store.delete(key)
         return handle
 
+    async def keep_elsewhere(self, source: str, name: str, owner: str) -> str:
+        """Return a handle of an owner for what a source keeps under another one."""
+        return await self.keep(_ELSEWHERE + encode([source, name]), owner)
+
+    async def elsewhere(self, handle: str, owner: str) -> tuple[str, str] | None:
+        """Return the source that keeps a result and its name for it, or None if it is kept here or unknown."""
+        text = await self._store.get(_key(_prefix(owner), handle)) if _HANDLE.match(handle) else None
+        if text is None or not text.startswith(_ELSEWHERE):
+            return None
+        source, name = msgspec.json.decode(text, type=tuple[str, str])
+        return source, name
+
+    async def note_elsewhere(self, name: str, owner: str) -> None:
+        """Note that an owner was told the name of something that an upstream keeps, such as a job."""
+        await self._store.put(f"elsewhere/{owner_key(owner)}/{name}", b"", ttl=_ELSEWHERE_SECONDS)
+
+    async def knows_elsewhere(self, name: str, owner: str) -> bool:
+        """Return whether an owner was told a name, so that nobody reaches an upstream by a name they made up."""
+        return await self._store.get(f"elsewhere/{owner_key(owner)}/{name}") is not None
+
     async def read(self, handle: str, owner: str) -> Any:
         """Return the stored result of an owner's handle.
 
@@ -135,6 +158,9 @@ class Results:
                 may_have_run=False,
                 handle=handle,
             )
+        if text.startswith(_ELSEWHERE):
+            message = f"The result '{handle}' is kept by an upstream, and can only be read in parts."
+            raise ToolError("not_supported", message, next_actions=[f"read_result(handle='{handle}')"])
         return text
 
     def resolver(self, owner: str, profile: Profile) -> "RefResolver":

@@ -25,14 +25,28 @@ _VIEW: Final = {
 def job_metatools(yard: YardParts) -> list[Tool]:
     """Return the metatools about jobs."""
 
+    async def at_upstream(call: Call) -> Envelope | None:
+        """Return the answer of the inner yard that has the job, if its id names one."""
+        named = call.arguments["job_id"]
+        source, colon, job_id = named.partition(":")
+        if not colon or not await yard.dispatcher.results.knows_elsewhere(named, call.caller.owner):
+            return None
+        return await yard.providers.ask_yard(source, call, call.spec.name, {**call.arguments, "job_id": job_id})
+
     async def get_job(call: Call) -> object:
+        if (inner := await at_upstream(call)) is not None:
+            return inner
         return await _view(yard, await yard.jobs.get(call.arguments["job_id"], call.caller.identity))
 
     async def wait_job(call: Call) -> object:
+        if (inner := await at_upstream(call)) is not None:
+            return inner
         job_id, seconds = call.arguments["job_id"], call.arguments["timeout_s"]
         return await _view(yard, await yard.jobs.wait(job_id, call.caller.identity, seconds=seconds))
 
     async def cancel_job(call: Call) -> object:
+        if (inner := await at_upstream(call)) is not None:
+            return inner
         job_id, identity = call.arguments["job_id"], call.caller.identity
         job = await yard.jobs.cancel(job_id, identity)
         return await _view(yard, job if job.ended else await yard.jobs.wait(job_id, identity, seconds=1))

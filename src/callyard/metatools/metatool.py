@@ -16,6 +16,7 @@ from callyard.model.limits import Limits
 from callyard.model.profile import METATOOLS, UNLISTED
 from callyard.model.spec import Annotations, Metatool, Operation, Reason, ToolSpec, with_codes
 from callyard.policy.gate import Gate
+from callyard.providers.provider_set import ProviderSet
 from callyard.runtimes.runtime import RuntimeSettings
 from callyard.search.settings import SearchSettings
 from callyard.state.store import Store
@@ -109,6 +110,11 @@ class YardParts(Protocol):
     @property
     def gate(self) -> Gate | None:
         """Return its policy of rules and approvals, if it has any."""
+        ...
+
+    @property
+    def providers(self) -> ProviderSet:
+        """Return its open providers."""
         ...
 
     @property

@@ -9,7 +9,7 @@ from callyard.dispatch.call import Call
 from callyard.dispatch.results import at_pointer, pointer_hint, shape_of, shape_within
 from callyard.dispatch.tool import Tool
 from callyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema, room
-from callyard.model.envelope import encode
+from callyard.model.envelope import Envelope, encode
 from callyard.model.errors import ToolError, invalid_input, shortened
 from callyard.model.spec import Reason
 
@@ -44,9 +44,14 @@ _OUTPUT_SCHEMA: Final = object_schema(
 def read_metatool(yard: YardParts) -> Tool:
     """Return the metatool `read_result`."""
 
-    async def read(call: Call) -> dict[str, Any]:
+    async def read(call: Call) -> dict[str, Any] | Envelope:
         arguments = call.arguments
         handle, path = arguments["handle"], arguments["path"]
+        kept = await yard.dispatcher.results.elsewhere(shortened(handle), call.caller.owner)
+        if kept is not None:
+            part = await yard.providers.ask_yard(kept[0], call, "read_result", {**arguments, "handle": kept[1]})
+            part.data = {**part.data, "handle": handle}
+            return part
         whole = await yard.dispatcher.results.read(shortened(handle), call.caller.owner)
         try:
             part = at_pointer(whole, path)

@@ -20,6 +20,7 @@ from callyard.dispatch.resource import Prompt, Resource
 from callyard.dispatch.run import run_of
 from callyard.dispatch.tool import Tool, decode_arguments
 from callyard.model.envelope import Envelope
+from callyard.model.errors import ToolError
 from callyard.model.profile import METATOOLS, Profile
 from callyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from callyard.providers import Provider, Publish
@@ -55,6 +56,18 @@ class ProviderSet:
 
     def __iter__(self) -> Iterator[Provider]:
         return iter([provider for provider, _ in self._open.values()])
+
+    async def ask_yard(self, source: str, call: Call, name: str, arguments: Mapping[str, Any]) -> Envelope:
+        """Call a metatool of an upstream that is a yard, as a part of a call.
+
+        Raises:
+            ToolError: `not_found` if there is no such upstream any more, or it is disabled.
+        """
+        found = dict(self._with_method("ask_yard")).get(source)
+        if found is None or self._registry.is_disabled(source):
+            message = f"There is no upstream '{source}' here, or it is disabled."
+            raise ToolError("not_found", message, reason="unknown_upstream", may_have_run=False)
+        return cast("Envelope", await found(call, name, arguments))
 
     @property
     def forward_headers(self) -> Sequence[str]:
@@ -137,7 +150,7 @@ class ProviderSet:
         parts = [f"About '{name}': {text[:_INSTRUCTIONS_CHARACTERS]}" for name, text in texts.items() if text]
         return "\n\n".join(parts)[:_ALL_INSTRUCTIONS_CHARACTERS]
 
-    def _with_method(self, method: str) -> list[tuple[str, Callable[[], Any]]]:
+    def _with_method(self, method: str) -> list[tuple[str, Callable[..., Any]]]:
         """Return the name and the method of every provider that has this optional method."""
         return [(provider.name, bound) for provider in self if (bound := getattr(provider, method, None)) is not None]
 

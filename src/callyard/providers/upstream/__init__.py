@@ -9,6 +9,7 @@ Its files:
 - `diff`: differences between an upstream's current definitions and the accepted ones, as lines for people
 - `handshake`: the handshake with an upstream: finds out which protocol era and version it speaks, and what it offers
 - `health`: the health of an upstream: a circuit breaker, the state that people see, and the files that share it
+- `inner_yard`: answers of an upstream that is a yard, too: one envelope instead of two
 - `intake`: takes in what an upstream sends, so that a flood of it does not delay the calls of others
 - `link`: the transport to an upstream as an interface of bytes, for stdio, HTTP and SSE alike
 - `pages`: pages that an upstream wants a person to open: elicitation by URL

@@ -24,7 +24,7 @@ from callyard.dispatch.tracing import UpstreamFacts
 from callyard.model.apps import APPS
 from callyard.model.content import MAX_BLOCKS, UpstreamBlock
 from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
-from callyard.model.envelope import Envelope, Failure, UpstreamResult
+from callyard.model.envelope import Envelope, UpstreamResult
 from callyard.model.errors import ToolError
 from callyard.model.profile import matches_any
 from callyard.model.schema import EXTRA, Issue, Schema, SchemaValidator
@@ -32,6 +32,7 @@ from callyard.model.spec import PromptSpec, ResourceSpec
 from callyard.model.uri_template import variables_of
 from callyard.providers.upstream.catalogue import UpstreamTool, prefix_of, publish_app_uris, publish_uris, upstream_uri
 from callyard.providers.upstream.health import more_command
+from callyard.providers.upstream.inner_yard import adopt, as_envelope, envelope_in
 from callyard.providers.upstream.link import LinkError
 from callyard.providers.upstream.pages import send_after_pages
 from callyard.providers.upstream.session import APPS_DECLARED, NO_CALLER, CallContext, client_request
@@ -124,10 +125,16 @@ def _invalid_result(name: str, error: Exception) -> ToolError:
 
 def _tool_failure_of(name: str, text: str, structured: object) -> ToolError:
     """Return the failure that a tool reports in its result; a failure of another yard keeps its code."""
-    failure = _failure_in(structured)
-    if failure is not None:
+    failed = _failure_in(structured)
+    failure = None if failed is None else failed.error
+    if failed is not None and failure is not None:
         error = ToolError(
-            failure.code, failure.message, hint=failure.hint, next_actions=failure.next_actions, blame=failure.blame
+            failure.code,
+            failure.message,
+            hint=failure.hint,
+            next_actions=failure.next_actions,
+            blame=failure.blame,
+            data=failed.data,
         )
         error.may_have_run = failure.may_have_run
         error.details = {"upstream": name, **failure.details}
@@ -139,9 +146,10 @@ def _tool_failure_of(name: str, text: str, structured: object) -> ToolError:
     return ToolError("upstream_error", message, **details)
 
 
-def _failure_in(structured: object) -> Failure | None:
+def _failure_in(structured: object) -> Envelope | None:
+    """Return the envelope of another yard, or None."""
     try:
-        return msgspec.convert(structured, Envelope).error if isinstance(structured, dict) else None
+        return msgspec.convert(structured, Envelope) if isinstance(structured, dict) else None
     except msgspec.ValidationError:
         return None
 
@@ -289,7 +297,7 @@ class Calls:
         if spec.output_schema is not None and self._settings.outputs == "warn":
             output = SchemaValidator(spec.output_schema)
 
-        async def handler(call: Call) -> UpstreamResult:
+        async def handler(call: Call) -> UpstreamResult | Envelope:
             arguments = {**call.arguments, **fixed}
             context = self._context(call, param_headers(header_names, arguments))
             params = {"name": name, "arguments": arguments}
@@ -299,13 +307,28 @@ class Calls:
             result = result_of(self._name, answer, self._prefix)
             if output is not None and not output.fits(result.data):
                 call.warnings = (*call.warnings, _INVALID_OUTPUT)
-            return result
+            inner = envelope_in(result.data)
+            return result if inner is None else await as_envelope(call, self._name, inner, result)
 
         # With the hidden and fixed arguments: people see them, and what was judged is what is sent.
         bind = bind_by_schema(tool.schema, decode_arguments, fixed=fixed)
         unpublished = {*fixed, *(_names(tool.schema) - _names(spec.input_schema))}
         marks, check = self._settings.marks_secrets, _check(spec.input_schema, unpublished)
         return Tool(spec=spec, handler=handler, check=check, binder=bind, marks_secrets=marks, may_return_none=True)
+
+    async def ask_yard(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Envelope:
+        """Call a metatool of an upstream that is a yard, as a part of a call.
+
+        Raises:
+            ToolError: It failed, or the upstream is no yard any more.
+        """
+        params = {"name": name, "arguments": dict(arguments)}
+        _, answer = await self._request(call, "tools/call", params, name=name, context=self._context(call))
+        inner = envelope_in(result_of(self._name, answer, self._prefix).data)
+        if inner is None:
+            raise ToolError("upstream_error", f"'{self._name}' is no yard any more.", upstream=self._name)
+        inner.data = await adopt(call, self._name, inner.data)
+        return inner
 
     def resource(self, spec: ResourceSpec, *, completes: bool) -> Resource:
         """Return a resource or template whose handler reads from the upstream."""

@@ -13,8 +13,10 @@ from typing import Any, Final
 from callyard._internal.files import find_state_dir
 from callyard._internal.logfmt import log_exception, log_fields, log_value
 from callyard._internal.project import PROJECTS, find_project, project_dir
+from callyard.dispatch.call import Call
 from callyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from callyard.dispatch.tool import Tool
+from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
 from callyard.model.spec import Kind, Operation, PromptSpec, ToolSpec
 from callyard.providers import Publish
@@ -194,6 +196,14 @@ class Upstream(Supervised):
         text = f"The tool '{upstream_name}' of '{self.name}'."
         spec = ToolSpec(name=name, description=text, input_schema=schema, operation=Operation.COMMAND)
         return Calls(self.name, self.settings, self.supervisor).tool(UpstreamTool(spec, upstream_name, {}, schema))
+
+    async def ask_yard(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Envelope:
+        """Call a metatool of an upstream that is a yard, as a part of a call.
+
+        Raises:
+            ToolError: It failed, or the upstream is no yard.
+        """
+        return await Calls(self.name, self.settings, self.supervisor).ask_yard(call, name, arguments)
 
     def unavailable_reason(self) -> str | None:
         """Return why there is no catalogue, or None if there is one."""
