@@ -263,6 +263,21 @@ async def test_a_state_goes_to_many_images_or_to_none(open_darkroom: OpenDarkroo
     assert [entry["primitive"] for entry in plain.data["added"]] == ["warmth"]
 
 
+async def test_the_vocabulary_is_listed_by_tag_and_engine(open_darkroom: OpenDarkroom) -> None:
+    async with open_darkroom() as call:
+        whole = await call("list_vocabulary")
+        film = await call("list_vocabulary", tag="film", engine="darktable")
+        dark = await call("list_vocabulary", engine="darktable")
+
+    primitives = whole.data["primitives"]
+    assert len(primitives) == 19
+    assert primitives["warmth"]["parameters"] == {"amount": {"range": [-1.0, 1.0], "default": 0.3}}
+    assert primitives["rotate"]["parameters"] == {"degrees": {"choices": ["90", "180", "270"], "default": "90"}}
+    assert set(film.data["primitives"]) == {"black_and_white", "grain", "punch"}
+    assert set(primitives) - set(dark.data["primitives"]) == {"vignette"}
+    assert whole.data["looks"]["clean"]["layer"] == "L1"
+
+
 async def test_a_gap_of_the_vocabulary_is_noted(open_darkroom: OpenDarkroom, tmp_path: Path) -> None:
     async with open_darkroom() as call:
         await _ingested(call, "a.tif")

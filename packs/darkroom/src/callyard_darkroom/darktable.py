@@ -95,10 +95,7 @@ class Darktable:
         """Check that the program is there and new enough."""
         if self._is_probed:
             return
-        try:
-            code, text = await self._run("--version")
-        except OSError:
-            code, text = 127, ""
+        code, text = await self._run("--version")
         found = re.search(r"darktable(?:-cli)? (\d+)\.(\d+)", text)
         if code or found is None:
             message = "darktable is not installed here. Run 'apt install darktable', then call again."

@@ -5,6 +5,7 @@ The workspace of `a.jpg` is the folder `a.jpg.darkroom`. An original is read and
 
 import os
 import shutil
+import struct
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from callyard import ToolError
 from callyard_darkroom.state import EMPTY, Frame, State, decode, encode
 from callyard_darkroom.versions import BRANCH, Versions, file_errors, write_file
 
-__all__ = ["RAW", "SUFFIX", "Image", "Images", "Source", "read_source"]
+__all__ = ["RAW", "SUFFIX", "Image", "Images", "Source", "raw_dimensions", "read_source"]
 
 SUFFIX: Final = ".darkroom"
 """What the name of a workspace ends with."""
@@ -26,7 +27,13 @@ RAW: Final = frozenset({".3fr", ".arw", ".cr2", ".dng", ".erf", ".mef", ".nef", 
 """The endings of raw files that have the structure of TIFF, where the camera's orientation can be read."""
 _VERSION: Final = 1
 _HEAD_BYTES: Final = 512 * 1024
+_EXIF: Final = b"Exif\0\0"
+_WIDTH: Final = 0x100
+_HEIGHT: Final = 0x101
 _ORIENTATION: Final = 0x112
+_INNER: Final = 0x14A
+_KINDS: Final = {3: "H", 4: "I"}
+_MOST_DIRECTORIES: Final = 8
 _FRAMES: Final = (
     Frame(),
     Frame(),
@@ -295,28 +302,50 @@ def _read_record(folder: Path) -> _Record | None:
 
 def read_source(path: Path) -> Source:
     """Return an original with its orientation."""
-    is_raw = path.suffix.lower() in RAW
     with path.open("rb") as file:
-        return Source(path, is_raw, _orientation(file.read(_HEAD_BYTES)))
+        head = file.read(_HEAD_BYTES)
+    orientation = next((tags[_ORIENTATION] for tags in _directories(head) if _ORIENTATION in tags), 1)
+    known = orientation if 1 <= orientation < len(_FRAMES) else 1
+    return Source(path, path.suffix.lower() in RAW, known)
 
 
-def _orientation(head: bytes) -> int:
-    """Return the orientation in the first directory of a TIFF, or of the EXIF of a JPEG."""
-    start = head.find(b"Exif\0\0") + 6 if head.startswith(b"\xff\xd8") else 0
-    order = {b"II*\0": "little", b"MM\0*": "big"}.get(head[start : start + 4])
-    if order is None or (start == 5 and head.startswith(b"\xff\xd8")):  # noqa: PLR2004 - nothing was found
-        return 1
+def raw_dimensions(path: Path) -> tuple[int, int]:
+    """Return the width and height of the largest picture in a raw file; a file without one has none."""
+    with path.open("rb") as file:
+        sizes = [(tags.get(_WIDTH, 0), tags.get(_HEIGHT, 0)) for tags in _directories(file.read(_HEAD_BYTES))]
+    return max(sizes, key=lambda size: size[0] * size[1], default=(0, 0))
 
-    def number(place: int, size: int) -> int:
-        return int.from_bytes(head[start + place : start + place + size], "little" if order == "little" else "big")
 
-    directory = number(4, 4)
-    for index in range(number(directory, 2)):
-        entry = directory + 2 + index * 12
-        if number(entry, 2) == _ORIENTATION:
-            value = number(entry + 8, 2)
-            return value if 1 <= value < len(_FRAMES) else 1
-    return 1
+def _directories(head: bytes) -> Iterator[dict[int, int]]:
+    """Yield the tags with one number of the first directory of a TIFF, or of a JPEG's EXIF, and of those inside it."""
+    start = head.find(_EXIF) + len(_EXIF) if head.startswith(b"\xff\xd8") and _EXIF in head else 0
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(head[start : start + 4])
+    if order is None:
+        return
+    waiting = [4]
+    for _ in range(_MOST_DIRECTORIES):
+        if not waiting:
+            return
+        try:
+            (place,) = struct.unpack_from(f"{order}I", head, start + waiting.pop(0))
+            tags = dict(_tags(head, start, place, order))
+        except struct.error:
+            return
+        waiting += tags.pop(_INNER, ())
+        yield {tag: values[0] for tag, values in tags.items()}
+
+
+def _tags(head: bytes, start: int, place: int, order: str) -> Iterator[tuple[int, list[int]]]:
+    (count,) = struct.unpack_from(f"{order}H", head, start + place)
+    for index in range(count):
+        entry = start + place + 2 + index * 12
+        tag, kind, values = struct.unpack_from(f"{order}HHI", head, entry)
+        if tag == _INNER:
+            pointer = entry + 8 - start
+            (first,) = struct.unpack_from(f"{order}I", head, entry + 8)
+            yield tag, [pointer] if values == 1 else [first + 4 * number for number in range(min(values, 8))]
+        elif kind in _KINDS and values == 1:
+            yield tag, list(struct.unpack_from(f"{order}{_KINDS[kind]}", head, entry + 8))
 
 
 def _digest(path: Path) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import os
 from array import array
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -17,11 +17,11 @@ from pydantic import Field
 
 from callyard import Call, Image, PackContext, ToolError, tool
 from callyard_darkroom.engines import Finish
-from callyard_darkroom.images import RAW
+from callyard_darkroom.images import RAW, raw_dimensions, read_source
 from callyard_darkroom.images import Image as Photograph
 from callyard_darkroom.state import State, add
 from callyard_darkroom.versions import file_errors
-from callyard_darkroom.vips import dimensions
+from callyard_darkroom.vips import dimensions, not_a_picture
 from callyard_darkroom.vocabulary import Primitive
 from callyard_darkroom.workspace import Darkroom, branch_of, change, declare, summary
 
@@ -30,6 +30,7 @@ __all__ = ["Pictures"]
 Answer = dict[str, Any]
 Size = Annotated[int, Field(ge=64, le=8192, description="The longest edge in pixels.")]
 Share = Annotated[float, Field(ge=0, le=1, description="Of the width or height.")]
+_SMALLEST: Final = 64
 _EXPORTS: Final = "darkroom-exports"
 _MEASURED: Final = 1024
 _QUALITY: Final = 85
@@ -79,11 +80,13 @@ class Pictures:
             message = "The engine 'vips' cannot read raw files. Use 'darktable'."
             raise ToolError("not_supported", message, reason="engine_lacks", engine=name)
         await self._darkroom.engines[name].probe()
-        width, height = await asyncio.to_thread(dimensions, file)
+        width, height = await asyncio.to_thread(raw_dimensions if is_raw else dimensions, file)
         if width * height > self._darkroom.most_megapixels * _MILLION:
             limit, found = self._darkroom.most_megapixels, round(width * height / _MILLION)
             message = f"The picture has {found} megapixels; at most {limit} are taken in."
             raise ToolError("too_large", message, reason="too_many_pixels", megapixels=found, limit=limit)
+        if is_raw:
+            await self._check_raw(file)
         work = partial(images.ingest, path, engine=name, width=width, height=height, label=label)
         image = await asyncio.to_thread(work)
         state = summary(image)
@@ -218,9 +221,8 @@ class Pictures:
                     done[name] = answer["snapshot_hash"]
                     call.progress(number + 1, len(images), name)
             except BaseException:
-                for name in list(images)[: len(done) + 1]:
-                    branch, prior = priors[name]
-                    _undo(images[name], branch, prior)
+                for name, now in done.items():
+                    _undo(images[name], *priors[name], now)
                 raise
         return {"source_hash": digest, "images": done}
 
@@ -259,6 +261,17 @@ class Pictures:
         """Delete all versions of an image for good; the photograph and its exports stay."""
         return {"forgotten": self._darkroom.images.forget(image)}
 
+    async def _check_raw(self, file: Path) -> None:
+        """Check that darktable can read a raw file, because nothing else can tell."""
+        source = await asyncio.to_thread(read_source, file)
+        engine = self._darkroom.engines["darktable"]
+        try:
+            await self._darkroom.slots.run(lambda: engine.render(source, [], _SMALLEST, lambda picture: picture.width))
+        except ToolError as error:
+            if error.code != "upstream_error":
+                raise
+            raise not_a_picture() from error
+
     async def _open(self, name: str) -> Photograph:
         return await asyncio.to_thread(self._darkroom.images.open, name)
 
@@ -286,11 +299,10 @@ class Pictures:
         return planned
 
 
-def _undo(image: Photograph, branch: str, prior: str) -> None:
-    """Lead a branch back to where it was, if a change of several images failed."""
-    now = image.versions.head().hash
-    if now != prior:
-        image.versions.move(branch, prior)
+def _undo(image: Photograph, branch: str, prior: str, now: str) -> None:
+    """Lead a branch back to where it was, because the change of another image failed."""
+    image.versions.move(branch, prior)
+    with suppress(OSError):  # the next change adds the line
         image.versions.record("reset", prior, parent=now, ref=branch, prior_hash=now)
 
 

@@ -162,14 +162,10 @@ class Versions:
         return digest
 
     def head(self) -> Head:
-        """Return where the image is.
-
-        Raises:
-            ToolError: `state_error`, reason `damaged_object`, if HEAD leads nowhere.
-        """
+        """Return where the image is."""
         text = self._read_ref("HEAD") or f"{_REF}{_HEADS}{BRANCH}"
         if not text.startswith(_REF):
-            return Head(None, text)
+            return Head(None, _whole_hash(text))
         name = text.removeprefix(_REF)
         return Head(name.removeprefix(_HEADS), self._follow(name))
 
@@ -324,20 +320,23 @@ class Versions:
         write_file(self.folder / name, f"{text}\n".encode(), self._temporary)
 
     def _follow(self, name: str) -> str | None:
-        """Return the hash that a ref leads to, through other refs."""
+        """Return the hash that a ref leads to, through other refs; one that leads in a circle has none."""
         if ".." in name.split("/"):
             return None
         for _ in range(_DEPTH):
             text = self._read_ref(name)
             if text is None or not text.startswith(_REF):
-                return text if text is not None and len(text) == _HASH_LENGTH and _HASH.match(text) else None
+                return _whole_hash(text)
             name = text.removeprefix(_REF)
-        message = "The refs of the image lead in a circle."
-        raise ToolError("state_error", message, reason="damaged_object", may_have_run=False)
+        return None
 
 
 def _forgotten() -> ToolError:
     return ToolError("not_found", "There is no such image, or no longer.", reason="unknown_image", may_have_run=False)
+
+
+def _whole_hash(text: str | None) -> str | None:
+    return text if text is not None and len(text) == _HASH_LENGTH and _HASH.match(text) else None
 
 
 def _try_lock(descriptor: int) -> bool:

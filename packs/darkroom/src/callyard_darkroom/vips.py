@@ -64,7 +64,7 @@ def _open(path: Path) -> pyvips.Image:
         if not file.read(16).startswith(_SIGNATURES):
             raise not_a_picture()
     # a source, because a file name would be parsed for options and its picture kept in the cache of libvips
-    image = pyvips.Image.new_from_source(pyvips.Source.new_from_file(str(path)), "")
+    image = pyvips.Image.new_from_source(pyvips.Source.new_from_file(str(path)), "fail_on=truncated")
     if not str(image.get("vips-loader")).startswith(_LOADERS):
         raise not_a_picture()
     return image
@@ -124,17 +124,31 @@ def _load(source: Source, entries: Sequence[Entry], size: int | None) -> _Shot:
     turned = source.frame
     width, height = (header.height, header.width) if turned.swaps else (header.width, header.height)
     fitted = (_WHOLE, _WHOLE) if size is None else fit(width, height, frame_of(entries), size)
-    image = pyvips.Image.thumbnail_source(
-        pyvips.Source.new_from_file(str(source.path)),
-        fitted[0],
-        height=fitted[1],
-        size="down",
-        output_profile="srgb",
-        fail_on="error",
-    )
+    if header.format == "uchar":
+        image = pyvips.Image.thumbnail_source(
+            pyvips.Source.new_from_file(str(source.path)),
+            fitted[0],
+            height=fitted[1],
+            size="down",
+            output_profile="srgb",
+            option_string="fail_on=truncated",
+        )
+        if image.hasalpha():
+            image = image.flatten(background=[255])
+        return _Shot(image.colourspace("scrgb"), image.width / width)
+    image = _deep(header)
+    share = min(1.0, fitted[0] / image.width, fitted[1] / image.height)
+    return _Shot(image.resize(share) if share < 1 else image, share)
+
+
+def _deep(image: pyvips.Image) -> pyvips.Image:
+    """Return a picture of 16 bits or more in linear light; a thumbnail would have 8."""
     if image.hasalpha():
-        image = image.flatten(background=[255])
-    return _Shot(image.colourspace("scrgb"), image.width / width)
+        image = image.flatten(background=[65535 if image.format == "ushort" else 1])
+    image = image.autorot()
+    if "icc-profile-data" in image.get_fields():
+        image = image.icc_transform("srgb", embedded=True, depth=16)
+    return image.colourspace("scrgb")
 
 
 def _reframe(image: pyvips.Image, entry: Entry) -> pyvips.Image:
@@ -208,7 +222,7 @@ def _vibrance(shot: _Shot, values: Mapping[str, float]) -> pyvips.Image:
 
 
 def _shift(shot: _Shot, values: Mapping[str, float]) -> pyvips.Image:
-    return shot.image.linear([1], [0, values.get("a", 0.0), values.get("b", 0.0)])
+    return shot.image.linear([1], [0, values["a"], values["b"]])
 
 
 def _soften(shot: _Shot, values: Mapping[str, float]) -> pyvips.Image:
@@ -217,7 +231,7 @@ def _soften(shot: _Shot, values: Mapping[str, float]) -> pyvips.Image:
 
 
 def _glow(shot: _Shot, values: Mapping[str, float]) -> pyvips.Image:
-    bright = _clamped(shot.image - 0.4, 1.0)
+    bright = shot.image * shot.image
     return shot.image + _blurred(bright, shot.edge * 0.02) * (2 * values["amount"])
 
 

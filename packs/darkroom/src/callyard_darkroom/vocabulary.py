@@ -249,9 +249,9 @@ def _faults(primitive: Primitive) -> Iterator[str]:
     values = primitive.complete({})
     recipe = primitive.vips
     if recipe is not None:
-        arguments = {key for key in recipe if key != "operation"}
-        if not arguments <= VIPS_OPERATIONS.get(str(recipe.get("operation")), frozenset()):
-            yield "has a recipe for 'vips' with an unknown operation or argument."
+        arguments = frozenset(key for key in recipe if key != "operation")
+        if arguments != VIPS_OPERATIONS.get(str(recipe.get("operation"))):
+            yield "has a recipe for 'vips' with an unknown operation, or without exactly its arguments."
         for key in arguments:
             evaluate(msgspec.convert(recipe[key], Expression), values)
     if (dark := primitive.darktable) is not None:

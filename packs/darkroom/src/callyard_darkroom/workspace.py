@@ -110,7 +110,11 @@ def change(image: Image, op: str, edit: Callable[[State], State], **more: Any) -
     state = edit(image.state_of(parent))
     digest = versions.write(encode(state))
     versions.move(branch, digest)
-    versions.record(op, digest, parent=parent, ref=branch, **more)
+    try:
+        versions.record(op, digest, parent=parent, ref=branch, **more)
+    except OSError:  # such as a full disk: what cannot be recorded is not done
+        versions.move(branch, parent)
+        raise
     return {"state_after": state.summary(digest), "snapshot_hash": digest}
 
 
