@@ -329,7 +329,7 @@ async def test_a_time_that_nobody_has_any_more_is_forgotten() -> None:
         return 1
 
     async with Yard(tools=[quick]) as yard:
-        deadlines = yard.dispatcher._execution._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        deadlines = yard.dispatcher._execution.deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
         for seconds in (3000, 2999.5, 7):
             step = {"tool_id": "run_tool", "args": {"tool_id": "quick"}, "timeout_s": 500}
             assert (await yard.call("run_chain", {"steps": [step, step], "timeout_s": seconds})).success
@@ -401,7 +401,7 @@ async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
     people.answers["a"].set()
     async with Yard(tools=[ask]) as yard:
         assert (await yard.call("ask", channel=people.channel)).data == "done"
-        deadlines = yard.dispatcher._execution._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        deadlines = yard.dispatcher._execution.deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
         assert not any(deadlines._waiting.values())  # pyright: ignore[reportPrivateUsage] - the same
 
 

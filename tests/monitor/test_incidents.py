@@ -335,6 +335,19 @@ async def test_a_store_that_lost_its_data_gets_open_incidents_again() -> None:
     assert world.phone.heard == ["alert"]
 
 
+async def test_a_problem_that_is_gone_before_it_is_judged_is_an_incident() -> None:
+    world = World()
+    (_, first), (_, second) = world.start(), world.start()
+    first.report(DOWN)
+    await world.turn(first, second)
+    second.report(Problem(rule="hung", subject="a", text="t"))
+    second.replace([])
+    await world.turn(first, second)
+    await world.turn(first, second)
+
+    assert {one.problem.key for one in await first.all()} == {"down/billing", "hung/a"}
+
+
 async def test_incidents_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     _, process = world.start()

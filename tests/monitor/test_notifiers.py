@@ -1,14 +1,12 @@
 """A webhook gets signed JSON with an idempotency key; a command gets it on its stdin."""
 
-import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from table_tests import every_row
+from webhook_receivers import Receiver
 
 from callyard._internal.webhooks import signature
 from callyard.launch.build import post_json
@@ -16,30 +14,6 @@ from callyard.monitor.notifiers import CommandNotifier, Notice, NotifyError, Out
 from callyard.testing import FakeClock
 
 NOTICE = Notice(type="alert", key="i_1-alert", at=1000.0, origin="shop", incident={"id": "i_1", "rule": "down"})
-
-
-class Receiver:
-    """An HTTP server that answers with a status, and keeps what it is sent."""
-
-    def __init__(self, status: int) -> None:
-        self.requests: list[tuple[dict[str, str], bytes]] = []
-        self.status = status
-        self.url = ""
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[1:-2]
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head)}
-        self.requests.append((headers, await reader.readexactly(int(headers["content-length"]))))
-        if self.status:
-            writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % self.status)
-        writer.close()
-
-    @asynccontextmanager
-    async def open(self) -> AsyncGenerator["Receiver"]:
-        server = await asyncio.start_server(self.handle, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
-        async with server:
-            yield self
 
 
 async def test_a_webhook_gets_signed_json_with_an_idempotency_key() -> None:

@@ -306,7 +306,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 _HIDDEN: Final = "…"
-_SECRET_PATHS: Final = frozenset({"approvals.webhook", "policy.url"})
+_SECRET_PATHS: Final = frozenset({"alerts.webhook", "approvals.webhook", "policy.url"})
 
 
 def _without_digest(item: Any) -> Any:

@@ -24,6 +24,7 @@ __all__ = [
     "PACKS",
     "PREFIX",
     "AgentSettings",
+    "AlertSettings",
     "ApprovalSettings",
     "Authentication",
     "Key",
@@ -256,6 +257,37 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ValueError("The keys in 'metrics_keys' have no 'profile': all of them see every tool.")
 
 
+AlertRule = Literal["hung", "blocked", "rejects", "missing", "errors", "slow", "flapping", "upstream", "waits"]
+"""What a server is alerted of."""
+
+
+class AlertSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What counts as an incident, and who is notified of it."""
+
+    enabled: bool | None = None
+    """Whether calls are judged (default: over 'http' and 'sse', and over 'stdio' if this section has anything)."""
+    webhook: str | None = None
+    """The URL that gets each alert and each recovery."""
+    webhook_secret: str | None = None
+    """The secret that signs what is sent, or a reference such as 'secretref:env:NAME'; required with 'webhook'."""
+    command: tuple[str, ...] = ()
+    """The program, and its arguments, that gets each alert and each recovery as JSON on its stdin."""
+    off: tuple[AlertRule, ...] = ()
+    """Rules that are not judged, such as 'slow'."""
+    error_share: float = 0.2
+    """The share of a tool's calls in five minutes, and at least five, that fail without a fault of the caller."""
+    slow_ms: float | None = None
+    """The p95 of five minutes above which a tool is slow (default: a second and three times its usual one)."""
+    wait_s: float = 900.0
+    """Seconds after which a job or an approval waits for too long."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error_share <= 1:
+            raise ValueError("The setting 'error_share' must be above 0 and at most 1.")
+        if (self.slow_ms is not None and self.slow_ms <= 0) or self.wait_s <= 0:
+            raise ValueError("The settings 'slow_ms' and 'wait_s' must be above 0.")
+
+
 PermissionMode = Literal["default", "plan", "dontAsk", "acceptEdits", "auto", "rules", "bypassPermissions"]
 """When an agent SDK asks its person; the yard's own rules hold in every mode."""
 
@@ -352,6 +384,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A service that decides about calls."""
     monitor: MonitorSettings = msgspec.field(default_factory=MonitorSettings)
     """Metrics and log files of a server."""
+    alerts: AlertSettings = msgspec.field(default_factory=AlertSettings)
+    """What counts as an incident, and who is notified of it."""
     agents: AgentSettings = msgspec.field(default_factory=AgentSettings)
     """Agents that the server runs with its tools."""
 

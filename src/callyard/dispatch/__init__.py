@@ -18,6 +18,7 @@ Its files:
 - `results`: large results in a store, their handles, and references to them among the arguments of later calls
 - `run`: a call in flight as the dispatcher sees it, with its task, its interruptions and what it must give back
 - `sessions`: state that outlives a call, with an id that callers pass as an argument
+- `stacks`: where a call waits: the lines of its code, in its task or its thread
 - `table`: a table of published entries of one kind by key, and an index that finds similar keys
 - `threads`: worker threads for handlers that block
 - `tool`: a spec, a check of its arguments and a handler; and the arguments as JSON, checked and repaired

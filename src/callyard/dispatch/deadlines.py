@@ -54,6 +54,8 @@ class Deadlines:
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._paused: dict[Run, _Pause] = {}
         self._watchers: dict[Run, Callable[[], Callable[[], None]]] = {}
+        self.on_expired: Callable[[Run], None] = lambda _: None
+        """Takes each call whose deadline passed, before it is stopped."""
 
     def start(self, run: Run, seconds: float) -> dict[Run, float]:
         """Let a call expire after so many seconds.
@@ -78,6 +80,15 @@ class Deadlines:
                     self._timers.pop(seconds).cancel()
                 return left
         return None
+
+    def left(self) -> dict[Run, float]:
+        """Return how many seconds each call has left whose clock runs."""
+        now = time.monotonic()
+        return {run: end - now for waiting in self._waiting.values() for run, end in waiting.items()}
+
+    def is_paused(self, run: Run) -> bool:
+        """Return whether the clock of a call stands still."""
+        return run in self._paused
 
     def close(self) -> None:
         """Forget everything."""
@@ -136,6 +147,7 @@ class Deadlines:
         now = time.monotonic()
         for run in list(takewhile(lambda run: waiting[run] <= now, waiting)):
             del waiting[run]
+            self.on_expired(run)
             run.stop("timeout")
             self._loop.call_later(_REPEAT_S, self._cancel_again, run)
         if waiting:

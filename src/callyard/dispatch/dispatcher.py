@@ -33,7 +33,7 @@ from callyard.dispatch.call import (
     ambient,
     stated_options,
 )
-from callyard.dispatch.execution import Execution
+from callyard.dispatch.execution import Execution, RunningHandler
 from callyard.dispatch.outcome import (
     Finished,
     Outcome,
@@ -182,6 +182,14 @@ class Dispatcher:
     def in_flight(self) -> dict[str, Call]:
         """Return the calls that run, by their ids."""
         return {run.id: run.call for run in self._execution.runs.values()}
+
+    def handlers(self, least_s: float) -> list[RunningHandler]:
+        """Return the handlers that have run for so long, apart from those that wait for a person or a client."""
+        return self._execution.handlers(least_s)
+
+    def watch_expired(self, watcher: Callable[[Run], None]) -> None:
+        """Hand each call whose deadline passed to one watcher, before it is stopped."""
+        self._execution.deadlines.on_expired = watcher
 
     def cancel(self, call_id: str) -> bool:
         """Cancel a call, which is then answered with `cancelled`; return whether it was in flight."""

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 from callyard.dispatch.admission import Admission
 from callyard.dispatch.call import Call, Handler, Limiter, Middleware, Policy, ambient
@@ -21,9 +21,19 @@ from callyard.model.envelope import Envelope
 from callyard.model.errors import ToolError
 from callyard.model.limits import CLEANUP_S, Limits
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "RunningHandler"]
 
 _log = logging.getLogger(__name__)
+
+
+class RunningHandler(NamedTuple):
+    """A handler that runs."""
+
+    run: Run
+    ran_s: float
+    """How long it has run, without the waits."""
+    left_s: float | None
+    """How long it may run; 0 if its deadline has passed, none without a deadline."""
 
 
 class Execution:
@@ -43,8 +53,8 @@ class Execution:
         self.timeouts = Timeouts(limits)
         self.runs: dict[str, Run] = {}
         self._limits = limits
-        self._deadlines = Deadlines(self.loop)
-        self.admission = Admission(policies, limiters, self._deadlines)
+        self.deadlines = Deadlines(self.loop)
+        self.admission = Admission(policies, limiters, self.deadlines)
         self._handler = _compose(middleware)
         self._ended: asyncio.Event | None = None
         """Set when a call ends; there only while `stop` waits."""
@@ -89,7 +99,7 @@ class Execution:
         """Admit a call; a timeout that its caller set, or the time limit of its client, runs meanwhile."""
         seconds = self.timeouts.of_admission(run, tool)
         if seconds:
-            self._deadlines.start(run, seconds)
+            self.deadlines.start(run, seconds)
         began, paused = time.perf_counter(), run.paused_s
         try:
             return await self.admission.admit(run)
@@ -99,13 +109,13 @@ class Execution:
         finally:
             run.queued_s = time.perf_counter() - began - (run.paused_s - paused)
             if seconds and (run.job is not None or not run.options.seconds):
-                self._deadlines.remove(run)  # the handler gets a deadline of its own
+                self.deadlines.remove(run)  # the handler gets a deadline of its own
 
     async def _handle(self, run: Run, tool: Tool) -> object:
         run.call.may_have_run = True
         timeout = self.timeouts.of_handler(run, tool)
         if timeout:
-            run.deadline = self._deadlines.start(run, timeout)
+            run.deadline = self.deadlines.start(run, timeout)
         try:
             if run.span is None:
                 return await self._handler(run.call)
@@ -116,13 +126,23 @@ class Execution:
                 run.at_fault = "tool"
             raise
 
+    def handlers(self, least_s: float) -> list[RunningHandler]:
+        """Return the handlers that have run for so long, apart from those that wait for a person or a client."""
+        now, left, found = time.perf_counter(), self.deadlines.left(), list[RunningHandler]()
+        for run in self.runs.values():
+            ran = now - run.started - run.queued_s - run.paused_s
+            if ran < least_s or not run.call.may_have_run or self.deadlines.is_paused(run):
+                continue
+            found.append(RunningHandler(run, ran, 0.0 if run.stopped == "timeout" else left.get(run)))
+        return found
+
     def _leave(self, run: Run) -> None:
         del self.runs[run.id]
         run.end()
         if run.deadline is not None:
             run.deadline.pop(run, None)  # the table and its timer stay for the next calls with the same timeout
         if run.paused_s or run.options.seconds:
-            self._deadlines.end(run)
+            self.deadlines.end(run)
         self._abandoned.discard(run)
         if self._ended is not None:
             self._ended.set()
@@ -149,7 +169,7 @@ class Execution:
             if not self._stopping:
                 self._ended = None
         if not server:
-            self._deadlines.close()
+            self.deadlines.close()
             self.threads.close()
 
     def serves(self, server: int) -> bool:

@@ -120,10 +120,11 @@ class Threads:
             if job is None:
                 return
             if job.claim():
-                self._run(job)
+                self.run_job(job)
             idle.release()
 
-    def _run(self, job: _Job) -> None:
+    def run_job(self, job: _Job) -> None:
+        """Run a function in this thread, and hand its result to the loop."""
         result: object = None
         fault: BaseException | None = None
         try:

@@ -5,6 +5,7 @@ Its files:
 - `advice`: what a server says about its rules and upstreams once they are known: what a person should correct or
   settle
 - `agents`: the manager, its runtime and its HTTP API, as the section `[agents]` says
+- `alerts`: the rules, incidents and notifiers of a served yard, as the section `[alerts]` says
 - `build`: from settings to a yard: reads settings and applies them to a yard that is not open yet
 - `errors`: failures to launch: the error and its exit status, and explanations that name the file and line of the
   cause

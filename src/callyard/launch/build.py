@@ -53,6 +53,7 @@ __all__ = [
     "read_settings",
     "resolve_sources",
     "resolve_upstreams",
+    "webhook_secret",
 ]
 
 
@@ -328,17 +329,25 @@ def policy_options(config: Config, notices: Notices) -> dict[str, Any]:
 
 
 def _webhook(config: Config, notices: Notices) -> Any:
-    approvals = config.settings.approvals
-    url = approvals.webhook or ""
+    url = config.settings.approvals.webhook or ""
+    return HttpWebhook(url, webhook_secret("approvals", url, config, notices), post_json)
+
+
+def webhook_secret(section: str, url: str, config: Config, notices: Notices) -> str:
+    """Return the secret that signs what is sent to the webhook of a section.
+
+    Raises:
+        LaunchError: The URL cannot be used, or there is no secret.
+    """
+    secret = getattr(config.settings, section).webhook_secret
     with as_launch_error(ValueError):
-        check_url("approvals.webhook", url)
-    if not approvals.webhook_secret:
-        raise LaunchError("'approvals.webhook' needs 'approvals.webhook_secret', which signs what is sent.")
+        check_url(f"{section}.webhook", url)
+    if not secret:
+        raise LaunchError(f"'{section}.webhook' needs '{section}.webhook_secret', which signs what is sent.")
     folder = Path() if config.path is None else config.path.parent
     references = References(variables=os.environ, folder=folder, warn=notices.inform)
     with as_launch_error(ConfigError):
-        secret = references.resolve(approvals.webhook_secret, Location("approvals.webhook_secret"))
-    return HttpWebhook(url, secret, post_json)
+        return references.resolve(secret, Location(f"{section}.webhook_secret"))
 
 
 async def post_json(url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:

@@ -23,6 +23,7 @@ from callyard.yard import Yard
 if TYPE_CHECKING:
     from callyard.console import Console  # these load the HTTP transport
     from callyard.console.page import AgentHost
+    from callyard.launch.alerts import Alerts
     from callyard.launch.mounts import MetricsPage
     from callyard.policy.approvals import AuditLine
     from callyard.providers.upstream.supervisor import Supervisor
@@ -135,6 +136,7 @@ class Monitor:
         self._audit_log = self._log_file(AuditLog, settings.audit_log)
         self._access_log = self._log_file(AccessLog, settings.access_log if over_http else None)
         self.console: Console | None = None
+        self.alerts: Alerts | None = None
 
     def add_console(
         self, config: Config, authenticator: Authenticator | None, agents: "AgentHost | None" = None, *, token: str = ""

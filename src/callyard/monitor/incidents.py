@@ -1,4 +1,4 @@
-"""Incidents: what rules see wrong, from its beginning to its recovery, kept in the store and told to notifiers once.
+"""Incidents: what rules see wrong, kept in the store from its beginning to its recovery, with one alert for each.
 
 Rules report problems and clear them. Of the processes of one scope on one store, the one with the lease makes incidents
 of the problems of all and notifies. The lease is held only while there is something to do. It knows no rule.
@@ -84,8 +84,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     closed: float | None = None
     flaps: int = 0
     """How often the problem came back before the incident had recovered, or soon after."""
-    told: dict[str, int] = {}
-    """What each notifier has been told: nothing yet, the alert (1), or all of it (2)."""
+    notified: dict[str, int] = {}
+    """What each notifier knows: nothing yet, the alert (1), or all of it (2)."""
 
     @property
     def calm_s(self) -> float:
@@ -141,8 +141,8 @@ class _Incidents:
 
     def is_settled(self, incident: Incident) -> bool:
         """Return whether nothing more happens to it: it is closed, and everybody knows."""
-        is_told = all(incident.told.get(name, _SETTLED) == _SETTLED for name in self._names)
-        return incident.closed is not None and is_told
+        is_known = all(incident.notified.get(name, _SETTLED) == _SETTLED for name in self._names)
+        return incident.closed is not None and is_known
 
     def judge(self, problems: Mapping[str, Problem], now: float, silences: Sequence[Silence]) -> None:
         """Open, continue and close incidents as the current problems say."""
@@ -167,8 +167,8 @@ class _Incidents:
         flaps = 0 if last is None or not is_flapping else last.flaps + 1
         incident_id = f"i_{int(now * 1000):011x}{urandom(4).hex()}"
         problem = replace(problem, calls=problem.calls[:EVIDENCE], sessions=problem.sessions[:EVIDENCE])
-        told = dict.fromkeys(self._names, 0)
-        self.put(Incident(id=incident_id, problem=problem, opened=round(now, 3), flaps=flaps, told=told))
+        notified = dict.fromkeys(self._names, 0)
+        self.put(Incident(id=incident_id, problem=problem, opened=round(now, 3), flaps=flaps, notified=notified))
         facts = problem.rule, log_value(problem.subject), problem.severity, incident_id, problem.text
         _log.warning("incident_opened rule=%s subject=%s severity=%s id=%s text=%r", *facts)
 
@@ -179,15 +179,15 @@ class _Incidents:
         severity = "critical" if "critical" in (known.severity, problem.severity) else "warning"
         flaps = incident.flaps + (incident.quiet_since is not None)
         known = replace(known, calls=calls, sessions=sessions, severity=severity)
-        told = dict.fromkeys(self._names, 0) | incident.told  # notifiers may be new
-        following = replace(incident, problem=known, flaps=flaps, quiet_since=None, told=told)
+        notified = dict.fromkeys(self._names, 0) | incident.notified  # notifiers may be new
+        following = replace(incident, problem=known, flaps=flaps, quiet_since=None, notified=notified)
         if following != incident:
             self.put(following)
 
     def close(self, incident: Incident, now: float, *, is_silent: bool) -> None:
-        """Note that an incident has recovered; what nobody was told of in a silence stays so."""
-        told = {name: _SETTLED if is_silent and not stage else stage for name, stage in incident.told.items()}
-        self.put(replace(incident, closed=round(now, 3), told=told))
+        """Note that an incident has recovered; what nobody was alerted of in a silence stays unknown."""
+        notified = {name: _SETTLED if is_silent and not stage else stage for name, stage in incident.notified.items()}
+        self.put(replace(incident, closed=round(now, 3), notified=notified))
         facts = incident.problem.rule, log_value(incident.problem.subject), incident.id, now - incident.opened
         _log.warning("incident_recovered rule=%s subject=%s id=%s seconds=%.0f", *facts)
 
@@ -235,6 +235,8 @@ class Incidents:
         self.problems: dict[str, Problem] = {}
         """What this process sees wrong now, by key."""
         self.outboxes = {one.name: Outbox(one, clock) for one in notifiers}
+        self._unjudged: dict[str, Problem] = {}
+        """What was reported since the last judgement, which may be gone again."""
         self._store = store
         self._scope = scope
         self._lasting = lasting
@@ -258,7 +260,7 @@ class Incidents:
         self._incident_prefix = f"incident/{prefix}/"
         self._silence_prefix = f"silence/{prefix}/"
         self._seen_prefix = f"incident_seen/{prefix}/"
-        self._seen_key = self._seen_prefix + urandom(8).hex()
+        self._seen_key = ""
 
     @property
     def leads(self) -> bool:
@@ -267,8 +269,8 @@ class Incidents:
 
     def report(self, problem: Problem) -> None:
         """Report that something is wrong, until `clear`; to report it again adds evidence."""
-        if problem.key in self.problems or len(self.problems) < _MAX_PROBLEMS:
-            self.problems[problem.key] = problem
+        if problem.key in self.problems or len({**self._unjudged, **self.problems}) < _MAX_PROBLEMS:
+            self.problems[problem.key] = self._unjudged[problem.key] = problem
 
     def clear(self, rule: str, subject: str) -> None:
         """Report that it is wrong no longer."""
@@ -304,19 +306,24 @@ class Incidents:
     async def step(self) -> None:
         """Follow the store, judge the problems, and store what changed; without the store it goes on in memory."""
         async with self._lock:
+            if not self._seen_key:  # not earlier: workers are forked from one process
+                self._seen_key = self._seen_prefix + urandom(8).hex()
             try:
                 await self._follow()
                 self._is_away = False
             except StoreUnavailableError as error:
                 self._note_away(error)
             if not self.leads:
+                if self._lasting:
+                    self._unjudged.clear()
                 return
             now = self._clock()
-            self._known.judge({**self._others, **self.problems}, now, self._silences)
+            self._known.judge({**self._others, **self._unjudged, **self.problems}, now, self._silences)
+            self._unjudged.clear()
             await self._save()
 
     async def deliver(self) -> None:
-        """Send what each notifier has not been told yet, the alert of an incident before its recovery."""
+        """Send what each notifier does not know yet, the alert of an incident before its recovery."""
         await asyncio.gather(*(self._deliver_to(outbox) for outbox in self.outboxes.values()))
 
     async def all(self) -> list[Incident]:
@@ -379,7 +386,12 @@ class Incidents:
             self._renewed = now
         self._others = await self._problems_of_others()
         self._silences = await self.silences()
-        is_busy = self.problems or self._others or not all(map(self._known.is_settled, self._known.all.values()))
+        is_busy = (
+            self.problems
+            or self._unjudged
+            or self._others
+            or not all(map(self._known.is_settled, self._known.all.values()))
+        )
         if not (is_busy or self._known.dirty or self._lasting):
             lease, self._lease = self._lease, None
             self._looked = now
@@ -387,7 +399,7 @@ class Incidents:
 
     async def _try_to_lead(self, now: float) -> None:
         """Take the lease if there is something to do and nobody holds it, and read what was done."""
-        if not (self.problems or self._known.dirty or self._lasting):
+        if not (self.problems or self._unjudged or self._known.dirty or self._lasting):
             if now - self._looked < _LOOK_S:
                 return
             self._looked = now
@@ -448,14 +460,16 @@ class Incidents:
 
     async def _show_problems(self, now: float) -> None:
         """Write the problems of this process for the one with the lease."""
-        if self._lasting or (not self.problems and not self._shown_problems):
+        problems = {**self._unjudged, **self.problems}
+        if self._lasting or (not problems and not self._shown_problems):
             return
-        if self.problems != self._shown_problems or now - self._shown >= _SEEN_AGAIN_S:
-            if self.problems:
-                await self._store.put(self._seen_key, msgspec.json.encode([*self.problems.values()]), ttl=_SEEN_S)
+        if problems != self._shown_problems or now - self._shown >= _SEEN_AGAIN_S:
+            if problems:
+                await self._store.put(self._seen_key, msgspec.json.encode([*problems.values()]), ttl=_SEEN_S)
             else:
                 await self._store.delete(self._seen_key)
-            self._shown, self._shown_problems = now, dict(self.problems)
+            self._shown, self._shown_problems = now, problems
+            self._unjudged.clear()
 
     async def _problems_of_others(self) -> dict[str, Problem]:
         keys = await self._store.keys(self._seen_prefix, limit=_MAX_PROBLEMS)
@@ -501,16 +515,16 @@ class Incidents:
                 delivery = await outbox.send(notice)
                 if delivery == "later":
                     break
-                await self._note_told(incident_id, name, notice.type)
+                await self._note_notified(incident_id, name, notice.type)
             if outbox.is_waiting:
                 return
 
     def _due(self, incident_id: str, name: str) -> Notice | None:
-        """Return what a notifier must be told of an incident next, if this process may."""
+        """Return the next notice of an incident for a notifier, if this process may."""
         incident, now = self._known.all.get(incident_id), self._clock()
         if incident is None or not self._may_notify(incident, now):
             return None
-        stage = incident.told.get(name, _SETTLED)
+        stage = incident.notified.get(name, _SETTLED)
         if not stage and not _is_silent(incident, now, self._silences):
             return self._notice(incident, "alert", incident.opened)
         if stage == _ALERTED and incident.closed is not None:
@@ -529,13 +543,13 @@ class Incidents:
     def _notice(self, incident: Incident, kind: NoticeKind, at: float) -> Notice:
         return Notice(type=kind, key=f"{incident.id}-{kind}", at=at, origin=self._scope, incident=incident.view())
 
-    async def _note_told(self, incident_id: str, name: str, kind: NoticeKind) -> None:
-        """Note that a notifier was told, or that the notice was lost, which settles it as well."""
+    async def _note_notified(self, incident_id: str, name: str, kind: NoticeKind) -> None:
+        """Note that a notifier was notified, or that the notice was lost, which settles it as well."""
         incident = self._known.all.get(incident_id)
         if incident is None:  # another process has taken over
             return
         stage = _ALERTED if kind == "alert" else _SETTLED
-        self._known.put(replace(incident, told={**incident.told, name: stage}))
+        self._known.put(replace(incident, notified={**incident.notified, name: stage}))
         async with self._lock:
             if self._lease is not None:
                 await self._save()

@@ -23,6 +23,7 @@ from callyard.model.spec import Kind
 __all__ = [
     "BOUNDS_MS",
     "OTHER",
+    "OWN_FAULTS",
     "UNKNOWN",
     "ApprovalEvent",
     "CallStats",
@@ -62,7 +63,7 @@ _MAX_OPEN: Final = 1000
 _RATE_SECONDS: Final = 900
 _TREND_STEP_S: Final = 15
 _TREND_STEPS: Final = _RATE_SECONDS // _TREND_STEP_S
-_OWN_FAULTS: Final = frozenset({"tool", "upstream", "yard"})
+OWN_FAULTS: Final = frozenset({"tool", "upstream", "yard"})
 """Who is to blame for a failure that a tool or its operator can mend."""
 _log = logging.getLogger("callyard.calls")
 ApprovalEvent = Literal["asked", "approved", "denied", "expired"]
@@ -91,28 +92,38 @@ class Trend:
     It takes 1 KB, because a yard may have a thousand.
     """
 
-    __slots__ = ("_calls", "_failed", "_numbers")
+    __slots__ = ("_calls", "_failed", "_numbers", "latest")
 
     def __init__(self) -> None:
         self._numbers = array("q", bytes(8 * _TREND_STEPS))
         self._calls = array("I", bytes(4 * _TREND_STEPS))
         self._failed = array("I", bytes(4 * _TREND_STEPS))
+        self.latest = 0
+        """The second in which the last call ended."""
 
     def add(self, second: int, blame: Blame | None) -> None:
         """Count a call that ended in this second."""
+        self.latest = second
         number = second // _TREND_STEP_S
         slot = number % _TREND_STEPS
         if self._numbers[slot] != number:
             self._numbers[slot] = number
             self._calls[slot] = self._failed[slot] = 0
         self._calls[slot] += 1
-        if blame in _OWN_FAULTS:
+        if blame in OWN_FAULTS:
             self._failed[slot] += 1
 
     def last(self, *, now: float | None = None) -> list[Step]:
         """Return the last 15 minutes up to now, the oldest first."""
         last = int(time.time() if now is None else now) // _TREND_STEP_S
         return [self._step(number) for number in range(last - _TREND_STEPS + 1, last + 1)]
+
+    def total(self, seconds: float, *, now: float) -> tuple[int, int]:
+        """Return how many calls ended in the last seconds, and how many of them failed."""
+        last = int(now) // _TREND_STEP_S
+        slots = (number % _TREND_STEPS for number in range(last - int(seconds) // _TREND_STEP_S + 1, last + 1))
+        current = [slot for slot in slots if last - self._numbers[slot] < _TREND_STEPS]
+        return sum(self._calls[slot] for slot in current), sum(self._failed[slot] for slot in current)
 
     def _step(self, number: int) -> Step:
         slot = number % _TREND_STEPS
