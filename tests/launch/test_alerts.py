@@ -17,7 +17,7 @@ from callyard.launch.alerts import Alerts
 from callyard.launch.errors import LaunchError
 from callyard.launch.monitor import Monitor
 from callyard.launch.notices import Notices
-from callyard.launch.serve import make_alerts
+from callyard.monitor.metrics import Metrics
 from callyard.policy.settings import Rule
 from callyard.state.store import StoreUnavailableError
 
@@ -54,12 +54,14 @@ def keys_of(receiver: Receiver) -> set[str]:
     return {json.loads(body)["incident"]["key"] for _, body in receiver.requests}
 
 
-async def test_what_is_wrong_reaches_the_webhook_with_its_calls(tmp_path: Path, until: Until) -> None:
+async def test_an_incident_reaches_the_webhook_with_its_calls(tmp_path: Path, until: Until) -> None:
     yard = Yard("shop", tools=[hanging, failing])
     async with Receiver(204).open() as receiver:
         text = f'[alerts]\nwebhook = "{receiver.url}"\nwebhook_secret = "s3cret"\n{SHORTER}'
-        alerts = Alerts(yard, config_of(tmp_path, text), Notices(), None)
+        metrics = Metrics()
+        alerts = Alerts(yard, config_of(tmp_path, text), Notices(), metrics)
         async with yard, alerts.open():
+            yard.add_sink(metrics)
             await yard.call("hanging", {})
             for _ in range(5):
                 await yard.call("failing", {})
@@ -74,7 +76,7 @@ async def test_what_is_wrong_reaches_the_webhook_with_its_calls(tmp_path: Path, 
 async def test_an_approval_that_nobody_decides_is_an_incident(tmp_path: Path, until: Until) -> None:
     rule, limits = Rule(decision="ask", tools=("wipe",)), Limits(approval_hold_s=0)
     yard = Yard("shop", tools=[wipe], rules=[rule], limits=limits)
-    alerts = Alerts(yard, config_of(tmp_path, f"[alerts]\n{SHORTER}"), Notices(), None)
+    alerts = Alerts(yard, config_of(tmp_path, f"[alerts]\n{SHORTER}"), Notices(), Metrics())
     async with yard:
         answer = await yard.call("wipe", {})
         async with alerts.open():
@@ -85,7 +87,7 @@ async def test_an_approval_that_nobody_decides_is_an_incident(tmp_path: Path, un
 
 async def test_names_that_were_there_before_are_named(tmp_path: Path, until: Until) -> None:
     yard = Yard("shop", tools=[failing])
-    alerts = Alerts(yard, config_of(tmp_path, "[alerts]\n"), Notices(), None)
+    alerts = Alerts(yard, config_of(tmp_path, "[alerts]\n"), Notices(), Metrics())
     async with yard, alerts.open():
         for name in ("ada", "ben"):
             await yard.call("nobody_has_it", {}, caller=Caller(identity=name))
@@ -99,7 +101,7 @@ async def test_judging_goes_on_after_a_defect_or_without_the_store(
     tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     yard = Yard("shop", tools=[failing])
-    alerts = Alerts(yard, config_of(tmp_path, "[alerts]\n"), Notices(), None)
+    alerts = Alerts(yard, config_of(tmp_path, "[alerts]\n"), Notices(), Metrics())
     failures: list[Exception] = [RuntimeError(), StoreUnavailableError("No.", reason="full")]
     seen = threading.Event()
 
@@ -132,10 +134,10 @@ def test_alerts_are_on_where_a_server_is_shared_or_the_file_says_so(
     text: str, transport: str, *, expected: bool, tmp_path: Path
 ) -> None:
     config = config_of(tmp_path, text, **{"serve.transport": transport})
-    yard = Yard("shop")
-    monitor = Monitor(yard, config, is_authenticated=False)
+    monitor = Monitor(Yard("shop"), config, is_authenticated=False)
 
-    assert (make_alerts(yard, config, Notices(), monitor) is not None) is expected
+    assert (monitor.alerts is not None) is expected
+    assert (monitor.alerts in monitor.parts) is expected
 
 
 @every_row(
@@ -147,4 +149,4 @@ def test_alerts_are_on_where_a_server_is_shared_or_the_file_says_so(
 )
 def test_a_webhook_that_cannot_be_used_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(LaunchError):
-        Alerts(Yard("shop"), config_of(tmp_path, text), Notices(), None)
+        Alerts(Yard("shop"), config_of(tmp_path, text), Notices(), Metrics())

@@ -302,7 +302,7 @@ async def test_a_log_file_that_cannot_be_written_keeps_the_server_from_starting(
 
 def test_several_workers_have_no_metrics_because_each_would_show_its_own(tmp_path: Path) -> None:
     text = "[serve]\nworkers = 2\nstateless = true\n"
-    assert monitor_of(Yard(), tmp_path, text)[0].metrics is None
+    assert monitor_of(Yard(), tmp_path, text)[0].page is None
     with pytest.raises(LaunchError, match="one worker"):
         monitor_of(Yard(), tmp_path, f"{text}[monitor]\nmetrics = true\n")
 

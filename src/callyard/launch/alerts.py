@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from callyard._internal.logfmt import log_exception
@@ -53,8 +53,8 @@ class Alerts:
 
     mounts: Mapping[str, "Mount"] = {}
 
-    def __init__(self, yard: Yard, config: Config, notices: Notices, metrics: Metrics | None) -> None:
-        """Judge by these metrics, or count the calls itself.
+    def __init__(self, yard: Yard, config: Config, notices: Notices, metrics: Metrics) -> None:
+        """Judge by these metrics, which somebody else counts.
 
         Raises:
             LaunchError: The webhook cannot be used.
@@ -62,11 +62,10 @@ class Alerts:
         settings = config.settings.alerts
         thresholds = Thresholds(error_share=settings.error_share, slow_ms=settings.slow_ms, wait_s=settings.wait_s)
         self._yard = yard
-        self._own_metrics = Metrics() if metrics is None else None
         self._watch = LoopWatch()
         self._facts = _Facts(yard)
         self._rules = Rules(
-            metrics or self._own_metrics or Metrics(),
+            metrics,
             self._facts,
             thresholds=thresholds,
             blocks=self._watch.blocks,
@@ -77,13 +76,14 @@ class Alerts:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
         """Judge and notify while the yard is open."""
-        with ExitStack() as stack:
-            for sink in filter(None, (self._own_metrics, self._rules)):
-                stack.callback(self._yard.add_sink(sink))
-            self._yard.dispatcher.watch_expired(self._rules.note_expired)
-            stack.enter_context(self._watch.open())
-            async with self.incidents.open(), background_task(self._judge()):
-                yield
+        self._yard.dispatcher.watch_expired(self._rules.note_expired)
+        remove = self._yard.add_sink(self._rules)
+        try:
+            with self._watch.open():
+                async with self.incidents.open(), background_task(self._judge()):
+                    yield
+        finally:
+            remove()
 
     async def _judge(self) -> None:
         ticks = 0

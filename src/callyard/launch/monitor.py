@@ -110,6 +110,13 @@ def _wants_telemetry(setting: bool | None) -> bool:  # noqa: FBT001 - a value of
     return not reason
 
 
+def _wants_alerts(config: Config) -> bool:
+    """Return whether calls are judged: where several clients share a server, or the section says so."""
+    chosen = config.settings.alerts.enabled
+    is_shared = config.settings.serve.transport in {"http", "sse"}
+    return chosen if chosen is not None else is_shared or bool(config.explicit("alerts"))
+
+
 class Monitor:
     """What a server counts and logs, as the section `[monitor]` says."""
 
@@ -123,11 +130,16 @@ class Monitor:
             raise LaunchError("'metrics' needs one worker, because each worker would show only its own calls.")
         self.page: MetricsPage | None = None
         self.metrics: Metrics | None = None
-        if over_http and serving.workers == 1 and settings.metrics is not False:
-            from callyard.launch import mounts  # noqa: PLC0415 - loads the HTTP transport
+        self.alerts: Alerts | None = None
+        wants_page = over_http and serving.workers == 1 and settings.metrics is not False
+        if wants_page or _wants_alerts(config):
+            from callyard.launch import alerts, mounts  # noqa: PLC0415 - loads the HTTP transport
 
-            self.page = mounts.MetricsPage(yard, settings.metrics_keys, is_authenticated=is_authenticated)
-            self.metrics = self.page.metrics
+            if wants_page:
+                self.page = mounts.MetricsPage(yard, settings.metrics_keys, is_authenticated=is_authenticated)
+            self.metrics = Metrics() if self.page is None else self.page.metrics
+            if _wants_alerts(config):
+                self.alerts = alerts.Alerts(yard, config, notices or Notices(), self.metrics)
         self._traces = _wants_telemetry(settings.otel)
         if self._traces:
             self.metrics = self.metrics or Metrics()
@@ -136,7 +148,11 @@ class Monitor:
         self._audit_log = self._log_file(AuditLog, settings.audit_log)
         self._access_log = self._log_file(AccessLog, settings.access_log if over_http else None)
         self.console: Console | None = None
-        self.alerts: Alerts | None = None
+
+    @property
+    def parts(self) -> "Sequence[Mounted]":
+        """Return what is open while the yard is."""
+        return (self.upstreams,) if self.alerts is None else (self.upstreams, self.alerts)
 
     def add_console(
         self, config: Config, authenticator: Authenticator | None, agents: "AgentHost | None" = None, *, token: str = ""

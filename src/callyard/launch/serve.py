@@ -60,10 +60,9 @@ from callyard.yard import Yard
 
 if TYPE_CHECKING:
     from callyard.launch.agents import Agents  # most servers run none
-    from callyard.launch.alerts import Alerts  # stdio starts sooner without
     from callyard.transports.http.server import Certificate, Http
 
-__all__ = ["make_alerts", "make_transport", "run_server", "serve", "serve_configured", "serve_forever"]
+__all__ = ["make_transport", "run_server", "serve", "serve_configured", "serve_forever"]
 
 
 Command = Callable[[], Sequence[str]]
@@ -122,7 +121,6 @@ def serve_configured(
     monitor = Monitor(yard, config, is_authenticated=authenticator is not None, notices=notices)
     token = _load_token(yard, config)
     agents = _make_agents(yard, config, token if authenticator is None else "")
-    alerts = make_alerts(yard, config, notices, monitor)
     monitor.add_console(config, authenticator, None if agents is None else agents.api, token=token)
     listening: list[str] = []
 
@@ -149,9 +147,8 @@ def serve_configured(
                 monitor=monitor,
                 mounted=(
                     *_mounted(yard, serving, agents, token=token, is_authenticated=authenticator is not None),
-                    *(() if alerts is None else (alerts,)),
                     advice,
-                    monitor.upstreams,
+                    *monitor.parts,
                 ),
                 ready=announce,
                 background=partial(live.watch, hangup) if config.files else None,
@@ -198,23 +195,6 @@ def _make_agents(yard: Yard, config: Config, token: str) -> "Agents | None":
     from callyard.launch.agents import Agents  # noqa: PLC0415 - most servers run none
 
     return Agents(yard, config, token=token)
-
-
-def make_alerts(yard: Yard, config: Config, notices: Notices, monitor: Monitor) -> "Alerts | None":
-    """Return what judges the calls of a yard, unless the settings or a private transport say otherwise.
-
-    Raises:
-        LaunchError: The webhook cannot be used.
-    """
-    is_chosen = config.settings.alerts.enabled
-    if is_chosen is None:
-        is_chosen = config.settings.serve.transport in {"http", "sse"} or bool(config.explicit("alerts"))
-    if not is_chosen:
-        return None
-    from callyard.launch.alerts import Alerts  # noqa: PLC0415 - stdio starts sooner without
-
-    monitor.alerts = Alerts(yard, config, notices, monitor.metrics)
-    return monitor.alerts
 
 
 def _mounted(
