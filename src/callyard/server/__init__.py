@@ -2,6 +2,7 @@
 
 Its files:
 
+- `client_schemas`: schemas that fit the client: what clients refuse is rewritten in what they list, and nowhere else
 - `context`: the state that all requests of a server share, and that of one request
 - `input_required`: questions as results: `input_required` of the 2026-07-28 era
 - `lists`: the lists of tools, resources, templates and prompts, encoded once for each profile and version

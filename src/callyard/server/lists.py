@@ -1,6 +1,7 @@
 """The lists of tools, resources, templates and prompts, encoded once for each profile and version."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from callyard.dispatch.call import ANYONE
 from callyard.model.envelope import fingerprint
 from callyard.model.profile import Profile
 from callyard.model.spec import ToolSpec
+from callyard.server.client_schemas import Provider, fitted, providers_for
 from callyard.wire.messages import INVALID_PARAMS, Fault
 from callyard.wire.results import ResultEncoder, prompt_item, resource_item, tool_item
 from callyard.wire.versions import LATEST, Version
@@ -50,7 +52,7 @@ class Lists:
         self._yard = yard
         self._serving = serving
         self._cursors = Cursors(signer, _PURPOSE)
-        self._cache: dict[tuple[Kind, Profile, str], _CachedList] = {}
+        self._cache: dict[tuple[Kind, Profile, str, tuple[Provider, ...]], _CachedList] = {}
         self._fingerprints: dict[tuple[Kind, Profile], tuple[int, str]] = {}
         self._sent: dict[tuple[Kind, Profile], set[str]] | None = None
         """Fingerprints of the lists that clients got while a notification is pending."""
@@ -61,19 +63,22 @@ class Lists:
             "prompts": yard.registry.list_prompts,
         }
 
-    def page(self, kind: Kind, profile: Profile, encoder: ResultEncoder, cursor: str | None) -> bytes:
-        """Return one page as an encoded result.
+    def page(
+        self, kind: Kind, profile: Profile, encoder: ResultEncoder, cursor: str | None, *, client: str = ""
+    ) -> bytes:
+        """Return one page as an encoded result, with schemas that fit the client of this name.
 
         Raises:
             Fault: The cursor is forged, or of a list that has changed since.
         """
-        cached = self._list(kind, profile, encoder.version)
+        providers = providers_for(client) if kind == "tools" and client else ()
+        cached = self._list(kind, profile, encoder.version, providers)
         if self._sent is not None:
             self._sent.setdefault((kind, profile), set()).add(cached.fingerprint)
         start = 0 if cursor is None else self._start(kind, cached, cursor)
         if start not in cached.pages:
             end = start + self._serving.page_size
-            items = [self._item(kind, spec, encoder.version, profile) for spec in cached.specs[start:end]]
+            items = [self._item(kind, spec, encoder.version, profile, providers) for spec in cached.specs[start:end]]
             following = self._cursors.sign(self._bound_to(kind, cached), end) if end < len(cached.specs) else None
             cached.pages[start] = encoder.page(_KEYS[kind], items, following)
         return cached.pages[start]
@@ -102,9 +107,9 @@ class Lists:
         """Return whether the list has an item."""
         return bool(self._specs[kind](profile))
 
-    def _list(self, kind: Kind, profile: Profile, version: Version) -> _CachedList:
+    def _list(self, kind: Kind, profile: Profile, version: Version, providers: tuple[Provider, ...]) -> _CachedList:
         current = self.fingerprint(kind, profile)
-        key: tuple[Kind, Profile, str] = (kind, profile, version.name)
+        key = (kind, profile, version.name, providers)
         cached = self._cache.get(key)
         if cached is None or cached.fingerprint != current:
             if len(self._cache) > _MAX_CACHED:
@@ -133,10 +138,14 @@ class Lists:
         tool = self._yard.registry.get(spec.name)
         return spec.shape != "plain" and (tool is None or tool.fits_output is None)
 
-    def _item(self, kind: Kind, spec: Any, version: Version, profile: Profile) -> bytes:
+    def _item(
+        self, kind: Kind, spec: Any, version: Version, profile: Profile, providers: tuple[Provider, ...] = ()
+    ) -> bytes:
         if kind != "tools":
             return _ITEMS[kind](spec, version)
-        return tool_item(spec, version, schemas=self.shows_schema(spec, profile), plain=profile.shape == "plain")
+        fit = partial(fitted, providers=providers) if providers else None
+        shown = self.shows_schema(spec, profile)
+        return tool_item(spec, version, schemas=shown, plain=profile.shape == "plain", fit=fit)
 
     def _start(self, kind: Kind, cached: _CachedList, cursor: str) -> int:
         try:

@@ -323,7 +323,8 @@ async def ping(context: RequestContext, _: "NoParams") -> bytes:
 
 async def _list_page(kind: Kind, context: RequestContext, params: wire.Page) -> bytes:
     server = context.server
-    return server.lists.page(kind, server.profile_of(context.caller), context.encoder, params.cursor)
+    profile, client = server.profile_of(context.caller), context.caller.client
+    return server.lists.page(kind, profile, context.encoder, params.cursor, client=client)
 
 
 def _session_of(context: RequestContext) -> "ServerSession":

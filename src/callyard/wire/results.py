@@ -3,7 +3,7 @@
 The constant parts of a result are encoded once, so that a call costs one encoding of its envelope and a few joins.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +35,7 @@ _ENVELOPE_PROPERTIES: Final = {
     "error": {"type": ["object", "null"]},
     "_meta": {"type": "object"},
 }
+Fit = Callable[[dict[str, Any]], Mapping[str, Any]]
 _TEXT_CONTENT: Final = b'{"content":[{"type":"text","text":'
 
 
@@ -177,12 +178,16 @@ def _is_only_blocks(envelope: Envelope) -> bool:
     return envelope.data is None or envelope.data in (described, described[0])
 
 
-def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False, plain: bool = False) -> bytes:
+def tool_item(
+    spec: ToolSpec, version: Version, *, schemas: bool = False, plain: bool = False, fit: Fit | None = None
+) -> bytes:
     """Return a tool as an item of `tools/list`, with its output schema only if `schemas` is set.
 
-    `plain` says that the profile or the yard makes the tool answer without an envelope.
+    `plain` says that the profile or the yard makes the tool answer without an envelope, and `fit` makes its input
+    schema one that the client accepts.
     """
-    item: dict[str, Any] = {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}
+    shown: Mapping[str, Any] = spec.input_schema if fit is None else fit(spec.input_schema)
+    item: dict[str, Any] = {"name": spec.name, "description": spec.description, "inputSchema": shown}
     if version.annotations:
         item["annotations"] = spec.hints()
     if version.structured:
