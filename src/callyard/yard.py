@@ -397,12 +397,16 @@ class Yard:
         """Return the prompts that exist for a profile, by name."""
         return self.registry.list_prompts(self.profile_of(profile))
 
-    def instructions_for(self, profile: Profile) -> str:
-        """Return the instructions for clients: the yard's own, how to find unlisted tools, and those of upstreams."""
+    def instructions_for(self, profile: Profile, *, whole: bool = False) -> str:
+        """Return the instructions for clients: the yard's own, how to find unlisted tools, and those of upstreams.
+
+        `whole` are those of a handshake: they say how to work here where all tools are listed, too.
+        """
         seen: list[str] = []
         if self.registry.uses_meta_surface(profile):
             seen = [spec.name for spec in self.list(profile) if spec.source == METATOOLS]
-        parts = (self.instructions, metatool_instructions(seen), self.providers.instructions())
+        how = metatool_instructions(seen) if seen or (whole and self.list(profile)) else ""
+        parts = (self.instructions, how, self.providers.instructions())
         return "\n\n".join(part for part in parts if part)
 
     def profile_of(self, profile: Profile | str | None) -> Profile:

@@ -273,3 +273,81 @@ async def test_the_order_of_hits_does_not_depend_on_the_order_of_tools() -> None
         second = await ask(yard, "search_tools", query="share a folder")
 
     assert first["hits"] == second["hits"]
+
+
+async def test_several_queries_are_answered_in_one_list_that_says_which_it_serves() -> None:
+    async with Yard(tools=many()) as yard:
+        alone = [
+            (await ask(yard, "search_tools", query=query, limit=1))["hits"][0]["signature"]
+            for query in ("archive an invoice", "share a folder", "merge a branch")
+        ]
+        data = await ask(
+            yard, "search_tools", queries=["archive an invoice", "share a folder", "merge a branch"], limit=5
+        )
+
+    assert len(data["hits"]) == 5
+    served = {hit["signature"]: hit["serves"] for hit in data["hits"]}
+    assert [served[signature] for signature in alone] == [[1], [2], [3]]
+
+
+async def test_one_of_several_queries_finds_what_it_finds_alone() -> None:
+    async with Yard(tools=many()) as yard:
+        alone = await ask(yard, "search_tools", query="archive an invoice")
+        listed = await ask(yard, "search_tools", queries=["archive an invoice"])
+
+    assert [hit["signature"] for hit in listed["hits"]] == [hit["signature"] for hit in alone["hits"]]
+    assert "siblings" not in alone
+
+
+async def test_the_names_of_siblings_stand_beside_the_hits_and_the_whole_stays_short() -> None:
+    hidden = Profile(name="few", toolsets=(Toolset(name="few", deny=("*__delete_*",)),))
+    by_noun: dict[str, list[Tool]] = {}
+    for one in many():
+        by_noun.setdefault(one.spec.name.partition("__")[0], []).append(one)
+    providers = [FakeProvider(noun, tools) for noun, tools in by_noun.items()]
+    async with Yard(providers=providers, profile=hidden) as yard:
+        answer = await yard.call("search_tools", {"queries": ["archive an invoice", "share a folder"]})
+
+    hits = {hit["signature"].partition("(")[0] for hit in answer.data["hits"]}
+    siblings = answer.data["siblings"]
+    assert len(siblings) == 12
+    assert not hits & set(siblings)
+    assert {name.partition("__")[0] for name in siblings} <= {name.partition("__")[0] for name in hits}
+    assert not [name for name in siblings if "delete" in name]
+    assert answer.meta.estimated_tokens <= 600
+
+
+async def test_pages_of_several_queries_follow_each_other() -> None:
+    arguments: dict[str, Any] = {"queries": ["archive an invoice", "share a folder"], "limit": 4}
+    seen: list[str] = []
+    async with Yard(tools=many()) as yard:
+        whole = await ask(yard, "search_tools", **{**arguments, "limit": 100})
+        for _ in range(3):
+            page = await ask(yard, "search_tools", **arguments)
+            assert ("siblings" in page) is ("cursor" not in arguments)
+            seen += [hit["signature"] for hit in page["hits"]]
+            arguments["cursor"] = page["next_cursor"]
+
+    assert seen == [hit["signature"] for hit in whole["hits"]][:12]
+
+
+async def test_queries_that_fit_nothing_name_the_closest_namespaces() -> None:
+    async with Yard(providers=[FakeProvider("workspace", many())]) as yard:
+        data = await ask(yard, "search_tools", queries=["xylophone", "zzyzx"])
+
+    assert (data["hits"], data["total"], data["closest"]) == ([], 0, ["workspace"])
+
+
+async def test_a_search_takes_one_query_or_several_of_at_most_eight() -> None:
+    rows: list[tuple[dict[str, Any], str]] = [
+        ({}, "query"),
+        ({"query": "a", "queries": ["b"]}, "query"),
+        ({"queries": []}, "query"),
+        ({"queries": ["fine", "  "]}, "queries.1"),
+        ({"queries": ["a"] * 9}, "queries"),
+    ]
+    async with Yard(tools=many()) as yard:
+        answers = [failure(await yard.call("search_tools", arguments)) for arguments, _ in rows]
+
+    assert [answer.code for answer in answers] == ["invalid_input"] * len(rows)
+    assert [answer.details["issues"][0]["field"] for answer in answers] == [field for _, field in rows]

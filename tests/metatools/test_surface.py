@@ -1,4 +1,5 @@
 import json
+import re
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
@@ -80,7 +81,8 @@ async def test_the_short_list_and_the_instructions_cost_no_more_than_they_did() 
     async with Yard(profile=Profile(name="m", surface=Surface.META)) as yard:
         estimated = cost(yard.list())
         whole = await answer_to(yard, "tools/list")
-    listed = tokens(json.dumps(whole["result"]["tools"], separators=(",", ":")))
+    shown = [{key: value for key, value in item.items() if key != "_meta"} for item in whole["result"]["tools"]]
+    listed = tokens(json.dumps(shown, separators=(",", ":")))  # clients keep '_meta' from models
 
     assert estimated <= ESTIMATED_TOKENS * GROWTH <= 1200
     assert listed <= LISTED_TOKENS * GROWTH <= 1200
@@ -104,12 +106,21 @@ async def test_the_instructions_teach_the_way_where_tools_are_not_listed() -> No
         older = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
         handshake = await answer_to(yard, "initialize", older, profile=SHORT, meta={})
 
-    assert long["result"]["instructions"] == "Be kind."
+    assert long["result"]["instructions"] == f"Be kind.\n\n{metatool_instructions(())}"
     assert (
         short["result"]["instructions"]
         == handshake["result"]["instructions"]
         == f"Be kind.\n\n{metatool_instructions(LISTED)}"
     )
+
+
+async def test_listed_metatools_are_marked_so_that_clients_show_them_at_once() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        short = (await answer_to(yard, "tools/list", profile=SHORT))["result"]["tools"]
+        long = (await answer_to(yard, "tools/list"))["result"]["tools"]
+
+    assert {item["name"] for item in short if item.get("_meta") == {"anthropic/alwaysLoad": True}} == set(LISTED)
+    assert not [item["name"] for item in long if "_meta" in item]
 
 
 @every_row("count", range(len(LISTED) + 1))
@@ -124,12 +135,13 @@ async def test_the_instructions_name_only_what_the_caller_sees(count: int) -> No
             if_absent = yard.instructions_for(yard.profile)
             listed = {spec.name: spec.description for spec in yard.list()}
 
-        assert if_denied == if_absent == metatool_instructions(some)
+        assert if_denied == if_absent == (metatool_instructions(some) if some else "")
         assert {name for name in METATOOL_NAMES if name in if_absent} == set(some)
         assert not {
             name for name in denied if name in seen.get("search_tools", "") or name in listed.get("search_tools", "")
         }
         assert bool(if_absent) is bool(some)
+        assert len(re.findall(r"\.(?: |$)", if_absent)) == (3 if some else 0)
         assert len(if_absent) <= len(metatool_instructions(LISTED))
 
 

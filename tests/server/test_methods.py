@@ -11,6 +11,7 @@ from table_tests import every_row
 from callyard import Call, Envelope, Image, ToolError, Yard, prompt, resource, tool
 from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE
+from callyard.metatools import metatool_instructions
 from callyard.server import ServerContext, ServerSession
 from callyard.server.methods import NoParams, is_modern, name_of, params_of
 from callyard.wire.messages import (
@@ -530,7 +531,7 @@ async def test_a_discovery_tells_what_there_is(meet: "Meet") -> None:
         result = (await peer.ask("server/discover"))["result"]
 
     assert result["supportedVersions"] == [MODERN]
-    assert result["instructions"] == "Be kind."
+    assert result["instructions"] == f"Be kind.\n\n{metatool_instructions(())}"
     assert result["_meta"][PREFIX + "serverInfo"]["name"] == "met"
     assert result["capabilities"]["tools"] == {"listChanged": True}
 

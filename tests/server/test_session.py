@@ -10,6 +10,7 @@ from table_tests import every_row
 from callyard import Call, Profile, Toolset, Yard, prompt, resource, tool
 from callyard.config.settings import Serving
 from callyard.dispatch.call import ANYONE, Caller
+from callyard.metatools import metatool_instructions
 from callyard.model.elicitation import ClientRequest
 from callyard.server import ServerContext, ServerSession
 from callyard.server.session import InFlight
@@ -57,7 +58,7 @@ async def test_a_handshake_ends_with_the_version_that_was_wanted(meet: "Meet", e
 
     assert hello["protocolVersion"] == era
     assert hello["serverInfo"] == {"name": "met", "version": "7"}
-    assert hello["instructions"] == "Be kind."
+    assert hello["instructions"] == f"Be kind.\n\n{metatool_instructions(())}"
     assert envelope["data"] == 2
 
 

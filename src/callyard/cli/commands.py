@@ -384,6 +384,7 @@ ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _value("name", "WHAT", "what to measure: 'search'", choices=["search"]),
         _value("--tools", "FILE", "the tools, one JSON object a line", required=True),
         _value("--queries", "FILE", "the queries and their relevant tools, one JSON object a line", required=True),
+        _switch("--split", text="search the clauses of each query as several queries"),
         _setting("search.strategy", "NAME", flag="--strategy"),
         _CONFIG,
         _json(),

@@ -61,6 +61,7 @@ class Options(Namespace):
     jobs: int = 50
     tools: str = ""
     queries: str = ""
+    split: bool = False
     settings: Mapping[str, str | bool] = _NOTHING
     config: str | None = None
     check: bool = False

@@ -46,7 +46,7 @@ def run_eval(options: Options, terminal: Terminal) -> int:
     queries = _read(options.queries, read_queries)
     settings, origin = config.settings.search, config.origin("search.strategy")
     try:
-        measured: dict[str, float] = msgspec.to_builtins(evaluate(tools, queries, settings))
+        measured: dict[str, float] = msgspec.to_builtins(evaluate(tools, queries, settings, split=options.split))
     except StrategyError as error:
         source = f" It comes from '{origin.name}'." if origin.kind in {"environment", "file"} else ""
         raise LaunchError(f"{error}{source}") from error

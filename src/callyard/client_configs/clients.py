@@ -184,5 +184,13 @@ def url_entry(client: Client, url: str, *, name: str, headers: Mapping[str, str]
     return {**entry, **_extras(client)}
 
 
+_EXTRAS: Final[Mapping[str, Mapping[str, Any]]] = {
+    # Both clients hide the tools of servers behind a search of their own, with many tools or always, unless their file
+    # says otherwise: colbymchenry/codegraph, pull request 1697, 2026-09-04. What lists few tools is better seen.
+    "claude-code": {"alwaysLoad": True},
+    "copilot": {"tools": ["*"], "deferTools": "never"},
+}
+
+
 def _extras(client: Client) -> dict[str, Any]:
-    return {"tools": ["*"]} if client.name == "copilot" else {}
+    return dict(_EXTRAS.get(client.name, {}))

@@ -66,40 +66,33 @@ LEARNING: Final = "learning"
 
 
 def metatool_instructions(listed: Collection[str]) -> str:
-    """Return the instructions for a client that sees these metatools, or nothing if it sees none."""
-    if not listed:
-        return ""
+    """Return three sentences for a client about working here; `listed` are the metatools that it sees."""
     reading = "read parts of it with read_result, or " if "read_result" in listed else ""
-    parts = [
-        "Most tools here are not listed.",
-        "Find one with search_tools(query): say what you want to do." if "search_tools" in listed else "",
-        _how_to_describe(listed),
+    passing = 'pass it on as an argument, {"$ref": "r_1"}'
+    sentences = (
         _how_to_call(listed),
-        (
-            f"A long result is answered as a handle such as 'r_1': {reading}pass it on as an argument, "
-            f'{{"$ref": "r_1"}}.'
-        ),
+        f"A long result is answered as a handle such as 'r_1': {reading}{passing}.",
         "A failure says in 'hint' and 'next_actions' what to do.",
-    ]
-    return " ".join(part for part in parts if part)
-
-
-def _how_to_describe(listed: Collection[str]) -> str:
-    if "describe_tool" not in listed:
-        return ""
-    if "search_tools" not in listed:
-        return "describe_tool(tool_id) shows the schema of one."
-    return "Its signature is often all you need; otherwise describe_tool(tool_id) shows the schema."
+    )
+    return " ".join(sentences)
 
 
 def _how_to_call(listed: Collection[str]) -> str:
-    it = "it" if "search_tools" in listed else "one"
-    several = "run_chain(steps), where later steps take earlier results."
-    if "run_tool" not in listed:
-        return f"Call {it} as a step of {several}" if "run_chain" in listed else f"Call {it} by its name."
-    return f"Call {it} with run_tool(tool_id, args)" + (
-        f", or several in one go with {several}" if "run_chain" in listed else "."
+    several = "run_chain(steps), where later steps take earlier results"
+    if not listed:
+        return "Call each tool by its name."
+    steps = (
+        ["find one with search_tools(queries), a query for each step of your task"] if "search_tools" in listed else []
     )
+    if "describe_tool" in listed:
+        steps.append("describe_tool(tool_id) shows its schema")
+    if "run_tool" in listed:
+        steps.append("run_tool(tool_id, args) calls it")
+    else:
+        steps.append("call it as a step of a chain" if "run_chain" in listed else "call it by its name")
+    if "run_chain" in listed:
+        steps.append(f"several go into {several}")
+    return f"Most tools here are not listed: {', '.join(steps)}."
 
 
 def select_metatools(selection: bool | Iterable[str]) -> tuple[str, ...]:  # noqa: FBT001 - all, none, or their names

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from callyard._internal.signed_tokens import Cursors, SignatureError, Signer
@@ -18,7 +19,7 @@ from callyard.model.errors import ToolError, shortened
 from callyard.model.names import closest_name
 from callyard.model.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
 from callyard.model.spec import Operation, ToolSpec
-from callyard.search import Found, Index, make_index
+from callyard.search import Found, FusedHit, Index, make_index
 from callyard.search.settings import SearchSettings, read_environment
 
 __all__ = ["Catalogue", "PageCursors"]
@@ -29,6 +30,7 @@ _AT_ONCE: Final = 16
 """Tools indexed before other tasks run: about 2 ms of work."""
 _DIGESTS_AT_ONCE: Final = 256
 _NAMESPACES_SHOWN: Final = 8
+_SIBLINGS: Final = 12
 _PURPOSE: Final = "page of a metatool"
 
 
@@ -74,6 +76,30 @@ class Catalogue:
         return (await self._index()).search(
             query, allows=profile.allows, namespace=namespace, operation=operation, offset=offset, limit=limit
         )
+
+    async def search_several(
+        self, queries: Sequence[str], profile: Profile, *, namespace: str | None, operation: Operation | None
+    ) -> tuple[list[FusedHit], bool]:
+        """Return the tools that fit several queries, of those that exist for the profile, and whether these are all."""
+        return (await self._index()).search_several(
+            queries, allows=profile.allows, namespace=namespace, operation=operation
+        )
+
+    def siblings(
+        self, found: Sequence[ToolSpec], shown: int, profile: Profile, *, operation: Operation | None
+    ) -> list[str]:
+        """Return names of other tools of the sources that the first tools are from, those that were found too first.
+
+        The sources take turns.
+        """
+        seen = {spec.name for spec in found[:shown]}
+        sources = dict.fromkeys(spec.source for spec in found[:shown] if spec.source not in {"", METATOOLS})
+        others: dict[str, dict[str, None]] = {source: {} for source in sources}
+        for spec in (*found[shown:], *self.tools(profile, operation=operation)):
+            if spec.source in others and spec.name not in seen:
+                others[spec.source][spec.name] = None
+        turns = chain.from_iterable(zip_longest(*others.values()))
+        return [name for name in turns if name is not None][:_SIBLINGS]
 
     async def _index(self) -> Index:
         """Return the index; concurrent searches wait for the same build, and a failed one is tried again."""

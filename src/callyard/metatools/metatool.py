@@ -30,6 +30,14 @@ WRAPS: Final = Annotations(read_only_hint=False, destructive_hint=True, idempote
 """The hints of a tool that runs any other tool."""
 
 
+_ALWAYS_LOADED: Final[dict[str, Any]] = {"_meta": {"anthropic/alwaysLoad": True}}
+"""Claude Code hides the tools of servers behind a search of its own unless they say this; other clients ignore it.
+
+Agents that saw only the names never used such a tool in 4 of 6 sessions: colbymchenry/codegraph, pull request 1697,
+2026-09-04. Copilot CLI has a key in its file for the same; see `client_configs/clients.py`.
+"""
+
+
 def object_schema(required: str = "", **properties: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an object without further properties; `required` has names with spaces between them."""
     schema: dict[str, Any] = {"type": "object", "properties": properties}
@@ -67,6 +75,7 @@ def build_metatool(
         tags=(*((OTHER_NAME,) if alias_of else ()), *(() if listed else (UNLISTED,))),
         metatool=Metatool("call" if wraps else use, alias_of, alias),
         reasons=dict(reasons),
+        extra=_ALWAYS_LOADED if listed else {},
     )
     return make(
         spec=with_codes(spec),

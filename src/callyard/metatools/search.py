@@ -1,16 +1,17 @@
 """The metatool `search_tools`, which returns signatures of the tools that fit a query."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from callyard.dispatch.call import Call
 from callyard.dispatch.tool import Tool
 from callyard.metatools.catalogue import Catalogue, PageCursors
 from callyard.metatools.metatool import TEXT, build_metatool, object_schema
 from callyard.model.errors import ToolError
-from callyard.model.profile import METATOOLS
+from callyard.model.profile import METATOOLS, Profile
 from callyard.model.signature import one_line, signature, stub
-from callyard.model.spec import Operation, ToolSpec
+from callyard.model.spec import Operation
+from callyard.search import QUERIES, FusedHit
 
 __all__ = ["check_query", "search_metatool"]
 
@@ -19,8 +20,8 @@ _DESCRIPTION: Final = 90
 _WHY: Final = 60
 _SPACES: Final = frozenset("\t\n\r\f\v")
 _INPUT_SCHEMA: Final = object_schema(
-    "query",
-    query={**TEXT, "description": "What you want to do, in plain words."},
+    query=TEXT,
+    queries={"type": "array", "items": TEXT, "maxItems": QUERIES},
     limit={"type": "integer", "minimum": 1, "maximum": 100, "default": 5},
     cursor={**TEXT, "description": "'next_cursor' of the page before."},
     namespace=TEXT,
@@ -33,6 +34,7 @@ _HIT: Final = object_schema(
     signature=TEXT,
     description=TEXT,
     why=TEXT,
+    serves={"type": "array", "items": {"type": "integer"}},
     tool_id=TEXT,
     input_schema={"type": "object"},
     output_schema={"type": "object"},
@@ -42,6 +44,7 @@ _OUTPUT_SCHEMA: Final = object_schema(
     hits={"type": "array", "items": _HIT},
     total={"type": "integer"},
     next_cursor=TEXT,
+    siblings={"type": "array", "items": TEXT},
     closest={"type": "array", "items": TEXT},
     hint=TEXT,
 )
@@ -52,17 +55,24 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
 
     async def search(call: Call) -> dict[str, Any]:
         arguments = call.arguments
-        query, limit, detail = arguments["query"], arguments["limit"], arguments["detail"]
+        limit, detail = arguments["limit"], arguments["detail"]
         namespace, operation = arguments.get("namespace"), arguments.get("operation")
-        check_query(query, catalogue.registry.available_actions(call.profile, "list_tools()"))
+        queries = _queries_of(arguments, catalogue.registry.available_actions(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
         tools = await catalogue.fingerprint(call.profile)
-        question = [tools, catalogue.settings, "search_tools", query, limit, namespace, operation]
+        asked = queries if "queries" in arguments else queries[0]
+        question = [tools, catalogue.settings, "search_tools", asked, limit, namespace, operation]
         start = cursors.verify(question, arguments.get("cursor"), suggestion="search_tools(query=…)")
-        found = await catalogue.search(
-            query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit
-        )
-        result: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, detail) for hit in found.hits]}
+        where: dict[str, Any] = {"namespace": namespace, "operation": operation}
+        if "queries" in arguments:
+            found, siblings = await _search_several(catalogue, queries, call.profile, start=start, limit=limit, **where)
+        else:
+            query = queries[0]
+            page = await catalogue.search(query, call.profile, **where, offset=start, limit=limit)
+            found, siblings = _Page([FusedHit(hit, ()) for hit in page.hits], page.total, page.more, page.closest), []
+        result: dict[str, Any] = {"hits": [_hit(one, detail) for one in found.hits]}
+        if siblings:
+            result["siblings"] = siblings
         if found.total is not None:
             result["total"] = found.total
         if found.more:
@@ -76,7 +86,7 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
 
     return build_metatool(
         "search_tools",
-        "Find tools by what they do. Answers with signatures.",
+        "Find tools by what you want to do, in plain words; 'queries' takes one for each step of a task.",
         search,
         input_schema=_INPUT_SCHEMA,
         output_schema=_OUTPUT_SCHEMA,
@@ -85,32 +95,90 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
     )
 
 
-def check_query(query: str, alternatives: Sequence[str] = ()) -> None:
+class _Page(NamedTuple):
+    """One page of hits, each with the queries that it serves."""
+
+    hits: Sequence[FusedHit]
+    total: int | None
+    more: bool
+    closest: Sequence[str]
+
+
+async def _search_several(
+    catalogue: Catalogue,
+    queries: Sequence[str],
+    profile: Profile,
+    *,
+    start: int,
+    limit: int,
+    namespace: str | None,
+    operation: Operation | None,
+) -> tuple[_Page, list[str]]:
+    """Return a page of the tools that fit several queries, and beside the first page the names of their siblings."""
+    fused, is_all = await catalogue.search_several(queries, profile, namespace=namespace, operation=operation)
+    page = fused[start : start + limit]
+    siblings: list[str] = []
+    if not start:
+        siblings = catalogue.siblings([one.hit.spec for one in fused], limit, profile, operation=operation)
+    closest: Sequence[str] = ()
+    if not fused:
+        nothing = await catalogue.search(
+            " ".join(queries), profile, namespace=namespace, operation=operation, offset=0, limit=1
+        )
+        closest = nothing.closest
+    return _Page(page, len(fused) if is_all else None, len(fused) > start + limit, closest), siblings
+
+
+def _queries_of(arguments: Mapping[str, Any], alternatives: Sequence[str]) -> list[str]:
+    """Return the one query, or the several ones.
+
+    Raises:
+        ToolError: `invalid_input` if there are none or both, or one is invalid.
+    """
+    if ("query" in arguments) == bool(arguments.get("queries")):
+        message = "'search_tools' needs 'query', or 'queries' with one for each step, and not both."
+        code = "missing" if "query" not in arguments else "both_given"
+        raise _refusal(message, code, "search_tools(query=…)")
+    if "query" in arguments and "queries" not in arguments:
+        check_query(arguments["query"], alternatives)
+        return [arguments["query"]]
+    queries: list[str] = arguments["queries"]
+    for number, query in enumerate(queries):
+        check_query(query, alternatives, field=f"queries.{number}")
+    return queries
+
+
+def check_query(query: str, alternatives: Sequence[str] = (), *, field: str = "query") -> None:
     """Check that a query is valid; `alternatives` are actions for an empty one.
 
     Raises:
         ToolError: `invalid_input` if it is empty, too long, or has control characters.
     """
     if not query.strip():
-        raise _refusal("The query is empty.", "string_too_short", *(alternatives or ["search_tools(query=…)"]))
+        actions = alternatives or ["search_tools(query=…)"]
+        raise _refusal("The query is empty.", "string_too_short", *actions, field=field)
     if len(query) > _QUERY_CHARACTERS:
         message = f"The query has {len(query)} characters; at most {_QUERY_CHARACTERS} are read."
         message += " Say what you want to do in a sentence."
-        raise _refusal(message, "string_too_long", "search_tools(query=…)")
+        raise _refusal(message, "string_too_long", "search_tools(query=…)", field=field)
     if any(not (character.isprintable() or character in _SPACES) and ord(character) < 160 for character in query):  # noqa: PLR2004 - where the second block of control characters ends
-        raise _refusal("The query has control characters in it.", "control_character", "search_tools(query=…)")
+        raise _refusal(
+            "The query has control characters in it.", "control_character", "search_tools(query=…)", field=field
+        )
 
 
-def _refusal(message: str, code: str, *actions: str) -> ToolError:
-    issue = {"field": "query", "code": code, "message": message}
+def _refusal(message: str, code: str, *actions: str, field: str = "query") -> ToolError:
+    issue = {"field": field, "code": code, "message": message}
     return ToolError("invalid_input", message, next_actions=actions, issues=[issue])
 
 
-def _hit(spec: ToolSpec, why: str, detail: str) -> dict[str, Any]:
+def _hit(found: FusedHit, detail: str) -> dict[str, Any]:
+    spec, why = found.hit.spec, _short(found.hit.why)
+    served = {"serves": list(found.serves)} if found.serves else {}
     if detail == "stub":
-        return {"stub": stub(spec), "tool_id": spec.name, "why": _short(why)}
+        return {"stub": stub(spec), "tool_id": spec.name, "why": why, **served}
     about = one_line(spec.description, _DESCRIPTION)
-    hit: dict[str, Any] = {"signature": signature(spec), "description": about, "why": _short(why)}
+    hit: dict[str, Any] = {"signature": signature(spec), "description": about, "why": why, **served}
     if detail == "schema":
         hit |= {"tool_id": spec.name, "input_schema": spec.input_schema}
         if spec.output_schema is not None:

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING
 from callyard._internal.lazy import load_names
 
 if TYPE_CHECKING:
-    from callyard.search.hits import Allows, Found, Hit
+    from callyard.search.hits import QUERIES, Allows, Found, FusedHit, Hit
     from callyard.search.index import Index, Strategy, StrategyError, make_index, strategy_names
     from callyard.search.settings import SearchSettings, read_environment
 
 __all__ = [
+    "QUERIES",
     "Allows",
     "Found",
+    "FusedHit",
     "Hit",
     "Index",
     "SearchSettings",
@@ -43,7 +45,7 @@ if not TYPE_CHECKING:  # a checker that saw it would accept every name
     __getattr__ = load_names(
         "callyard.search",
         {
-            "hits": ("Allows", "Found", "Hit"),
+            "hits": ("QUERIES", "Allows", "Found", "FusedHit", "Hit"),
             "index": ("Index", "Strategy", "StrategyError", "make_index", "strategy_names"),
             "settings": ("SearchSettings", "read_environment"),
         },

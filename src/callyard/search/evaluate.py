@@ -9,7 +9,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from callyard.model.spec import Operation, ToolSpec
+from callyard.search.hits import QUERIES
 from callyard.search.index import Index, make_index
+from callyard.search.lexical import split_clauses
 from callyard.search.settings import SearchSettings
 
 __all__ = ["Evaluation", "EvaluationError", "LabelledQuery", "LabelledTool", "evaluate", "read_queries", "read_tools"]
@@ -85,9 +87,16 @@ def read_queries(lines: Iterable[str | bytes]) -> list[LabelledQuery]:
 
 
 def evaluate(
-    tools: Sequence[LabelledTool], queries: Sequence[LabelledQuery], settings: SearchSettings | None = None
+    tools: Sequence[LabelledTool],
+    queries: Sequence[LabelledQuery],
+    settings: SearchSettings | None = None,
+    *,
+    split: bool = False,
 ) -> Evaluation:
-    """Return the quality and speed of the settings' strategy on the queries."""
+    """Return the quality and speed of the settings' strategy on the queries.
+
+    With `split` the clauses of a query are searched as several queries.
+    """
     specs = _specs(tools)
     started = time.process_time()
     index = make_index(settings)
@@ -96,7 +105,7 @@ def evaluate(
     index.prepare()
     build = time.process_time() - started
     ids = {spec.name: tool_id for tool_id, spec in specs.items()}
-    ranks, durations = _search_all(index, queries, ids)
+    ranks, durations = _search_all(index, queries, ids, split=split)
     columns = zip(*map(_metrics, ranks, queries), strict=True)
     means = [round(sum(column) / len(queries), 4) for column in columns] or [0.0] * len(_METRICS)
     return Evaluation(
@@ -121,16 +130,21 @@ def _numbered(lines: Iterable[str | bytes], kind: type[_Line]) -> Iterator[tuple
 
 
 def _search_all(
-    index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str]
+    index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str], *, split: bool
 ) -> tuple[list[list[str]], list[float]]:
     """Return the ids that each query found, and the milliseconds that it took."""
     ranks: list[list[str]] = []
     durations: list[float] = []
     for query in queries:
         started = time.process_time()
-        found = index.search(query.query, allows=lambda _: True, limit=_DEPTH)
+        clauses = split_clauses(query.query)[:QUERIES] if split else []
+        if clauses:
+            fused, _ = index.search_several(clauses, allows=lambda _: True)
+            hits = [one.hit for one in fused[:_DEPTH]]
+        else:
+            hits = index.search(query.query, allows=lambda _: True, limit=_DEPTH).hits
         durations.append((time.process_time() - started) * 1000)
-        ranks.append([ids[hit.spec.name] for hit in found.hits])
+        ranks.append([ids[hit.spec.name] for hit in hits])
     return ranks, durations
 
 

@@ -5,7 +5,7 @@ It ranks nothing.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -14,7 +14,21 @@ import msgspec
 from callyard.model.spec import Operation, ToolSpec
 from callyard.search.text import fold, words_of
 
-__all__ = ["RULES", "Allows", "Filter", "Found", "Hit", "closest_namespaces", "exact_match", "page", "search_names"]
+__all__ = [
+    "FUSED",
+    "QUERIES",
+    "RULES",
+    "Allows",
+    "Filter",
+    "Found",
+    "FusedHit",
+    "Hit",
+    "closest_namespaces",
+    "exact_match",
+    "fuse",
+    "page",
+    "search_names",
+]
 
 _CLOSEST: Final = 5
 RULES: Final = 32
@@ -29,6 +43,23 @@ class Hit(msgspec.Struct, frozen=True):
     spec: ToolSpec
     score: float
     why: str
+
+
+class FusedHit(msgspec.Struct, frozen=True):
+    """One tool that was found by several queries, and the numbers of those that it fits, from 1."""
+
+    hit: Hit
+    serves: tuple[int, ...]
+
+
+QUERIES: Final = 8
+"""Queries that one search may have."""
+FUSED: Final = 100
+"""Hits of each query that are fused."""
+_TOGETHER: Final = 6.0
+"""How much the ranking of all queries together counts, against 1 for that of each: the best of values from 1 to 6."""
+_SERVES: Final = 5
+"""A tool serves the queries that rank it this high."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +80,30 @@ def page(ordered: Iterable[Hit], *, offset: int, limit: int) -> Found:
     seen = list(islice(ordered, offset + limit + 1))
     more = len(seen) > offset + limit
     return Found(hits=seen[offset : offset + limit], total=None if more else len(seen), more=more)
+
+
+def fuse(together: Sequence[Hit], rankings: Sequence[Sequence[Hit]]) -> list[FusedHit]:
+    """Return the hits of several queries in one order, by their ranks for all queries together and for each.
+
+    A rank counts as its reciprocal, so that the first tool of each query comes before what fits none of them well.
+    """
+    weights: dict[str, float] = {}
+    best: dict[str, tuple[int, int, Hit]] = {}
+    serves: dict[str, list[int]] = {}
+    for number, ranking in enumerate((together, *rankings)):
+        for rank, hit in enumerate(ranking, 1):
+            name = hit.spec.name
+            weights[name] = weights.get(name, 0.0) + (1.0 if number else _TOGETHER) / rank
+            if number:
+                best[name] = min(best.get(name, (rank, number, hit)), (rank, number, hit), key=lambda one: one[:2])
+                if rank <= _SERVES:
+                    serves.setdefault(name, []).append(number)
+            else:
+                best[name] = (FUSED + rank, 0, hit)
+    ordered = sorted(weights, key=lambda name: (-weights[name], *best[name][:2], name))
+    return [
+        FusedHit(best[name][2], tuple(serves.get(name, [best[name][1]] if best[name][1] else []))) for name in ordered
+    ]
 
 
 def exact_match(specs: Mapping[str, ToolSpec], query: str, where: Allows) -> ToolSpec | None:

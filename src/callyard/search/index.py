@@ -3,13 +3,13 @@
 The index only passes queries on; a strategy ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from callyard._internal.lazy import installed_entry_points
 from callyard.model.spec import Operation, ToolSpec
 from callyard.search.bm25 import Bm25
-from callyard.search.hits import Allows, Filter, Found
+from callyard.search.hits import FUSED, Allows, Filter, Found, FusedHit, fuse
 from callyard.search.lexical import Lexical
 from callyard.search.postings import WEIGHTS, Weights
 from callyard.search.settings import SearchSettings
@@ -61,6 +61,22 @@ class Index:
         self.strategy.prepare()
         where = Filter(allows=allows, namespace=namespace, operation=operation)
         return self.strategy.rank(query[:QUERY_CHARACTERS], where, offset=offset, limit=limit)
+
+    def search_several(
+        self,
+        queries: Sequence[str],
+        *,
+        allows: Allows,
+        namespace: str | None = None,
+        operation: Operation | None = None,
+    ) -> tuple[list[FusedHit], bool]:
+        """Return the tools that fit several queries, in one order, and whether these are all that fit."""
+        self.strategy.prepare()
+        where = Filter(allows=allows, namespace=namespace, operation=operation)
+        texts = [". ".join(query.strip(" ,;.") for query in queries), *queries]
+        found = [self.strategy.rank(text[:QUERY_CHARACTERS], where, offset=0, limit=FUSED) for text in texts]
+        together, *each = [one.hits for one in found]
+        return fuse(together, each), not any(one.more for one in found)
 
 
 ENTRY_POINTS: Final = "callyard.search"

@@ -313,7 +313,7 @@ async def discover(context: RequestContext, _: "NoParams") -> bytes:
     """Return the server's capabilities and instructions."""
     server = context.server
     profile = server.profile_of(context.caller)
-    return context.encoder.discover(server.capabilities(profile), server.yard.instructions_for(profile))
+    return context.encoder.discover(server.capabilities(profile), server.yard.instructions_for(profile, whole=True))
 
 
 async def ping(context: RequestContext, _: "NoParams") -> bytes:
