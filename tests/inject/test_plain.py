@@ -245,7 +245,7 @@ async def ask_client(method: str, call: Call) -> Any:
     request = (
         ClientRequest.roots()
         if method == "roots"
-        else ClientRequest("elicitation/create", {"mode": "url", "message": "x", "url": "y"})
+        else ClientRequest("elicitation/create", {"mode": "url", "message": "x", "url": "https://host.example/y"})
     )
     return await call.ask_all({"answer": request})
 
@@ -270,7 +270,7 @@ async def misunderstand(_: str, __: Mapping[str, Any]) -> Mapping[str, Any]:
         (misunderstand, "form", "invalid_input"),
         (None, "form", "not_supported"),
         (accept, "roots", "not_supported"),
-        (accept, "url", "not_supported"),
+        (accept, "url", "state_error"),
     ],
 )
 async def test_the_host_is_asked_what_a_form_can_ask(elicit: Any, method: str, code: str | None) -> None:
