@@ -1,5 +1,6 @@
 """Schemas that fit the client: each rule, the clients that are under it, and calls that are checked as before."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -133,8 +134,10 @@ def test_a_schema_without_end_has_one_for_gemini() -> None:
     assert 10 < depth < 200
 
 
-def test_every_rule_has_a_source_and_a_date() -> None:
-    assert all(rule.source.startswith("https://") and len(rule.date) == len("2026-01-01") for rule in RULES)
+def test_every_rule_is_in_the_guide_with_its_source_and_date() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "mcp.md").read_text(encoding="utf-8")
+
+    assert [rule for rule in RULES if f"| {rule.name} | [{rule.date}]({rule.source}) |" not in guide] == []
 
 
 @pytest.mark.parametrize("era", ["2025-11-25", MODERN])
