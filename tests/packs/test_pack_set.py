@@ -35,7 +35,7 @@ from callyard import (
 )
 from callyard._internal.mask import configured_secrets
 from callyard._version import VERSION
-from callyard.config.packs import pack_tables_of_code
+from callyard.config.packs import pack_tables_of_code, read_pack_tables
 from callyard.model.profile import pending_toolset
 from callyard.packs import provider as provider_module
 
@@ -464,6 +464,26 @@ async def test_the_folder_of_a_pack_is_its_own_and_private(tmp_path: Path) -> No
 
     assert len(set(folders)) == 2
     assert all(folder.is_relative_to(tmp_path) and folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
+
+
+async def test_a_path_of_a_pack_is_relative_to_the_file_of_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = read_pack_tables({"pack": {"page": {}}}, tmp_path / "callyard.toml")
+    contexts: list[PackContext] = []
+
+    def keep(context: PackContext) -> FakeProvider:
+        contexts.append(context)
+        return FakeProvider([], name=context.name)
+
+    monkeypatch.setenv("HOME", "/home/somebody")
+    yard = Yard(packs=[Pack(name="page", make=keep)])
+    yard.packs.configure((), tables, project=None)
+    async with yard:
+        pass
+    paths = [contexts[0].path(text) for text in ("photos", "~/photos", "/photos")]
+
+    assert paths == [tmp_path / "photos", Path("/home/somebody/photos"), Path("/photos")]
 
 
 async def test_a_program_of_a_pack_ends_with_the_pack() -> None:

@@ -157,7 +157,7 @@ async def test_an_object_that_only_a_newer_pack_can_read_is_told(
 ) -> None:
     async with open_darkroom() as call:
         await call("ingest", path="a.tif")
-        versions = Images([str(photographs)]).open("a.tif").versions
+        versions = Images([photographs]).open("a.tif").versions
         with versions.lock():
             versions.move("main", versions.write(b'{"entries":"another form"}'))
         answer = await call("get_state", image="a.tif")
@@ -292,7 +292,7 @@ def test_a_wrong_vocabulary_is_refused_with_its_file(tmp_path: Path) -> None:
     for fault, text in WRONG_WORDS.items():
         (tmp_path / "mine.toml").write_text(text)
         with pytest.raises(ValueError, match=r"'mine\.toml'"):
-            load_vocabulary(str(tmp_path))
+            load_vocabulary(tmp_path)
         assert fault
 
 

@@ -17,7 +17,7 @@ from raw_files import write_dng
 
 from callyard import PackContext, ToolError
 
-VOCABULARY = load_vocabulary("")
+VOCABULARY = load_vocabulary()
 EXPOSURE = "00000000" + "00000000" + "0000803f" + "00004842" + "000080c0"
 
 

@@ -77,7 +77,7 @@ async def test_every_answered_edit_survives_kills_of_two_processes(tmp_path: Pat
     async with open_yard(photographs, state) as call:
         await call("ingest", path="a.tif")
     answers = _answered(photographs, state)
-    image = Images([str(photographs)]).open("a.tif")
+    image = Images([photographs]).open("a.tif")
     log = image.versions.log()[::-1]
     logged = {line["hash"] for line in log}
     objects = {f"{path.parent.name}{path.name}": path for path in (image.versions.folder / "objects").glob("*/*")}

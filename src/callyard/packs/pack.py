@@ -48,12 +48,21 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, metaclass=Converted):
 class PackContext:
     """What the provider of a pack is given: its configuration, secrets and state folder, for one yard."""
 
-    def __init__(self, name: str, *, config: Any, secrets: Mapping[str, str], find_folder: Callable[[], Path]) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        config: Any,
+        secrets: Mapping[str, str],
+        find_folder: Callable[[], Path],
+        base: Path = Path(),
+    ) -> None:
         self.name = name
         self.config = config
         """The table `[pack.NAME]` as the type that the pack declares, with references filled in."""
         self._secrets = secrets
         self._find_folder = find_folder
+        self._base = base
 
     @property
     def secrets(self) -> Sequence[str]:
@@ -70,6 +79,10 @@ class PackContext:
             known = did_you_mean(name, self.secrets) or f" Known: {', '.join(self.secrets) or 'none'}."
             raise LookupError(f"The pack '{self.name}' has no secret '{name}'.{known}")
         return self._secrets[name]
+
+    def path(self, text: str) -> Path:
+        """Return the absolute path of a setting: relative to the folder of the settings file, `~` is the home."""
+        return (self._base / Path(text).expanduser()).absolute()
 
     def folder(self) -> Path:
         """Return the pack's own folder in the state directory of the project, which only its owner can read.

@@ -122,7 +122,9 @@ class PackProvider:
             raise error_of(pack, f"{error} Correct it in '[pack.{self.name}]'.") from error
         self._secrets = (*secrets.values(), *configured_secrets())
         self.shown = mask_known(shown_fields(config, pack.shown), self._secrets) if pack.shown else {}
-        made = pack.make(PackContext(self.name, config=config, secrets=secrets, find_folder=self._find_folder))
+        base = self._table.folder
+        context = PackContext(self.name, config=config, secrets=secrets, find_folder=self._find_folder, base=base)
+        made = pack.make(context)
         if not callable(getattr(cast("object", made), "open", None)):
             raise error_of(pack, f"It made a '{type(made).__name__}' and not a provider. Ask whoever made it.")
         return made

@@ -45,7 +45,7 @@ class DarkroomConfig(Struct, frozen=True, kw_only=True):
     darktable: str = "darktable-cli"
     """The program, by name or path."""
     vocabulary: str = ""
-    """A folder with further primitives and looks, as `*.toml`."""
+    """A folder with further primitives and looks, as `*.toml`; paths are relative to the settings file."""
     max_megapixels: int = 150
     """Larger pictures are refused."""
 
@@ -62,11 +62,12 @@ class DarkroomProvider:
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Read the vocabulary, remove what killed processes left, and publish the tools."""
         config: DarkroomConfig = self._context.config
-        vocabulary = await asyncio.to_thread(load_vocabulary, config.vocabulary)
+        words = self._context.path(config.vocabulary) if config.vocabulary else None
+        vocabulary = await asyncio.to_thread(load_vocabulary, words)
         darktable = Darktable(config.darktable, vocabulary, self._context)
         await asyncio.to_thread(darktable.sweep)
         darkroom = Darkroom(
-            images=Images(config.roots),
+            images=Images([self._context.path(root) for root in config.roots]),
             vocabulary=vocabulary,
             engines={"vips": Vips(vocabulary), "darktable": darktable},
             slots=Slots(),

@@ -144,8 +144,8 @@ class Image(NamedTuple):
 class Images:
     """All images below the roots."""
 
-    def __init__(self, roots: Sequence[str]) -> None:
-        folders = [Path(os.path.realpath(Path(root).expanduser())) for root in roots]
+    def __init__(self, roots: Sequence[Path]) -> None:
+        folders = [Path(os.path.realpath(root)) for root in roots]
         if not folders:
             raise ValueError("Name at least one folder of photographs in 'roots'.")
         for root, folder in zip(roots, folders, strict=True):

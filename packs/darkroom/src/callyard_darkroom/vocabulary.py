@@ -187,7 +187,7 @@ class Vocabulary:
         return look
 
 
-def load_vocabulary(folder: str) -> Vocabulary:
+def load_vocabulary(folder: Path | None = None) -> Vocabulary:
     """Return the vocabulary of the pack, with that of a folder of the user.
 
     Raises:
@@ -210,13 +210,12 @@ def load_vocabulary(folder: str) -> Vocabulary:
     return Vocabulary(primitives, looks)
 
 
-def _user_files(folder: str) -> Sequence[Path]:
-    if not folder:
+def _user_files(folder: Path | None) -> Sequence[Path]:
+    if folder is None:
         return ()
-    place = Path(folder).expanduser()
-    if not place.is_dir():
+    if not folder.is_dir():
         raise ValueError(f"The folder '{folder}' of 'vocabulary' does not exist.")
-    return sorted(place.glob("*.toml"))
+    return sorted(folder.glob("*.toml"))
 
 
 def _new(name: str, item: T, known: Mapping[str, T]) -> T:
