@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from callyard import Call, Caller, Envelope, Limits, Operation, QueueSettings, SqliteStore, Yard, tool
-from callyard.jobs.service import StoredJobs
+from callyard.jobs.stored import StoredJobs
 from callyard.policy.approvals import Approvals
 from callyard.policy.settings import Predicate, Rule
 

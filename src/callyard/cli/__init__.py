@@ -15,7 +15,7 @@ Its files:
 - `probe`: probe MCP servers once, and print what was found
 - `program`: from arguments to an exit status
 - `search`: `callyard search` and `callyard eval search`: find tools as an agent does, and measure how well that works
-- `serve`: serve a yard to MCP clients
+- `serve`: `callyard serve` and `callyard worker`: serve a yard to MCP clients, and run jobs of servers
 - `settle`: `callyard settle`, and what `add` and `import` ask: what tools do whose upstreams give no hints
 - `store`: `callyard jobs` and `callyard approvals`: what the store of a project shows to whoever may read it
 - `targets`: the yard of a command: read its settings, load its target, open it, and run the command in it

@@ -121,6 +121,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "runtime.concurrency": "NUMBER",
 }
 """The settings with a flag of `callyard serve`: what its value is called, empty for a switch."""
+_WORKER_FLAGS: Final = frozenset({"store", "monitor.audit_log", "profile", "allow_eval"})
 
 _YARD: Final = "the yard: 'module:attr', 'file.py', 'file.py:attr', a 'callyard.toml', a client's 'file.json', or a URL"
 _YARD_BY_DEFAULT: Final = f"{_YARD} (default: the 'target' of 'callyard.toml')"
@@ -182,6 +183,7 @@ _DRY_RUN: Final = _switch("--dry-run", text="show what would be written, and wri
 COMMANDS: Final[Mapping[str, Command]] = {
     "demo": Command("demo", "show what an agent sees of a yard with hundreds of tools"),
     "serve": Command("serve", "serve a yard to MCP clients, over stdio or HTTP"),
+    "worker": Command("serve", "run jobs of servers that share a Redis"),
     "config": Command("config", "print every setting with its value and origin"),
     "key": Command("config", "create an API key and print its line for 'callyard.toml'"),
     "upstreams": Command("upstreams", "list the upstreams: state, number of tools and last error"),
@@ -218,6 +220,15 @@ TAKE_PROGRAM: Final = frozenset({"add", "probe"})
 """The commands after which a program and its arguments may follow '--'."""
 ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
     "serve": _SETTINGS,
+    "worker": (
+        *_TARGET,
+        _CONFIG,
+        *(
+            _setting(key, metavar)
+            for key, metavar in _FLAGS.items()
+            if key in _WORKER_FLAGS or key.startswith("runtime.")
+        ),
+    ),
     "config": (*_SETTINGS, _json()),
     "key": (
         _value("name", "NAME", "the owner of the key, as one word"),

@@ -1,4 +1,4 @@
-"""`callyard serve`: serve a yard to MCP clients."""
+"""`callyard serve` and `callyard worker`: serve a yard to MCP clients, and run jobs of servers."""
 
 import shutil
 import sys
@@ -13,11 +13,12 @@ from callyard.cli.targets import config_from, load_yard
 from callyard.cli.terminal import Terminal
 from callyard.config import Config, known_settings
 from callyard.launch.errors import LaunchError
+from callyard.launch.job_worker import run_job_worker
 from callyard.launch.reload import is_supervisor, read_start, run_supervisor
 from callyard.launch.serve import serve_configured
 from callyard.monitor import log_sink
 
-__all__ = ["run_serve"]
+__all__ = ["run_serve", "run_worker"]
 
 
 _HTTP_ONLY: Final = (
@@ -43,6 +44,16 @@ def run_serve(options: Options, terminal: Terminal) -> int:
         read = partial(config_from, options, terminal)
         command = partial(_command, options)
         serve_configured(yard, config, terminal, command=command, start=start, read=read, hangup=options.hangup)
+    return 0
+
+
+def run_worker(options: Options, terminal: Terminal) -> int:
+    """Run jobs of servers that share the store of the target, until Ctrl-C or SIGTERM."""
+    config = config_from(options, terminal)
+    with redirect_stdout(sys.stderr), load_yard(config) as yard:
+        if options.verbose:
+            yard.add_sink(log_sink)
+        run_job_worker(yard, config, terminal)
     return 0
 
 

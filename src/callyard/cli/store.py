@@ -14,7 +14,7 @@ from callyard.cli.targets import config_from
 from callyard.cli.terminal import Line, Painted, Style, Terminal
 from callyard.config import Config
 from callyard.jobs.job import Job
-from callyard.jobs.service import StoredJobs
+from callyard.jobs.stored import StoredJobs
 from callyard.launch.build import make_store
 from callyard.launch.errors import LaunchError, as_launch_error
 from callyard.launch.signals import run

@@ -80,7 +80,7 @@ class Admission:
         What was disabled while the call waited does not run.
 
         Returns:
-            The answer of a policy in place of the tool's.
+            The answer of a policy in place of the tool's, or of a call that goes on elsewhere.
         """
         try:
             held = await self._judge(run)
@@ -95,6 +95,8 @@ class Admission:
         if jobs is not None and run.job is None:
             if jobs.becomes_job(run):
                 await run.go_on_as_job()  # from here on it has outlived its request
+                if run.is_elsewhere:
+                    return Envelope.ok(None)  # its caller has the first answer of the job
             elif run.call.spec.job is not None:
                 jobs.require_job(run)
         await self._acquire(run, self.limiters)

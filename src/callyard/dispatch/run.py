@@ -47,6 +47,8 @@ _log = logging.getLogger("callyard.tool")
 class StoredRun(Protocol):
     """What a run needs of the job that it is stored as."""
 
+    is_elsewhere: bool
+    """Whether another process runs it, so that the handler must not start here."""
     inside: tuple[str, ...]
     """The tools whose calls started it."""
     confirmation: Mapping[str, Any] | None
@@ -187,6 +189,11 @@ class Run(msgspec.Struct, eq=False):
         """Run with these arguments."""
         self.call.arguments = bound.arguments()
         self.bound, self.text = bound, bound.text
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether it goes on as a job in another process."""
+        return self.job is not None and self.job.is_elsewhere
 
     @property
     def depth(self) -> int:

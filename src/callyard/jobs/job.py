@@ -1,5 +1,6 @@
 """A job as data: what it runs, for whom, its state and its result; and where they are in the store."""
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
@@ -24,9 +25,11 @@ __all__ = [
     "MESSAGES",
     "ORDERS",
     "POLL_MS",
+    "RENEW_S",
     "RESULTS",
     "RUNNING",
     "TASKS",
+    "WORKERS",
     "Job",
     "JobCaller",
     "JobOrder",
@@ -39,6 +42,7 @@ __all__ = [
     "list_prefix",
     "log_line",
     "new_job_id",
+    "open_entry",
     "resume_hash",
     "started_data",
     "tidy",
@@ -50,6 +54,8 @@ ENDED: Final = frozenset({"completed", "failed", "cancelled", "interrupted"})
 POLL_MS: Final = 1000
 LEASE_S: Final = 15.0
 """How long a process holds a job without renewing its lease."""
+RENEW_S: Final = 5.0
+"""How often a process renews its leases."""
 JOBS: Final = "job/"
 """The prefix of a job's state; with its id, that is also its lease and the topic of its changes."""
 ORDERS: Final = "job_order/"
@@ -58,7 +64,9 @@ RESULTS: Final = "job_result/"
 RUNNING: Final = "job_running/"
 """The prefix of a key that exists while a job has not ended."""
 MESSAGES: Final = "job_mail/"
-"""The prefix of messages to the processes that run jobs, then of the job's id."""
+"""The prefix of messages to the processes that run jobs, then of the job's id; and the topic of those ids."""
+WORKERS: Final = "worker/"
+"""The prefix of a key for each worker that lives."""
 _LOG_CHARACTERS: Final = 1000
 _STARTED: Final = (
     "The job goes on by itself, so do not make the same call again. Call {} until 'status' is no longer 'working': "
@@ -104,6 +112,8 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inside: tuple[str, ...] = ()
     has_session: bool = False
     """Whether it needs a session, which lives in one process."""
+    stays: bool = False
+    """Whether it must not leave the machine where it started, although others share the store."""
     confirmation: dict[str, Any] | None = None
     """What a person answered to the confirmation that the tool declares."""
     channel: str = "library"
@@ -122,7 +132,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def may_run_again(self, job: "Job") -> bool:
         """Return whether another process may run the job, as far as this one can tell."""
-        return not self.has_session and (self.safe or not job.claimed)
+        return not (self.has_session or self.stays) and (self.safe or not job.claimed)
 
 
 class LogLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,6 +158,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease: int
     """The fencing token of the process that runs it: the process of an older lease can no longer change it."""
     claimed: bool = False
+    unfit_since: float = 0.0
+    """When a process first found that it lacks the tool, or has another definition of it; 0 if none did."""
     cancel_requested: bool = False
     result_key: str = ""
     progress: dict[str, Any] | None = None
@@ -233,11 +245,19 @@ def list_entry(owner: str, job: Job) -> str:
     return f"{list_prefix(owner)}{10**14 - int(job.created_at * 1000):014}/{job.id}"
 
 
+def open_entry(identity: str, job_id: str) -> str:
+    """Return the key of a job among those of an identity that have not ended; without an id, their prefix."""
+    return f"job_open/{owner_key(identity)}/{job_id}"
+
+
 async def tidy(store: Store, job: Job, owner: str) -> None:
-    """Delete the order and the running mark of a job that has ended, and let its entry in the list expire."""
-    await store.put(list_entry(owner, job), b"", ttl=job.ttl)
-    await store.delete(ORDERS + job.id)
-    await store.delete(RUNNING + job.id)
+    """Delete the order and the marks of a job that has ended, and let its entry in the list expire."""
+    await asyncio.gather(
+        store.put(list_entry(owner, job), b"", ttl=job.ttl),
+        store.delete(ORDERS + job.id),
+        store.delete(open_entry(job.owner, job.id)),
+    )
+    await store.delete(RUNNING + job.id)  # last, so that a job that was not tidied up is found
 
 
 def new_job_id() -> str:

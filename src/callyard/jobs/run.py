@@ -38,16 +38,40 @@ from callyard.state.store import Lease, StoreUnavailableError
 if TYPE_CHECKING:
     from callyard.jobs.service import Jobs
 
-__all__ = ["RunningJob"]
+__all__ = ["QueuedJob", "RunningJob"]
 
 _LOG_LINES: Final = 20
 _RETRY_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
+class QueuedJob:
+    """A job that a worker will run, so that its run in this process ends. It satisfies `StoredRun`."""
+
+    is_elsewhere = True
+    confirmation: Mapping[str, Any] | None = None
+
+    def __init__(self, channel: Channel, inside: tuple[str, ...]) -> None:
+        self.channel = channel
+        self.inside = inside
+
+    async def claim(self) -> None:
+        """Do nothing: the worker claims it."""
+
+    def keep_partial(self, partial: Callable[[], bytes]) -> None:
+        """Do nothing: the worker has the results."""
+
+    async def end_with(self, envelope: Envelope) -> None:
+        """Do nothing: the worker stores the answer."""
+
+    async def end_cancelled(self) -> None:
+        """Do nothing: whoever cancels the job tells its worker."""
+
+
 class RunningJob:
     """One job in this process: the run that is stored. It satisfies `StoredRun`."""
 
+    is_elsewhere = False
     task: "asyncio.Task[Any]"
 
     def __init__(self, jobs: "Jobs", job: Job, order: JobOrder, *, lease: Lease, saved: bytes) -> None:
@@ -79,6 +103,8 @@ class RunningJob:
         self._has_begun = True
         self._is_resumed = False
         self._is_lost = False
+        self.is_given_back = False
+        """Whether another process shall run it, because this one ends."""
         self._questions: dict[str, tuple[ClientRequest, asyncio.Future[Any]]] = {}
         self._asked: set[str] = set()
         self._numbers = count(2)
@@ -125,6 +151,8 @@ class RunningJob:
             with suppress(StoreUnavailableError):  # then another process runs it again after the lease, not at once
                 await self.save(status="working", asks={})
                 await self._jobs.store.release(self._lease)
+                self.is_given_back = True
+                await self._jobs.give_back(self.job.id)
         else:
             await self._end("interrupted", interrupted(self.with_partial(), "The server ended while the job ran."))
 
@@ -143,7 +171,7 @@ class RunningJob:
             if not self.job.ended:
                 await store.put(RESULTS + result_key, encode(JobResult.of(envelope)), ttl=self.job.ttl)
                 if not await self.save(status=status, asks={}, updated_at=time.time(), result_key=result_key):
-                    _log.warning("job_lost id=%s tool=%s", self.job.id, self.job.tool)
+                    await self._log_lost()
                     await store.delete(RESULTS + result_key)
                     return True
                 self.settled.set()
@@ -155,10 +183,10 @@ class RunningJob:
             return False
         return True
 
-    async def take(self) -> bool:
+    async def take(self, *, unfit_since: float = 0.0) -> bool:
         """Write the token of our lease into the job; return False if another process changed it meanwhile."""
-        self._is_resumed, self._has_begun = True, False
-        return await self.save(lease=self._lease.token, status="working", asks={})
+        self._is_resumed, self._has_begun = self.job.lease > 0, False
+        return await self.save(lease=self._lease.token, status="working", asks={}, unfit_since=unfit_since)
 
     async def claim(self) -> None:
         """Note that the handler starts now, before it does.
@@ -171,8 +199,16 @@ class RunningJob:
         except StoreUnavailableError as error:
             raise store_unavailable(error, may_have_run=False) from None
         if self._is_lost:
-            _log.warning("job_lost id=%s tool=%s", self.job.id, self.job.tool)
+            await self._log_lost()
             raise ToolError("cancelled", "Another process has taken over the job.", blame="yard", may_have_run=False)
+
+    async def _log_lost(self) -> None:
+        """Log that the job is no longer ours: another process has it, or it is gone."""
+        with suppress(StoreUnavailableError):
+            if await self._jobs.store.get(JOBS + self.job.id) is None:
+                _log.error("store_wiped id=%s tool=%s", self.job.id, self.job.tool)
+                return
+        _log.warning("job_lost id=%s tool=%s", self.job.id, self.job.tool)
 
     async def cancel(self) -> None:
         """Cancel the job, and note that, so that no other process runs it again."""
@@ -200,9 +236,11 @@ class RunningJob:
         if lease is not None and await self.save(lease=lease.token):
             self._lease = lease
             return
-        _log.warning("job_lost id=%s tool=%s", self.job.id, self.job.tool)
         self._is_lost = True
+        await self._log_lost()
         self.stop()
+        if lease is not None:
+            await store.release(lease)
 
     async def answer(self, responses: Mapping[str, Any]) -> None:
         """Deliver answers to questions; unknown keys are ignored."""

@@ -1,7 +1,7 @@
-"""Jobs in a store, for any process that can read it, and those of one yard: starts, shows, cancels and settles jobs.
+"""The jobs of one yard: starts, shows, cancels and settles them, or has workers run them.
 
 A job belongs to the process that holds its lease. Another process resumes it, or reports it as interrupted, only after
-the lease ended. It knows no protocol and no metatool.
+the lease ended. With a shared store, a queue brings jobs to workers. It knows no protocol and no metatool.
 """
 
 import asyncio
@@ -10,147 +10,72 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
-from typing import Any, Final
-from uuid import uuid4
+from typing import Any, Final, Literal
 
 import msgspec
 
 from callyard._internal.logfmt import log_exception
+from callyard._internal.tasks import background_task
 from callyard.dispatch.call import Call
 from callyard.dispatch.dispatcher import Dispatcher
 from callyard.dispatch.outcome import store_unavailable
 from callyard.dispatch.registry import Registry
 from callyard.dispatch.run import Run, is_first, names_around
-from callyard.dispatch.sessions import SHARED_OWNER
 from callyard.jobs.job import (
     JOBS,
     LEASE_S,
     MESSAGES,
     ORDERS,
     POLL_MS,
-    RESULTS,
+    RENEW_S,
     RUNNING,
     TASKS,
+    WORKERS,
     Job,
     JobCaller,
     JobOrder,
-    JobResult,
     JobStatus,
     cancelled,
     interrupted,
     list_entry,
-    list_prefix,
     log_line,
     new_job_id,
+    open_entry,
     resume_hash,
     started_data,
     tidy,
 )
-from callyard.jobs.run import RunningJob
+from callyard.jobs.queue import JobQueue, open_queue
+from callyard.jobs.run import QueuedJob, RunningJob
+from callyard.jobs.stored import StoredJobs
 from callyard.model.envelope import Envelope, encode
-from callyard.model.errors import ToolError, not_found
+from callyard.model.errors import ToolError
 from callyard.model.limits import CLEANUP_S, Limits
 from callyard.model.profile import Profile
 from callyard.model.spec import ToolSpec
 from callyard.state.memory import MemoryStore
 from callyard.state.store import Lease, Store, StoreUnavailableError
 
-__all__ = ["Jobs", "StoredJobs"]
+__all__ = ["Jobs"]
 
-_RENEW_S: Final = 5.0
 _TICK_S: Final = 1.0
 _SCAN_S: Final = 10.0
 _TOOL_WAIT_S: Final = 60.0
-"""How long after the start a job waits for a tool that is not there yet: upstreams may connect late."""
-_LOOK_S: Final = 1.0
-"""How often a job of another process is looked at, because messages may get lost."""
-_MESSAGE_S: Final = 3600.0
+"""How long a job waits for its tool: upstreams may connect late, and another worker may have it."""
+_SWEEP: Final = "job_sweep"
+"""The lease of the one process that looks for jobs which nobody runs."""
+_SEEN_S: Final = 2.0
+"""How long a server believes that a worker lives."""
+Taken = Literal["runs", "settled", "later"]
+"""What became of a job that nobody ran: it runs here now, it needs nothing more, or another process may fit better."""
 _MAX_JOBS: Final = 1000
 _WHAT_TO_DO: Final = (
     "Do not run it again. Tell the person that it waits for approval, and follow it with get_job or wait_job."
 )
 _log = logging.getLogger(__name__)
-
-
-class StoredJobs:
-    """The jobs in a store. Their owner is an identity; None stands for an operator, who sees all of them."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    async def known(self, job_id: str) -> Job | None:
-        """Return a job, if there is one of this id."""
-        data = await self.store.get(JOBS + job_id)
-        return None if data is None else msgspec.json.decode(data, type=Job)
-
-    async def get(self, job_id: str, identity: str | None) -> Job:
-        """Return a job of an identity.
-
-        Raises:
-            ToolError: `not_found` if there is none, or it belongs to somebody else.
-        """
-        job = await self.known(job_id)
-        if job is None or (identity is not None and job.owner != identity):
-            raise not_found("job", job_id, reason="unknown_job", may_have_run=False)
-        return job
-
-    async def result(self, job: Job) -> Envelope | None:
-        """Return the answer of a job that has ended."""
-        data = await self.store.get(RESULTS + job.result_key) if job.ended else None
-        return None if data is None else msgspec.json.decode(data, type=JobResult).to_envelope()
-
-    async def wait(self, job_id: str, identity: str | None, *, seconds: float | None) -> Job:
-        """Return a job once it has ended or asks something, or after so many seconds."""
-        job = await self.get(job_id, identity)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.wait_settled(job)
-        return await self.get(job_id, identity)
-
-    async def wait_settled(self, job: Job) -> None:
-        """Wait until a job has ended or asks something."""
-        async with self.store.subscribe(JOBS + job.id) as messages:
-            while not job.ended and job.status != "input_required":
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
-                        await anext(messages)
-                job = await self.get(job.id, None)
-
-    async def cancel(self, job_id: str, identity: str | None) -> Job:
-        """Cancel a job, if it has not ended; return it as it was."""
-        job = await self.get(job_id, identity)
-        if not job.ended:
-            await self._send(job_id, {"cancel": True})
-        return job
-
-    async def answer(self, job_id: str, identity: str | None, responses: Mapping[str, Any]) -> None:
-        """Deliver answers of the client to questions of a job; answers to unknown questions are ignored."""
-        if not (await self.get(job_id, identity)).ended:
-            await self._send(job_id, {"answers": dict(responses)})
-
-    async def of(self, owner: str, *, limit: int) -> list[Job]:
-        """Return the newest jobs of an identity and scope; none where callers cannot be told apart."""
-        if owner == SHARED_OWNER:
-            return []
-        entries = await self.store.keys(list_prefix(owner), limit=limit)
-        return await self._known_of([entry.rpartition("/")[2] for entry in entries])
-
-    async def all(self, *, limit: int) -> list[Job]:
-        """Return jobs of all callers, the newest first."""
-        entries = await self.store.keys(JOBS, limit=limit)
-        return await self._known_of([entry.removeprefix(JOBS) for entry in entries])
-
-    async def _known_of(self, job_ids: Sequence[str]) -> list[Job]:
-        """Return those of several jobs that are there."""
-        found = await self.store.get_many([JOBS + job_id for job_id in job_ids])
-        return [msgspec.json.decode(data, type=Job) for data in found if data is not None]
-
-    async def _send(self, job_id: str, message: dict[str, Any]) -> None:
-        """Leave a message for the process that runs a job."""
-        await self.store.put(f"{MESSAGES}{job_id}/{uuid4().hex}", encode(message), ttl=_MESSAGE_S)
 
 
 class Jobs(StoredJobs):
@@ -179,6 +104,12 @@ class Jobs(StoredJobs):
         self._starting = Counter[str]()
         self._wake = asyncio.Event()
         self._opened_at = 0.0
+        self.tool_wait = _TOOL_WAIT_S
+        """How many seconds a job waits for a process that has its tool with the same definition."""
+        self._stack = AsyncExitStack()
+        self._queue: JobQueue | None = None
+        self._queue_lock = asyncio.Lock()
+        self._workers_seen_at = -math.inf
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
@@ -186,6 +117,8 @@ class Jobs(StoredJobs):
         self._opened_at = time.monotonic()
         self.dispatcher.jobs = self
         maintenance = asyncio.create_task(self._maintain())
+        if self.store.is_shared:
+            await self._stack.enter_async_context(background_task(self._listen()))
         try:
             yield
         finally:
@@ -197,6 +130,33 @@ class Jobs(StoredJobs):
             _, left = await asyncio.wait([maintenance, *(job.task for job in running)], timeout=CLEANUP_S)
             if left:
                 _log.warning("jobs_left_behind count=%d", len(left))
+            await self._stack.aclose()
+
+    async def connect_queue(self) -> JobQueue:
+        """Return the queue beside the store, which stays open as long as the jobs.
+
+        Raises:
+            StoreUnavailableError: The store has none, or its packages are not installed.
+        """
+        async with self._queue_lock:
+            if self._queue is None:
+                opened = await asyncio.to_thread(open_queue, self.store)  # loads packages for a second
+                self._queue = await self._stack.enter_async_context(opened)
+            return self._queue
+
+    async def _queue_of_workers(self) -> JobQueue | None:
+        """Return the queue if there are workers, so that somebody reads it."""
+        if not self.store.is_shared:
+            return None
+        if time.monotonic() - self._workers_seen_at >= _SEEN_S:
+            if not await self.store.keys(WORKERS, limit=1):
+                return None
+            self._workers_seen_at = time.monotonic()
+        try:
+            return await self.connect_queue()
+        except StoreUnavailableError as error:
+            _log.warning("job_queue_unavailable reason=%s", error.reason)
+            return None
 
     def becomes_job(self, run: Run) -> bool:
         """Return whether a run is stored before its handler starts, because its caller or its tool says so.
@@ -225,8 +185,8 @@ class Jobs(StoredJobs):
         hint = f"Start it with run_tool(tool_id='{call.spec.name}', background=true)."
         raise ToolError("not_supported", message, hint=hint, may_have_run=False, capabilities=[TASKS])
 
-    async def store_run(self, run: Run, approval_id: str) -> tuple[RunningJob, dict[str, Any]]:
-        """Store a run, which goes on as a job; return it, and the data of its first answer.
+    async def store_run(self, run: Run, approval_id: str) -> tuple[RunningJob | QueuedJob, dict[str, Any]]:
+        """Store a run, which goes on as a job, here or at a worker; return it, and the data of its first answer.
 
         Raises:
             ToolError: The run needs credentials of its request, the store cannot be used, or too many jobs run.
@@ -235,6 +195,11 @@ class Jobs(StoredJobs):
         order, identity = self._order(run), run.call.caller.identity
         self._starting[identity] += 1
         try:
+            # What a person approved for this run is spent here.
+            stays = order.stays or order.has_session or approval_id or run.prechecks
+            queue = None if stays else await self._queue_of_workers()
+            if queue is not None:
+                return await self._enqueue(run, order, queue)
             lease, job, saved = await self._put(self._new_job(run, order, is_running=bool(approval_id)), order)
         except StoreUnavailableError as error:
             raise store_unavailable(error, may_have_run=False) from None
@@ -247,6 +212,29 @@ class Jobs(StoredJobs):
             self._follow(running, run.replies.task)
         wait = self._registry.suggest_wait(job.id, run.call.profile)
         return running, _first_answer(job, run.outlives_as, approval_id, wait=wait)
+
+    async def give_back(self, job_id: str) -> None:
+        """Bring a job to another process at once, if there are workers; else the next sweep finds it."""
+        if self._queue is not None:
+            await self._queue.enqueue(job_id)
+
+    async def _enqueue(self, run: Run, order: JobOrder, queue: JobQueue) -> tuple[QueuedJob, dict[str, Any]]:
+        """Store a job that a worker will run; if it cannot be enqueued now, the next sweep does that."""
+        job = self._new_job(run, order, is_running=False)
+        entries = await self.store.keys(open_entry(job.owner, ""), limit=self.limits.jobs)
+        if len(entries) >= self.limits.jobs:
+            raise _too_many()
+        await self._write(job, order)
+        try:
+            await queue.enqueue(job.id)
+        except StoreUnavailableError as error:
+            _log.warning("job_not_enqueued id=%s reason=%s", job.id, error.reason)
+        except asyncio.CancelledError:  # a client that goes away: nobody was told of the job
+            with suppress(StoreUnavailableError):
+                await self._send(job.id, {"cancel": True})
+            raise
+        wait = self._registry.suggest_wait(job.id, run.call.profile)
+        return QueuedJob(run.call.channel, order.inside), _first_answer(job, run.outlives_as, "", wait=wait)
 
     def _new_job(self, run: Run, order: JobOrder, *, is_running: bool) -> Job:
         now, replies = time.time(), run.replies
@@ -280,6 +268,8 @@ class Jobs(StoredJobs):
             refs_resolved=not wraps or run.options.refs_resolved,
             inside=names_around(run),
             has_session=call.session is not None,
+            # What it calls inside may need a session that lives here.
+            stays=self.store.is_shared and (call.spec.local or (wraps and b'"session_id"' in text)),
             confirmation=None if call.spec.confirmation is None else dict(call.confirmation),
             channel=call.channel.name,
             capabilities=tuple(sorted(call.channel.capabilities)),
@@ -299,34 +289,32 @@ class Jobs(StoredJobs):
         identity = call.caller.identity
         own = sum(job.job.owner == identity for job in self._running.values()) + self._starting[identity]
         if own >= self.limits.jobs or len(self._running) + self._starting.total() >= _MAX_JOBS:
-            hint = "Wait until some have ended."
-            raise ToolError("overloaded", "Too many jobs run already.", hint=hint, retry_after_ms=1000)
+            raise _too_many()
 
     async def _put(self, job: Job, order: JobOrder) -> tuple[Lease, Job, bytes]:
-        """Store a new job under a new lease; return the lease, and the job as stored.
-
-        Its state is stored last: without it, the other entries are nothing that a process would run.
-        """
-        job_id, store = job.id, self.store
-        lease = await store.acquire(JOBS + job_id, ttl=LEASE_S)
+        """Store a new job under a new lease; return the lease, and the job as stored."""
+        lease = await self.store.acquire(JOBS + job.id, ttl=LEASE_S)
         assert lease is not None  # noqa: S101 - nobody else knows the id
         job = msgspec.structs.replace(job, lease=lease.token)
-        saved = encode(job)
+        return lease, job, await self._write(job, order)
+
+    async def _write(self, job: Job, order: JobOrder) -> bytes:
+        """Store a new job; return its state as stored.
+
+        It is stored last: without it, the other entries are nothing that a process would run.
+        """
+        saved, store = encode(job), self.store
+        entries = {ORDERS + job.id: encode(order), list_entry(order.owner, job): b"", RUNNING + job.id: b""}
+        if store.is_shared:
+            entries[open_entry(job.owner, job.id)] = b""
         try:
-            await store.put_many(
-                {
-                    ORDERS + job_id: encode(order),
-                    list_entry(order.owner, job): b"",
-                    RUNNING + job_id: b"",
-                    JOBS + job_id: saved,
-                }
-            )
+            await store.put_many({**entries, JOBS + job.id: saved})
         except BaseException:  # also a client that goes away: a job that nobody was told of does not run
             with suppress(StoreUnavailableError):
-                await store.delete(JOBS + job_id)
+                await store.delete(JOBS + job.id)
                 await tidy(store, job, order.owner)
             raise
-        return lease, job, saved
+        return saved
 
     def _follow(self, running: RunningJob, task: "asyncio.Task[Any]") -> None:
         running.task = task
@@ -339,6 +327,11 @@ class Jobs(StoredJobs):
         running.settled.set()  # also for those who wait for a job that another process has taken
         if not task.cancelled() and (error := task.exception()) is not None:
             log_exception(_log, "job_failed id=%s tool=%s", running.job.id, running.job.tool, error=error)
+
+    @property
+    def running(self) -> Mapping[str, RunningJob]:
+        """Return the jobs that run in this process, by id."""
+        return self._running
 
     async def known(self, job_id: str) -> Job | None:
         """Return a job, the newest state of which may not be stored yet."""
@@ -354,10 +347,21 @@ class Jobs(StoredJobs):
         """Cancel a job, if it has not ended; return it as it was."""
         running = self._running.get(job_id)
         if running is None:
-            return await super().cancel(job_id, identity)
+            job = await super().cancel(job_id, identity)
+            if self.store.is_shared and not job.ended:
+                await self._settle_queued(job_id)
+            return job
         job = await self.get(job_id, identity)
         await running.cancel()
         return job
+
+    async def _settle_queued(self, job_id: str) -> None:
+        """End a cancelled job that waits for a worker; one that runs is told by its message."""
+        if self._queue is not None:
+            await self._queue.cancel(job_id)
+        lease = await self.store.acquire(JOBS + job_id, ttl=LEASE_S)
+        if lease is not None and await self.take_over(job_id, lease) != "runs":
+            await self.store.release(lease)
 
     async def answer(self, job_id: str, identity: str | None, responses: Mapping[str, Any]) -> None:
         """Deliver answers of the client to questions of a job; answers to unknown questions are ignored."""
@@ -378,15 +382,17 @@ class Jobs(StoredJobs):
         renewed = scanned = -math.inf
         while True:
             now = time.monotonic()
-            renews, scans = now - renewed >= _RENEW_S, self.outlives_process and now - scanned >= _SCAN_S
+            renews, scans = now - renewed >= RENEW_S, self.outlives_process and now - scanned >= _SCAN_S
             with suppress(StoreUnavailableError):  # logged by the store
                 for running in tuple(self._running.values()):
                     if renews:
                         await running.renew()
                     await running.save()
                 renewed = now if renews else renewed
-                if self.outlives_process and self._running:
-                    await self._read_messages()
+                if self.store.is_shared:
+                    await self._read_mail(tuple(self._running) if renews else ())
+                elif self.outlives_process and self._running:
+                    await self._read_all_mail()
                 if scans:
                     await self._scan()
                     scanned = now
@@ -397,52 +403,84 @@ class Jobs(StoredJobs):
                         await self._wake.wait()
             await asyncio.sleep(_TICK_S)
 
-    async def _read_messages(self) -> None:
+    async def _listen(self) -> None:
+        """Read the messages for jobs as soon as they are there; those of lost wake-ups are read with the next lease."""
+        while True:
+            with suppress(StoreUnavailableError):
+                async with self.store.subscribe(MESSAGES) as messages:
+                    async for message in messages:
+                        await self._read_mail([message.decode()] if message else tuple(self._running))
+            await asyncio.sleep(_TICK_S)
+
+    async def _read_mail(self, job_ids: Sequence[str]) -> None:
+        """Deliver the messages for those of several jobs that run here."""
+        for job_id in job_ids:
+            if job_id in self._running:
+                for key in await self.store.keys(f"{MESSAGES}{job_id}/"):
+                    await self._deliver(key)
+
+    async def _read_all_mail(self) -> None:
         async for key in _all_keys(self.store, MESSAGES):
-            running = self._running.get(key.split("/")[1])
-            if running is None:
-                continue
+            await self._deliver(key)
+
+    async def _deliver(self, key: str) -> None:
+        running = self._running.get(key.split("/")[1])
+        if running is not None:
             message = await self._take_message(key)
             if message.get("cancel"):
                 await running.cancel()
             await running.answer(message.get("answers", {}))
 
     async def _scan(self) -> None:
+        """Find jobs that nobody runs: bring them to workers, or settle them here.
+
+        Of the processes on a shared store, one does that at a time.
+        """
+        queue = await self._queue_of_workers()  # which also loads its packages before the first job needs it
+        if self.store.is_shared and await self.store.acquire(_SWEEP, ttl=_SCAN_S) is None:
+            return
         async for key in _all_keys(self.store, RUNNING):
             job_id = key.removeprefix(RUNNING)
             lease = None if job_id in self._running else await self.store.acquire(JOBS + job_id, ttl=LEASE_S)
             if lease is None:
                 continue
             try:
-                if not await self._take_over(job_id, lease):
+                if queue is not None:
+                    await queue.enqueue(job_id)
+                if queue is not None or await self.take_over(job_id, lease) != "runs":
                     await self.store.release(lease)
             except msgspec.MsgspecError:  # such as of a newer version, which can read it
                 log_exception(_log, "job_unreadable id=%s", job_id)
 
-    async def _take_over(self, job_id: str, lease: Lease) -> bool:
-        """Resume or settle a job that nobody runs; return whether it runs here now."""
+    async def take_over(self, job_id: str, lease: Lease) -> Taken:
+        """Resume or settle a job that nobody runs, under its lease, which only a job that runs keeps."""
         saved, ordered = await self.store.get_many([JOBS + job_id, ORDERS + job_id])
         job = None if saved is None else msgspec.json.decode(saved, type=Job)
         order = None if ordered is None else msgspec.json.decode(ordered, type=JobOrder)
         if saved is None or job is None or order is None:
             await self.store.delete(RUNNING + job_id)
-            return False
+            return "settled"
         if job.ended:  # its process ended just before it could tidy up
             await tidy(self.store, job, order.owner)
-            return False
-        verdict = await self._verdict(job, order)
+            return "settled"
+        verdict = None if self.is_closing else await self._verdict(job, order)
         running = RunningJob(self, job, order, lease=lease, saved=saved)
-        if verdict is None or not await running.take():
-            return False
+        if verdict is None:
+            if self.store.is_shared and not job.unfit_since and not self.is_closing:
+                await running.take(unfit_since=time.time())
+            return "later"
+        if not await running.take():
+            return "settled"
         if isinstance(verdict, Profile):
-            _log.info("job_resumed id=%s tool=%s", job_id, job.tool)
+            if job.lease:
+                _log.info("job_resumed id=%s tool=%s", job_id, job.tool)
             profile = None if order.caller.profile is None else verdict
             self._follow(running, asyncio.create_task(running.run_again(profile), context=Context()))
-            return True
+            return "runs"
         status, envelope = verdict
         _log.warning("job_settled id=%s tool=%s status=%s may_have_run=%s", job_id, job.tool, status, job.claimed)
         await running.end(status, envelope)
-        return False
+        return "settled"
 
     async def _verdict(self, job: Job, order: JobOrder) -> tuple[JobStatus, Envelope] | Profile | None:
         """Return how a job ends that its process left, or the profile to resume it with, or None to decide later."""
@@ -457,10 +495,16 @@ class Jobs(StoredJobs):
         profile, spec = self._find(order)
         if profile is not None and spec is not None and resume_hash(spec) == order.definition:
             return profile if spec.safe or not job.claimed else left
-        if spec is None and time.monotonic() - self._opened_at < _TOOL_WAIT_S:
+        if self._may_fit_later(job, has_tool=spec is not None):
             return None
         what, reason = ("without", "tool_gone") if spec is None else ("with another definition of", "tool_changed")
         return "interrupted", interrupted(job, f"The server was started anew {what} '{job.tool}'.", reason=reason)
+
+    def _may_fit_later(self, job: Job, *, has_tool: bool) -> bool:
+        """Return whether to wait for the tool of a job: for other workers, or here for upstreams that connect late."""
+        if self.store.is_shared:
+            return not job.unfit_since or time.time() - job.unfit_since < self.tool_wait
+        return not has_tool and time.monotonic() - self._opened_at < self.tool_wait
 
     async def _was_cancelled(self, job_id: str) -> bool:
         """Return whether somebody cancelled a job that no process ran."""
@@ -489,6 +533,11 @@ async def _all_keys(store: Store, prefix: str) -> AsyncGenerator[str]:
         for key in page:
             yield key
         page = await store.keys(prefix, after=page[-1])
+
+
+def _too_many() -> ToolError:
+    hint = "Wait until some have ended."
+    return ToolError("overloaded", "Too many jobs run already.", hint=hint, retry_after_ms=1000)
 
 
 def _first_answer(job: Job, status: str, approval_id: str, *, wait: str) -> dict[str, Any]:

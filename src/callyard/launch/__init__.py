@@ -11,6 +11,7 @@ Its files:
   cause
 - `hangup`: SIGHUP while a server starts: it asks for a reload, so it must not end a server that cannot reload yet
 - `hint`: what a server says once it listens: the hint for a person at a terminal, and where its console is
+- `job_worker`: runs jobs of servers in a yard of this process, until a signal ends it
 - `monitor`: the monitor of a served yard: its metrics, its log files, and the mounts '/metrics' and '/console'
 - `mounts`: what a server has beside '/mcp', and who may use it: the page '/metrics', and the token of console and
   agents

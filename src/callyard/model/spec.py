@@ -175,6 +175,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, me
     idempotent: bool = False
     job: Literal["optional", "always", "required"] | None = None
     """Whether calls become jobs: for clients with MCP's tasks, always, or only for such clients."""
+    local: bool = False
+    """Whether its work is bound to the machine of its process, so that no worker elsewhere runs its jobs."""
     aliases: tuple[str, ...] = ()
     deprecated: str | None = None
     shape: Literal["envelope", "plain"] = "envelope"

@@ -79,8 +79,8 @@ class RedisStore(Store):
     def __init__(self, url: str, *, replicas: int = 0) -> None:
         if replicas < 0:
             raise ValueError("The number of replicas must not be negative.")
-        self._url = parse_redis_url(url)
-        self.name: Final = self._url.name
+        self.url: Final = parse_redis_url(url)
+        self.name: Final = self.url.name
         self._replicas = replicas
         self._open: tuple[Servers, Topics] | None = None
         self._lock = asyncio.Lock()
@@ -239,7 +239,7 @@ class RedisStore(Store):
             await servers.close()
 
     def _place(self, key: str) -> _Place:
-        return _Place(self._url.prefix, key)
+        return _Place(self.url.prefix, key)
 
     def _by_tag(self, keys: Iterable[str]) -> Iterable[tuple[bytes, list[_Place]]]:
         """Return the places of keys by tag, in the order of the keys."""
@@ -262,7 +262,7 @@ class RedisStore(Store):
         return [self._place(family.decode()) for family in await self._read(tag, "SMEMBERS", tag)]
 
     def _families_key(self) -> bytes:
-        return f"{self._url.prefix}:{{families}}".encode()
+        return f"{self.url.prefix}:{{families}}".encode()
 
     async def _holds(self, place: _Place, lease: Lease) -> bool:
         held = await self._read(place.tag, "GET", place.lease)
@@ -349,7 +349,7 @@ class RedisStore(Store):
             if last is not None and time.monotonic() < self._retry_at:
                 raise last
             _, redis_servers, redis_topics = _modules()
-            servers: Servers = redis_servers.open_servers(self._url)
+            servers: Servers = redis_servers.open_servers(self.url)
             topics: Topics = redis_topics.Topics(servers)
             try:
                 await self._check(servers)

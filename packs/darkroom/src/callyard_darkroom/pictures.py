@@ -159,6 +159,7 @@ class Pictures:
         operation="command",
         idempotent=True,
         job="always",
+        local=True,
         timeout=1800,
         reasons=declare("render", "disk_full", "not_writable"),
     )
@@ -191,6 +192,7 @@ class Pictures:
         operation="command",
         idempotent=True,
         job="always",
+        local=True,
         timeout=600,
         reasons=declare("change", "engine_lacks", "engine_missing", "unknown_primitive"),
     )

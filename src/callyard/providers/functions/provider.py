@@ -75,6 +75,7 @@ class ToolOptions(Options, frozen=True, kw_only=True):
     priority: Literal["interactive", "background"] = "interactive"
     idempotent: bool = False
     job: Literal["optional", "always", "required"] | None = None
+    local: bool = False
     requires_eval: bool | None = None
     eval_target: str = ""
     aliases: Sequence[str] = ()
@@ -107,6 +108,7 @@ def tool(
     priority: Literal["interactive", "background"] = "interactive",
     idempotent: bool = False,
     job: Literal["optional", "always", "required"] | None = None,
+    local: bool = False,
     requires_eval: bool | None = None,
     eval_target: str = "",
     aliases: Sequence[str] = (),
@@ -359,6 +361,7 @@ def _spec(options: ToolOptions, **fields: Any) -> ToolSpec:
         priority=options.priority,
         idempotent=options.idempotent,
         job=options.job,
+        local=options.local,
         aliases=as_tuple(options.aliases),
         deprecated=options.deprecated,
         shape=options.shape,
