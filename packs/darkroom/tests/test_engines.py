@@ -453,12 +453,13 @@ async def test_two_renders_run_at_a_time_and_no_more() -> None:
 async def test_a_cancelled_render_in_a_thread_keeps_its_place_until_the_thread_ends() -> None:
     inside, loop, go = asyncio.Event(), asyncio.get_running_loop(), asyncio.Event()
 
-    def work() -> None:
+    def fail() -> None:
         loop.call_soon_threadsafe(inside.set)
         asyncio.run_coroutine_threadsafe(go.wait(), loop).result()
+        raise ValueError
 
     slots = Slots(1)
-    first = asyncio.ensure_future(slots.run(lambda: in_thread(work)))
+    first = asyncio.ensure_future(slots.run(lambda: in_thread(fail)))
     await inside.wait()
     first.cancel()
     second = asyncio.ensure_future(slots.run(lambda: in_thread(lambda: 1)))

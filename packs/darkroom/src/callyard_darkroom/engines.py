@@ -65,6 +65,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
+        task.exception()  # nobody else looks at it
         raise
 
 
