@@ -50,6 +50,7 @@ class Served(NamedTuple):
     login: str
     """The address that logs a person in."""
     yard: Yard
+    incidents: Any = None
 
     async def call(self, name: str, arguments: object = None, **headers: str) -> Any:
         """Call a tool as an agent does, and return its envelope."""
@@ -114,7 +115,9 @@ def serve(tmp_path: Path) -> Serve:
             listening.set_result(transport.info().address.removesuffix("/mcp"))
 
         server = asyncio.ensure_future(
-            serve_forever(yard, config.settings.serve, authenticator, monitor=monitor, ready=ready)
+            serve_forever(
+                yard, config.settings.serve, authenticator, monitor=monitor, mounted=monitor.parts, ready=ready
+            )
         )
         server.add_done_callback(
             lambda task: None if listening.done() else listening.set_exception(task.exception() or RuntimeError())
@@ -122,7 +125,9 @@ def serve(tmp_path: Path) -> Serve:
         try:
             base = await listening
             async with httpx2.AsyncClient(base_url=base, trust_env=False) as client:
-                yield Served(client, base, "" if monitor.console is None else monitor.console.address(base), yard)
+                address = "" if monitor.console is None else monitor.console.address(base)
+                incidents = None if monitor.alerts is None else monitor.alerts.incidents
+                yield Served(client, base, address, yard, incidents)
         finally:
             server.cancel()
             await asyncio.gather(server, return_exceptions=True)

@@ -50,6 +50,11 @@ def config_of(folder: Path, text: str, **overrides: str) -> Config:
     return read_config(overrides, path=str(path), environment={})
 
 
+def metrics_of(alerts: Alerts) -> set[tuple[str, str]]:
+    problems, notices = alerts.incidents.counts()
+    return {key for key, count in {**problems, **notices}.items() if count}
+
+
 def keys_of(receiver: Receiver) -> set[str]:
     return {json.loads(body)["incident"]["key"] for _, body in receiver.requests}
 
@@ -66,6 +71,7 @@ async def test_an_incident_reaches_the_webhook_with_its_calls(tmp_path: Path, un
             for _ in range(5):
                 await yard.call("failing", {})
             await until(lambda: keys_of(receiver) >= {"hung/hanging", "errors/failing"})
+            assert metrics_of(alerts) >= {("errors", "warning"), ("webhook", "sent")}
     bodies = {json.loads(body)["incident"]["key"]: json.loads(body) for _, body in receiver.requests}
 
     assert {body["origin"] for body in bodies.values()} == {"shop"}

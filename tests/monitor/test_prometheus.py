@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from callyard.dispatch.outcome import Record
@@ -100,3 +101,11 @@ def test_prometheus_client_is_loaded_by_the_first_page_and_not_before() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own
 
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_the_page_has_what_the_rules_see_and_the_notices() -> None:
+    facts = {"problems": {("hung", "warning"): 2}, "notices": {("webhook", "sent"): 3}}
+    page, _ = render(replace(snapshot_of(Metrics()), **facts))
+
+    assert b'callyard_problems{rule="hung",severity="warning"} 2.0' in page
+    assert b'callyard_notices_total{notifier="webhook",result="sent"} 3.0' in page

@@ -34,6 +34,7 @@ from callyard.dispatch.call import ANYONE, Caller
 from callyard.model.envelope import encode
 from callyard.model.errors import ToolError
 from callyard.monitor import Metrics, Ring
+from callyard.monitor.incidents import Incidents
 from callyard.providers.upstream.health import supervised
 from callyard.state.store import StoreUnavailableError
 from callyard.transports import Transport
@@ -85,6 +86,7 @@ class Console:
         records: Ring,
         authenticator: Authenticator | None = None,
         agents: AgentHost | None = None,
+        incidents: Incidents | None = None,
         token: str = "",
     ) -> None:
         def is_operator(caller: Caller) -> bool:
@@ -94,7 +96,9 @@ class Console:
         serving, find = config.settings.serve, partial(find_profile, yard)
         self.access = Access(serving, authenticator, is_operator=is_operator, find_profile=find, token=token)
         runs = Runs(yard, asks_before_destroy=config.settings.serve.ask_before_destroy)
-        self._parts = Parts(yard=yard, config=config, metrics=metrics, records=records, runs=runs, agents=agents)
+        self._parts = Parts(
+            yard=yard, config=config, metrics=metrics, records=records, runs=runs, agents=agents, incidents=incidents
+        )
         self._pages: dict[str, Page] = {}
         self._notices: dict[str, tuple[str, Done]] = {}
         """The last notices by the keys that URLs have, each with the login that it is for."""

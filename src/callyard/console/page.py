@@ -21,6 +21,7 @@ from callyard.console.access import Person
 from callyard.console.runs import Runs
 from callyard.model.profile import Profile
 from callyard.monitor import Metrics, Ring
+from callyard.monitor.incidents import Incidents
 from callyard.policy.cards import printable
 from callyard.transports.http.request import Request
 from callyard.transports.http.response import Header, ResponseWriter
@@ -96,6 +97,8 @@ class Parts(msgspec.Struct, kw_only=True):
     find_sessions: Callable[[], HttpSessions | None] = lambda: None
     """Returns the sessions of clients over HTTP that began with a handshake, if there are any."""
     agents: AgentHost | None = None
+    incidents: Incidents | None = None
+    """Those of this server, if it judges its calls."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

@@ -140,6 +140,8 @@ class Monitor:
             self.metrics = Metrics() if self.page is None else self.page.metrics
             if _wants_alerts(config):
                 self.alerts = alerts.Alerts(yard, config, notices or Notices(), self.metrics)
+            if self.page is not None and self.alerts is not None:
+                self.page.incidents = self.alerts.incidents
         self._traces = _wants_telemetry(settings.otel)
         if self._traces:
             self.metrics = self.metrics or Metrics()
@@ -176,6 +178,7 @@ class Monitor:
             records=self._records,
             authenticator=authenticator,
             agents=agents,
+            incidents=None if self.alerts is None else self.alerts.incidents,
             token=token,
         )
 

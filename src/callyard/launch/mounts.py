@@ -25,6 +25,7 @@ from callyard.launch.errors import LaunchError, as_launch_error
 from callyard.model.envelope import encode
 from callyard.model.errors import ToolError
 from callyard.model.profile import EVERYTHING
+from callyard.monitor.incidents import Incidents
 from callyard.monitor.metrics import Metrics
 from callyard.monitor.prometheus import UpstreamState, render, snapshot_of
 from callyard.packs.documents import server_text
@@ -143,6 +144,8 @@ class MetricsPage:
         self.mount = Mount(handle=self._serve, authenticate=self._authenticate)
         self._yard = yard
         self._is_authenticated = is_authenticated
+        self.incidents: Incidents | None = None
+        """Those of this server, if it judges its calls."""
         self._keys: ApiKeys | None = None
         self.use_keys(keys)
 
@@ -173,6 +176,9 @@ class MetricsPage:
         statuses = [provider.status() for provider in supervised(self._yard.providers)]
         upstreams = [UpstreamState(found.name, found.state, is_open=found.retry_at is not None) for found in statuses]
         snapshot = snapshot_of(self.metrics, self._yard.dispatcher.in_flight.values(), upstreams)
+        if self.incidents is not None:
+            problems, notices = self.incidents.counts()
+            snapshot = msgspec.structs.replace(snapshot, problems=problems, notices=notices)
         # in a thread, because a page about a thousand tools takes a while
         page, media_type = await asyncio.to_thread(render, snapshot, request.text(b"accept"))
         await writer.respond(200, page, ((b"content-type", media_type.encode()), (b"cache-control", b"no-store")))

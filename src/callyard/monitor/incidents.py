@@ -7,6 +7,7 @@ of the problems of all and notifies. The lease is held only while there is somet
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatchcase
@@ -111,6 +112,10 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
     until: float
     reason: str = ""
 
+    def covers(self, incident: Incident) -> bool:
+        """Return whether it matches an incident, as long as it has not ended."""
+        return fnmatchcase(incident.problem.key, self.pattern)
+
 
 class _Incidents:
     """The incidents of one process as data: the latest of each key, and those that are not settled."""
@@ -213,7 +218,7 @@ class _Incidents:
 
 
 def _is_silent(incident: Incident, now: float, silences: Sequence[Silence]) -> bool:
-    return any(now < one.until and fnmatchcase(incident.problem.key, one.pattern) for one in silences)
+    return any(now < one.until and one.covers(incident) for one in silences)
 
 
 class Incidents:
@@ -334,6 +339,12 @@ class Incidents:
         """
         found = [*self._known.all.values()] if self.leads else [one for one, _ in await self._read()]
         return sorted(found, key=lambda one: one.id, reverse=True)
+
+    def counts(self) -> tuple[Mapping[tuple[str, str], int], Mapping[tuple[str, str], int]]:
+        """Return what this process sees wrong by rule and severity, and its notices by notifier and result."""
+        problems = Counter((one.rule, str(one.severity)) for one in self.problems.values())
+        results = ((name, *item) for name, outbox in self.outboxes.items() for item in outbox.counts.items())
+        return problems, {(name, str(result)): count for name, result, count in results}
 
     async def silence(self, pattern: str, *, by: str, seconds: float, reason: str = "") -> Silence:
         """Alert nobody of the incidents whose key matches a pattern, for so long.

@@ -53,6 +53,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     running: Mapping[Label, int]
     queued: Mapping[Label, int]
     upstreams: tuple[UpstreamState, ...]
+    problems: Mapping[tuple[str, str], int] = {}
+    """What the rules see wrong, by rule and severity."""
+    notices: Mapping[tuple[str, str], int] = {}
+    """Notices by notifier and what became of them."""
 
 
 def snapshot_of(metrics: Metrics, calls: Iterable[Call] = (), upstreams: Iterable[UpstreamState] = ()) -> Snapshot:
@@ -99,6 +103,8 @@ def _families(snapshot: Snapshot, core: Any) -> Iterator["Metric"]:
     yield _family(counter, "caller_errors", "Failed calls by caller.", ("caller",), failed)
     yield _family(gauge, "upstream_state", "1 for the state of each upstream.", ("upstream", "state"), states)
     yield _family(gauge, "upstream_breaker_open", "1 if the circuit breaker is open.", ("upstream",), breakers)
+    yield _family(gauge, "problems", "What this server sees wrong.", ("rule", "severity"), snapshot.problems)
+    yield _family(counter, "notices", "Notices of incidents.", ("notifier", "result"), snapshot.notices)
 
 
 def _family(make: Any, name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> "Metric":

@@ -6,6 +6,7 @@ Its files:
 - `calls`: calls as they happen, as trees with a timeline, and one call in full
 - `chat`: a conversation with an agent that has the yard's tools
 - `disabled`: what operators disabled, and the forms that disable and enable
+- `incidents`: what is or was wrong, and the forms that silence it
 - `jobs`: calls that go on in the background, their questions and their results
 - `server`: the pages about the server: its state, sessions and clients, the sandboxes of this machine, and every
   setting
@@ -20,6 +21,7 @@ from callyard.console.pages.approvals import ApprovalsPage
 from callyard.console.pages.calls import Calls
 from callyard.console.pages.chat import Chat
 from callyard.console.pages.disabled import DisabledPage
+from callyard.console.pages.incidents import IncidentsPage
 from callyard.console.pages.jobs import JobsPage
 from callyard.console.pages.server import Overview, RuntimesPage, SessionsPage, SettingsPage
 from callyard.console.pages.tools import Tools
@@ -36,6 +38,7 @@ PAGES: Final[tuple[type[Page], ...]] = (
     JobsPage,
     SessionsPage,
     UpstreamsPage,
+    IncidentsPage,
     DisabledPage,
     RuntimesPage,
     SettingsPage,
