@@ -47,7 +47,7 @@ soak: $(READY) ## Long runs: more examples, more attacks, more kills, more docum
 	INCIDENT_RUNS=100 $(BIN)/pytest -q tests/monitor/test_incidents.py
 	CUTS=1000 $(BIN)/pytest -q -s tests/state/test_redis_bad_days.py
 	CI_IMAGE=18321 $(BIN)/pytest -q tests/test_deploy.py
-	PROBES=1000 $(BIN)/pytest -q tests/probe/test_probe.py -k many_probes
+	PROBES=1000 WATCH_RUNS=100 $(BIN)/pytest -q tests/probe
 	CI_DOCUMENTS=all CI_OPERATIONS=500 $(BIN)/pytest -q tests/providers/openapi/real
 
 check: $(READY) ## The fast part: lint, types, layers, unit tests; under two minutes

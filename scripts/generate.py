@@ -27,6 +27,7 @@ from callyard.config.settings import (
     MonitorSettings,
     PolicySettings,
     Serving,
+    WatchSettings,
     meanings,
 )
 from callyard.model.profile import Toolset
@@ -55,6 +56,7 @@ SECTIONS: Final[dict[str, type]] = {
     "agents": AgentSettings,
     "approvals": ApprovalSettings,
     "policy": PolicySettings,
+    "watch": WatchSettings,
 }
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
@@ -256,6 +258,12 @@ def settings() -> str:
         "has keys of its own.",
         "Every pack has the table `secrets`, with secrets by name. The key `packs` is the list of packs, so there is "
         "no `[packs.NAME]`.",
+        "",
+        "## `[watch]`",
+        "",
+        "What `callyard watch` does: see [Watch servers](../guides/watch.md).",
+        "",
+        *_table("watch"),
         "",
         "## `[probe.NAME]`",
         "",

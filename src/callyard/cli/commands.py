@@ -189,6 +189,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "upstreams": Command("upstreams", "list the upstreams: state, number of tools and last error"),
     "packs": Command("packs", "list the packs: which are installed, named and open, and what is missing"),
     "probe": Command("probe", "check an MCP server once, as a client sees it: each failure has an exit status"),
+    "watch": Command("probe", "probe upstreams again and again, alert once for each incident, and serve a status page"),
     "restart": Command("upstreams", "restart an upstream of a running yard"),
     "logs": Command("upstreams", "print what a program that is an upstream wrote to stderr"),
     "login": Command("login", "sign in at an upstream, in a browser"),
@@ -260,6 +261,11 @@ ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _value("--seconds", "SECONDS", "how long one probe may take (default: 30)", type=_seconds),
         _value("--junit", "FILE", "write the reports to this file as JUnit XML, too"),
         _JSON_ARRAY,
+    ),
+    "watch": (
+        _optional("target", "FILE", "the 'callyard.toml' with the upstreams (default: the one here)"),
+        _CONFIG,
+        *(_setting(key, _FLAGS[key]) for key in ("serve.host", "serve.port", "store")),
     ),
     "restart": (_UPSTREAM, _PROJECT),
     "logs": (

@@ -34,6 +34,7 @@ __all__ = [
     "Serving",
     "Setting",
     "Settings",
+    "WatchSettings",
     "known_settings",
     "meanings",
     "values_of",
@@ -341,6 +342,26 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("The setting 'turn_seconds' must not be negative, and 'turns' must be at least 1.")
 
 
+class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What 'callyard watch' does."""
+
+    name: str = "watch"
+    """Watchers of one name on one store alert once: one of them probes, and the others take over."""
+    every: float = 60.0
+    """Seconds between two probes of a target."""
+    control: str | None = None
+    """An address 'HOST:PORT' that always answers; if it does not, the watcher's own network is gone."""
+    public: bool = False
+    """Whether the status page, '/status.json' and the badges need no credentials."""
+
+    def __post_init__(self) -> None:
+        if not self.every >= 1:
+            raise ValueError("The setting 'every' must be at least 1.")
+        host, colon, port = (self.control or "localhost:1").rpartition(":")
+        if not (host and colon and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
+            raise ValueError("The setting 'control' is written as 'HOST:PORT'.")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of 'callyard.toml'."""
 
@@ -388,6 +409,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What counts as an incident, and who is notified of it."""
     agents: AgentSettings = msgspec.field(default_factory=AgentSettings)
     """Agents that the server runs with its tools."""
+    watch: WatchSettings = msgspec.field(default_factory=WatchSettings)
+    """What 'callyard watch' does."""
 
 
 _SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {

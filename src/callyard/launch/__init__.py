@@ -20,6 +20,7 @@ Its files:
 - `reload`: reloads what changed on disk: the settings of an open yard, or the whole server
 - `serve`: from settings to a transport that runs until a signal ends it
 - `signals`: runs a coroutine and cancels it on SIGTERM, as Ctrl-C does, so that it closes what it opened
+- `watch`: serves a watch: targets, incidents, notifiers, and the pages that show them
 - `workers`: worker processes that serve one address; each is restarted when it dies
 """
 

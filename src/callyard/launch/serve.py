@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from callyard.launch.agents import Agents  # most servers run none
     from callyard.transports.http.server import Certificate, Http
 
-__all__ = ["make_transport", "run_server", "serve", "serve_configured", "serve_forever"]
+__all__ = ["make_transport", "run_server", "serve", "serve_configured", "serve_forever", "serving_failure"]
 
 
 Command = Callable[[], Sequence[str]]
@@ -153,10 +153,10 @@ def serve_configured(
                 ready=announce,
                 background=partial(live.watch, hangup) if config.files else None,
                 follow=live.follow if config.files else None,
-                explain=lambda error: _refusal(error, yard, serving, listening=False).message,
+                explain=lambda error: serving_failure(error, yard, serving, listening=False).message,
             )
     except Exception as error:
-        raise _refusal(error, yard, serving, listening=bool(listening)) from error
+        raise serving_failure(error, yard, serving, listening=bool(listening)) from error
 
 
 def _show_address(
@@ -254,7 +254,8 @@ def _address_logged(notices: Notices) -> Generator[None]:
         _log.setLevel(before)
 
 
-def _refusal(failure: Exception, yard: Yard, serving: Serving, *, listening: bool) -> LaunchError:
+def serving_failure(failure: Exception, yard: Yard, serving: Serving, *, listening: bool) -> LaunchError:
+    """Return why a yard cannot be served, or why serving failed."""
     _log.debug("serving_failed yard=%s", log_value(yard.name), exc_info=failure)
     error = innermost(failure)
     if isinstance(error, NotOpenedError):

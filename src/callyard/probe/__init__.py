@@ -6,7 +6,11 @@ Its files:
 - `codes`: the codes of a probe: each failure that it tells apart, with an exit status and what to do
 - `network`: the steps before MCP: the name, the connection, TLS, and what the server says about signing in
 - `probe`: one probe: a pass over all that a client needs of a server, with one deadline for all
+- `history`: what a watch keeps of one target: its last report, and its history by minute, hour and day
+- `pages`: what a watch shows: a status page, JSON, a badge, and metrics for Prometheus
 - `report`: what one probe found, also as JUnit
+- `rules`: what the states of a watch's targets say is wrong
+- `watch`: probes many targets on schedules, gently, and reports what is wrong as incidents
 """
 
 from callyard.probe.codes import PROBE_CODES, ProbeCode, ProbeCodeName
