@@ -26,6 +26,7 @@ import callyard
 from callyard import CODES, Limits, Rule, Toolset
 from callyard.cli.parser import make_parsers
 from callyard.config import known_settings
+from callyard.config.probes import Canary, ProbeTable
 from callyard.config.read import ProfileTable
 from callyard.providers.functions.provider import ToolOptions
 from callyard.providers.openapi.settings import ApiSettings, Override
@@ -273,7 +274,8 @@ def test_the_settings_page_gives_every_setting_a_meaning() -> None:
         re.MULTILINE,
     )
 
-    tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ApiSettings, Override, ProfileTable, Toolset, Rule)
+    tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ApiSettings, Override)
+    tables += (ProbeTable, Canary, ProfileTable, Toolset, Rule)
     assert rows == [field.name for table in tables for field in fields(table) if not field.required]
 
 
