@@ -191,7 +191,7 @@ def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_are_kno
         "Known: target, profile, allow_eval, shape, packs, metatools, state_dir, store, store_replicas, "
         "agents, alerts, apis, approvals, auth, budgets, limits, monitor, pack, policy, probe, profiles, queue, rates, "
         "rules, runtime, search, serve, toolsets, "
-        "upstream_defaults, upstreams." in refused()
+        "upstream_defaults, upstreams, watch." in refused()
     )
 
 
