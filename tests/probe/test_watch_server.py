@@ -1,8 +1,11 @@
 """`callyard watch` as a process: its pages, in a real Chromium too, and what it keeps when it is killed."""
 
 import asyncio
+import json
 import os
 import shutil
+import signal
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -24,6 +27,7 @@ from callyard.yard import Yard
 
 CHROMIUM: Final = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS: Final = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
+TIMEOUT_S: Final = 240.0
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -130,3 +134,95 @@ def test_an_address_that_cannot_be_used_is_refused(folder: Path) -> None:
     write(folder, {"a": "http://127.0.0.1:1/mcp"}, 'control = "127.0.0.1:1"\n[serve]\nhost = "0.0.0.0"\n')
     with pytest.raises(LaunchError):
         run_watch_server(read_config(), Notices())
+
+
+class Watcher:
+    """`callyard watch` in a process of its own; the lines of its log."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def said(self, text: str) -> str:
+        """Return the next line of its log that has a text."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            while line := (await self.process.stderr.readline()).decode():
+                self.lines.append(line)
+                if text in line:
+                    return line
+        raise AssertionError("".join(self.lines))
+
+    async def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        assert self.process.stderr is not None
+        self.lines += (await self.process.stderr.read()).decode().splitlines()
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def watcher(folder: Path) -> AsyncGenerator[Watcher]:
+    program = "import sys; from callyard.cli import main; sys.exit(main())"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, "watch", "--port", "0", "-v"),
+        cwd=folder,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "CALLYARD_STATE_DIR": str(folder / "state")},
+    )
+    one = Watcher(process)
+    try:
+        yield one
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+class Hook:
+    """A receiver of webhooks."""
+
+    def __init__(self) -> None:
+        self.notices: dict[str, dict[str, Any]] = {}
+        self.came = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take one notice."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].partition("\r")[0])
+        notice = json.loads(await reader.readexactly(length))
+        assert "callyard-signature: sha256=" in head
+        self.notices[head.partition("idempotency-key: ")[2].partition("\r")[0]] = notice
+        self.came.set()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def wait(self, most: int) -> list[str]:
+        """Return what came, once there are so many."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(self.notices) < most:
+                self.came.clear()
+                await self.came.wait()
+        return [f"{one['type']} {one['incident']['key']}" for one in self.notices.values()]
+
+
+async def test_a_watcher_that_was_killed_alerts_of_an_incident_once_and_of_its_recovery(folder: Path) -> None:
+    hook = Hook()
+    async with AsyncExitStack() as stack:
+        receiver = await asyncio.start_server(hook.serve, "127.0.0.1", 0)
+        stack.callback(receiver.close)
+        async with serving("well", "2026") as (url, _):
+            port = int(url.rpartition(":")[2].removesuffix("/mcp"))
+        place = f"http://127.0.0.1:{receiver.sockets[0].getsockname()[1]}/"
+        write(folder, {"a": url}, f'[alerts]\nwebhook = "{place}"\nwebhook_secret = "secret"\n')
+        async with watcher(folder) as first:
+            await first.said("incident_opened")
+            assert await hook.wait(1) == ["alert down/a"]
+            await first.end(signal.SIGKILL)
+        async with watcher(folder) as second:
+            await second.said("watching targets=1")
+            await stack.enter_async_context(serving("well", "2026", port=port))
+            await second.said("incident_recovered")
+            assert await hook.wait(2) == ["alert down/a", "recovery down/a"]
+            assert await second.end(signal.SIGTERM) == 0
+    assert not [line for line in second.lines if "incident_opened" in line]

@@ -12,7 +12,7 @@ Its files:
 - `login`: `callyard login` and `callyard logout`: OAuth at an upstream, with a browser, and the stored login
 - `packs`: which packs are installed, named and open, here or at a running server, and what is missing
 - `parser`: the parser of the command line
-- `probe`: `callyard probe` and `callyard watch`: probe MCP servers once, or again and again
+- `probe`: probe MCP servers once, and print what was found
 - `program`: from arguments to an exit status
 - `search`: `callyard search` and `callyard eval search`: find tools as an agent does, and measure how well that works
 - `serve`: `callyard serve` and `callyard worker`: serve a yard to MCP clients, and run jobs of servers
@@ -22,6 +22,7 @@ Its files:
 - `terminal`: the terminal of a command: data on stdout, notices and progress on stderr, colours only where a person
   reads
 - `upstreams`: their state and logs, and their definitions against the accepted ones
+- `watch`: probe upstreams again and again, alert, and serve a status page
 """
 
 from callyard.cli.program import main

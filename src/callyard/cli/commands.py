@@ -189,7 +189,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "upstreams": Command("upstreams", "list the upstreams: state, number of tools and last error"),
     "packs": Command("packs", "list the packs: which are installed, named and open, and what is missing"),
     "probe": Command("probe", "check an MCP server once, as a client sees it: each failure has an exit status"),
-    "watch": Command("probe", "probe upstreams again and again, alert once for each incident, and serve a status page"),
+    "watch": Command("watch", "probe upstreams again and again, alert once for each incident, and serve a status page"),
     "restart": Command("upstreams", "restart an upstream of a running yard"),
     "logs": Command("upstreams", "print what a program that is an upstream wrote to stderr"),
     "login": Command("login", "sign in at an upstream, in a browser"),

@@ -1,4 +1,4 @@
-"""`callyard probe` and `callyard watch`: probe MCP servers once, or again and again."""
+"""`callyard probe`: probe MCP servers once, and print what was found."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,9 @@ from callyard.config import CLIENT_FILES
 from callyard.launch.errors import LaunchError
 from callyard.launch.probe import probe_targets, program_target, served_target
 from callyard.launch.signals import run
-from callyard.launch.watch import run_watch_server
 from callyard.probe import PROBE_CODES, Report, Target, probe, to_junit
 
-__all__ = ["run_probe", "run_watch"]
+__all__ = ["run_probe"]
 
 _AT_ONCE: Final = 8
 
@@ -39,14 +38,6 @@ def run_probe(options: Options, terminal: Terminal) -> int:
             for line in _lines(report):
                 terminal.write(*line)
     return next((report.exit_status for report in reports if report.exit_status), 0)
-
-
-def run_watch(options: Options, terminal: Terminal) -> int:
-    """Watch the upstreams of a file until Ctrl-C or SIGTERM."""
-    if options.target and not options.target.endswith((".toml", *CLIENT_FILES)):
-        raise LaunchError(f"'{options.target}' is no file with upstreams, such as 'callyard.toml'.")
-    run_watch_server(config_from(options, terminal), terminal)
-    return 0
 
 
 def _targets(options: Options, terminal: Terminal) -> Sequence[Target]:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 from msgspec.structs import replace
 
 from callyard.config import Config
+from callyard.launch.alerts import make_notifiers
 from callyard.launch.build import make_authenticator, make_store
 from callyard.launch.errors import LaunchError
 from callyard.launch.notices import Notices
@@ -148,7 +149,7 @@ def run_watch_server(config: Config, notices: Notices) -> None:
     """
     targets = watch_targets(config, notices)
     serving = replace(config.settings.serve, transport="http", workers=1, console=False)
-    notifiers: list[Notifier] = []
+    notifiers = [*make_notifiers(config, notices)]
     pages = WatchPages(config, targets, make_store(config), notifiers)
     yard = Yard("watch", metatools=False)
     listening: list[str] = []

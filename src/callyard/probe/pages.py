@@ -6,17 +6,18 @@ It knows no HTTP. Only codes and times are shown, never what a server or a progr
 import time
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
+from jinja2 import Environment
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from callyard.probe.codes import PROBE_CODES
 from callyard.probe.history import Bucket, TargetState
 from callyard.probe.report import Report
 from callyard.probe.watch import Watch
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 __all__ = ["badge", "probe_metrics", "status", "status_page", "watch_metrics"]
 
@@ -109,8 +110,6 @@ th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px soli
 
 def status_page(watch: Watch, incidents: list[dict[str, Any]]) -> str:
     """Return the status page; all names in it are escaped."""
-    from jinja2 import Environment  # noqa: PLC0415 - a probe shows no page
-
     targets = [
         {
             "name": name,
@@ -162,19 +161,24 @@ def watch_metrics(watch: Watch, accept: str) -> tuple[bytes, str]:
     reports = {name: state.report for name, (_, state) in watch.targets.items() if state.report is not None}
     by_name = ("target",)
 
-    def families(core: Any) -> "Iterator[Metric]":
-        gauge = core.GaugeMetricFamily
-        leads = gauge("callyard_watch_leads", "1 if this watcher probes and alerts.", value=int(watch.incidents.leads))
-        offline = gauge("callyard_watch_offline", "1 if its own network is gone.", value=int(watch.is_offline))
+    def families() -> Iterator[Metric]:
+        leads = GaugeMetricFamily(
+            "callyard_watch_leads", "1 if this watcher probes and alerts.", value=int(watch.incidents.leads)
+        )
+        offline = GaugeMetricFamily(
+            "callyard_watch_offline", "1 if its own network is gone.", value=int(watch.is_offline)
+        )
         yield from (leads, offline)
         for name, text, value in _GAUGES:
-            family = gauge(f"callyard_probe_{name}", text, labels=by_name)
+            family = GaugeMetricFamily(f"callyard_probe_{name}", text, labels=by_name)
             for target, report in reports.items():
                 number = value(report)
                 if number is not None:
                     family.add_metric((target,), number)
             yield family
-        codes = gauge("callyard_probe_failed", "1 for each code of the last probe.", labels=(*by_name, "code"))
+        codes = GaugeMetricFamily(
+            "callyard_probe_failed", "1 for each code of the last probe.", labels=(*by_name, "code")
+        )
         for target, report in reports.items():
             for code in dict.fromkeys(one.code for one in report.failures):
                 codes.add_metric((target, code), 1)
@@ -200,23 +204,26 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Report], float | None]], ...]] = 
 def probe_metrics(report: Report | None, accept: str) -> tuple[bytes, str]:
     """Return one report in the form of Prometheus's blackbox exporter, and the media type."""
 
-    def families(core: Any) -> "Iterator[Metric]":
-        gauge = core.GaugeMetricFamily
+    def families() -> Iterator[Metric]:
         is_well = report is not None and report.code is None
-        yield gauge("probe_success", "Displays whether or not the probe was a success.", value=int(is_well))
+        yield GaugeMetricFamily("probe_success", "Displays whether or not the probe was a success.", value=int(is_well))
         if report is None:
             return
-        yield gauge(
+        yield GaugeMetricFamily(
             "probe_duration_seconds", "Returns how long the probe took to complete in seconds.", value=report.ms / 1000
         )
-        phases = gauge("probe_mcp_duration_seconds", "Duration of each step of the probe.", labels=("phase",))
+        phases = GaugeMetricFamily(
+            "probe_mcp_duration_seconds", "Duration of each step of the probe.", labels=("phase",)
+        )
         for step in report.steps:
             phases.add_metric((step.name,), step.ms / 1000)
         yield phases
         if report.certificate_days is not None:
             end = report.at + report.certificate_days * _DAY
-            yield gauge("probe_ssl_earliest_cert_expiry", "Returns when the certificate ends, in Unix time.", value=end)
-        failed = gauge("probe_mcp_failed", "1 for each code of the probe.", labels=("code",))
+            yield GaugeMetricFamily(
+                "probe_ssl_earliest_cert_expiry", "Returns when the certificate ends, in Unix time.", value=end
+            )
+        failed = GaugeMetricFamily("probe_mcp_failed", "1 for each code of the probe.", labels=("code",))
         for code in dict.fromkeys(one.code for one in report.failures):
             failed.add_metric((code,), 1)
         yield failed
@@ -225,11 +232,9 @@ def probe_metrics(report: Report | None, accept: str) -> tuple[bytes, str]:
 
 
 def _render(families: Any, accept: str) -> tuple[bytes, str]:
-    import prometheus_client.core  # noqa: PLC0415 - a probe writes no metrics
+    class Source(Collector):
+        def collect(self) -> Iterator[Metric]:
+            yield from families()
 
-    class Source(prometheus_client.registry.Collector):
-        def collect(self) -> "Iterator[Metric]":
-            yield from families(prometheus_client.core)
-
-    encode, media_type = prometheus_client.exposition.choose_encoder(accept)
+    encode, media_type = choose_encoder(accept)
     return encode(Source()), media_type
