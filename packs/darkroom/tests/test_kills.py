@@ -16,7 +16,7 @@ from callyard_darkroom.state import decode
 from darkroom_yards import draw, open_yard
 
 EDITS = int(os.environ.get("EDITS", "100"))
-WORKER = Path(__file__).with_name("edit_worker.py")
+WORKER = Path(__file__).parent / "support" / "edit_worker.py"
 KILL_AFTER = (3, 16)
 
 
