@@ -18,6 +18,7 @@ from callyard.monitor.incidents import Problem
 from callyard.monitor.metrics import Metrics
 from callyard.monitor.prometheus import UpstreamState
 from callyard.monitor.rules import RULES, Rules, Thresholds, Waiting
+from callyard.state.replicas import ReplicaRecord
 from callyard.testing import FakeClock
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -31,6 +32,7 @@ class Facts:
         self.states: dict[str, str] = {}
         self.known: set[str] = set()
         self.aged: float = 0.0
+        self.others: list[ReplicaRecord] = []
 
     def handlers(self, least_s: float) -> Sequence[RunningHandler]:
         found = self.yard.dispatcher.handlers(0.0 if self.aged else least_s)
@@ -44,6 +46,9 @@ class Facts:
 
     def had(self, name: str) -> bool:
         return name in self.known
+
+    def differing(self) -> Sequence[ReplicaRecord]:
+        return self.others
 
 
 class Judged:
@@ -330,6 +335,18 @@ async def test_blocks_of_the_loop_are_named_by_line_for_a_minute() -> None:
         assert judged.keys() == []
 
     assert (problem.key, problem.severity, problem.calls) == ("blocked/a.py:1 in a", "critical", ("c_1",))
+
+
+async def test_replicas_that_differ_for_longer_than_an_update_are_named() -> None:
+    async with Judged(Yard()).open() as judged:
+        judged.facts.others = [ReplicaRecord("r_1", "host:7", "2.0", "abc", started=0.0)]
+        assert judged.keys() == []
+        judged.clock.advance(601)
+        problem = judged.one()
+        judged.facts.others = []
+        assert judged.keys() == []
+
+    assert (problem.key, problem.details) == ("replicas/all", {"differing": ["host:7 has version 2.0"]})
 
 
 async def test_rules_that_are_off_are_not_judged() -> None:

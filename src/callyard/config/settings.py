@@ -258,7 +258,9 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ValueError("The keys in 'metrics_keys' have no 'profile': all of them see every tool.")
 
 
-AlertRule = Literal["hung", "blocked", "rejects", "missing", "errors", "slow", "flapping", "upstream", "waits"]
+AlertRule = Literal[
+    "hung", "blocked", "rejects", "missing", "errors", "slow", "flapping", "upstream", "waits", "replicas"
+]
 """What a server is alerted of."""
 
 

@@ -20,6 +20,7 @@ from callyard.monitor.notifiers import CommandNotifier, Notifier, WebhookNotifie
 from callyard.monitor.prometheus import UpstreamState
 from callyard.monitor.rules import Rules, Thresholds, Waiting
 from callyard.providers.upstream.health import supervised
+from callyard.state.replicas import ReplicaRecord
 from callyard.state.store import StoreUnavailableError
 from callyard.yard import Yard
 
@@ -140,3 +141,6 @@ class _Facts:
 
     def had(self, name: str) -> bool:
         return name in self._known
+
+    def differing(self) -> Sequence[ReplicaRecord]:
+        return () if self._yard.replica is None else self._yard.replica.differing

@@ -47,7 +47,7 @@ _MAX_INCIDENTS: Final = 500
 _MAX_PROBLEMS: Final = 200
 _MAX_SILENCES: Final = 200
 _LONGEST_SILENCE_S: Final = 30 * 86_400.0
-_TEXT: Final = 200
+_TEXT: Final = 500
 _ALERTED, _SETTLED = 1, 2
 _log = logging.getLogger(__name__)
 
@@ -114,7 +114,8 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
 
     def covers(self, incident: Incident) -> bool:
         """Return whether it matches an incident, as long as it has not ended."""
-        return fnmatchcase(incident.problem.key, self.pattern)
+        key = incident.problem.key  # may have signs of patterns, such as the URI of a resource
+        return key == self.pattern or fnmatchcase(key, self.pattern)
 
 
 class _Incidents:

@@ -23,11 +23,14 @@ from callyard.monitor.blocked_loop import Block
 from callyard.monitor.incidents import EVIDENCE, Problem
 from callyard.monitor.metrics import OWN_FAULTS, CallStats, Durations, Label, Metrics
 from callyard.monitor.prometheus import UpstreamState
+from callyard.state.replicas import ReplicaRecord
 from callyard.state.store import Clock
 
 __all__ = ["RULES", "Rules", "Thresholds", "Waiting", "Yard"]
 
-RULES: Final = ("hung", "blocked", "rejects", "missing", "errors", "slow", "flapping", "upstream", "waits")
+RULES: Final = (
+    *("hung", "blocked", "rejects", "missing", "errors", "slow", "flapping", "upstream", "waits", "replicas"),
+)
 _USED_SHARE: Final = 0.8
 """The share of its deadline after which a handler hangs."""
 _TIMES_P95: Final = 10
@@ -49,6 +52,8 @@ _MAX_NAMES: Final = 200
 _SEVERAL: Final = 2
 _STARTS: Final = 3
 _FLAP_S: Final = 600.0
+_UPDATE_S: Final = 600.0
+"""For so long replicas may differ, because they are updated one after the other."""
 _FAILING: Final = frozenset({"degraded", "backing_off", "auth_needed"})
 
 
@@ -86,6 +91,10 @@ class Yard(Protocol):
 
     def had(self, name: str) -> bool:
         """Return whether a tool of that name was there."""
+        ...
+
+    def differing(self) -> Sequence[ReplicaRecord]:
+        """Return the replicas of another version or configuration."""
         ...
 
 
@@ -153,6 +162,7 @@ class Rules:
         self._marked = -inf
         self._asked: dict[str, _Asked] = {}
         self._upstreams: dict[str, _Upstream] = {}
+        self._differ_since: float | None = None
 
     def __call__(self, record: Record) -> None:
         """Take a record; only failures are of interest."""
@@ -190,6 +200,7 @@ class Rules:
             "flapping": self._flapping,
             "upstream": self._failing_upstreams,
             "waits": self._waits,
+            "replicas": self._replicas,
         }
         self._note_upstreams(now)
         return [problem for rule, judge in judged.items() if rule not in self._off for problem in judge(now)]
@@ -328,6 +339,14 @@ class Rules:
                 details={"kind": kind, "waiting": len(waiting)},
                 **_evidence((one.call_id, "") for one in waiting),
             )
+
+    def _replicas(self, now: float) -> Iterator[Problem]:
+        differing = self._yard.differing()
+        self._differ_since = (self._differ_since or now) if differing else None
+        if self._differ_since is not None and now - self._differ_since >= _UPDATE_S:
+            found = sorted({f"{one.place} has version {one.version}" for one in differing})[:EVIDENCE]
+            text = f"{len(differing)} replicas have another version or configuration than this server."
+            yield Problem(rule="replicas", subject="all", text=text, details={"differing": found})
 
     def _note_asked(self, record: Record) -> None:
         asked = self._asked.get(record.tool)
