@@ -30,6 +30,7 @@ from callyard.config.settings import (
     WatchSettings,
     meanings,
 )
+from callyard.launch.doctor import FINDINGS
 from callyard.model.profile import Toolset
 from callyard.packs.documents import llms_text
 from callyard.policy.settings import BudgetSettings, Predicate, QueueSettings, RateSettings, Rule
@@ -368,6 +369,25 @@ def schema() -> str:
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
+def doctor() -> str:
+    """Return the page of the findings of the doctor."""
+    rows = [f"| `{name}` | {kind.status} | {kind.meaning} | {_mend(kind.mend)} |" for name, kind in FINDINGS.items()]
+    return _page(
+        "Findings of the doctor",
+        "What [`callyard doctor`](../guides/doctor.md) may find, by id. None is ever renamed. A finding says its own "
+        "cause and command;",
+        "*mend* is the usual one.",
+        "",
+        "| id | status | means | mend |",
+        "|---|---|---|---|",
+        *rows,
+    )
+
+
+def _mend(text: str) -> str:
+    return f"`{text}`" if text[0].islower() else text
+
+
 def tools() -> str:
     """Return the page of the tools in the example yard and the system pack."""
     return _page(
@@ -501,6 +521,7 @@ def server_json() -> str:
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes,
+    "doctor.md": doctor,
     "scan.md": scan_rules,
     "settings.md": settings,
     "callyard.schema.json": schema,

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from functools import partial
@@ -177,6 +177,8 @@ class Yard:
         """The policy of rules and approvals, if the yard is open and has any."""
         self.audit: Audit | None = None  # gets a line for each decision about an approval; set before the yard opens
         self.tracing: Tracing | None = None  # makes spans of requests and calls; set before the yard opens
+        self.examine: Callable[[], Awaitable[Any]] | None = None
+        """Checks the served yard, for operators; set before the yard opens."""
         self._limiters = tuple(limiters)
         self._load = LoadSettings(queue or QueueSettings(), rates or RateSettings(), budgets or BudgetSettings())
         self._limiter: CallLimiter | None = None

@@ -182,5 +182,5 @@ async def test_a_caller_with_credentials_sees_the_packs_of_its_profile(install: 
 
 
 def test_without_token_and_authentication_there_is_no_list_of_packs() -> None:
-    assert list(ServerFacts(Yard(), "", is_authenticated=False).mounts) == ["/llms.txt"]
-    assert set(ServerFacts(Yard(), TOKEN, is_authenticated=False).mounts) == {"/llms.txt", "/api/packs"}
+    assert list(ServerFacts(Yard(), "", is_authenticated=False).mounts) == ["/llms.txt", "/streamz"]
+    assert set(ServerFacts(Yard(), TOKEN, is_authenticated=False).mounts) == {"/llms.txt", "/streamz", "/api/packs"}

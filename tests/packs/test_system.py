@@ -17,7 +17,7 @@ from callyard import Call, Caller, Envelope, Limits, Profile, Serving, Session, 
 from callyard.inject import Conversation
 from callyard.launch.serve import serve_forever
 from callyard.packs.system import System
-from callyard.policy.settings import LoadSettings
+from callyard.policy.settings import LoadSettings, Rule
 from callyard.testing import FakeClock
 
 ME, YOU = Caller(identity="me"), Caller(identity="you")
@@ -66,7 +66,7 @@ async def test_a_yard_that_does_not_name_the_pack_has_none_of_its_tools() -> Non
 
 async def test_a_yard_that_names_the_pack_has_its_tools_which_are_queries() -> None:
     async with Yard(packs=["system"]) as yard:
-        assert names(yard) == NAMES
+        assert names(yard) == sorted([*NAMES, "diagnose"])
         assert {(spec.operation.value, spec.source, spec.tags) for spec in yard.list()} == {
             ("query", "system", ("system",))
         }
@@ -311,8 +311,27 @@ async def test_the_pack_gives_way_to_a_tool_of_the_users_own(caplog: pytest.LogC
         listed = names(yard)
 
     assert answer.data == "mine"
-    assert listed == NAMES
+    assert listed == sorted([*NAMES, "diagnose"])
     assert [record.args for record in caplog.records if "gave_way" in record.msg] == [("ping", "system")]
+
+
+async def test_only_operators_diagnose_and_only_a_served_yard() -> None:
+    async def examine() -> list[dict[str, str]]:
+        return [{"id": "a finding"}]
+
+    yard = Yard(packs=["system"], rules=[Rule(decision="allow")])
+    yard.configure(origins={}, limits={}, operators=["me"])
+    async with yard:
+        denied, too_early = [await yard.call("diagnose", caller=caller) for caller in (YOU, ME)]
+        yard.examine = examine
+        found = await yard.call("diagnose", caller=ME)
+    async with Yard(packs=["system"]) as plain:
+        nobody = await plain.call("diagnose", caller=ME)
+
+    assert [code(one) for one in (denied, too_early, nobody)] == [
+        *("permission_denied", "not_supported", "permission_denied"),
+    ]
+    assert found.data == [{"id": "a finding"}]
 
 
 async def test_the_pack_records_nothing_once_the_yard_is_closed() -> None:

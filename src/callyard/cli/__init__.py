@@ -7,6 +7,7 @@ Its files:
 - `commands`: the commands, each with its arguments and options, as a table
 - `config`: commands about settings: print them, create API keys, and add upstreams to 'callyard.toml' or remove them
 - `demo`: a tour of what an agent sees of a yard with hundreds of tools, without a network or a model
+- `doctor`: check what a server with some settings needs, and print how to mend it
 - `inspect`: `callyard describe`, `list`, `manifest` and `policy explain`: a yard's tools, and which rule decides
   about a call
 - `login`: `callyard login` and `callyard logout`: OAuth at an upstream, with a browser, and the stored login

@@ -190,6 +190,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "packs": Command("packs", "list the packs: which are installed, named and open, and what is missing"),
     "probe": Command("probe", "check an MCP server once, as a client sees it: each failure has an exit status"),
     "watch": Command("watch", "probe upstreams again and again, alert once for each incident, and serve a status page"),
+    "doctor": Command("doctor", "check what a server with these settings needs, and say how to mend it"),
     "restart": Command("upstreams", "restart an upstream of a running yard"),
     "logs": Command("upstreams", "print what a program that is an upstream wrote to stderr"),
     "login": Command("login", "sign in at an upstream, in a browser"),
@@ -231,6 +232,7 @@ ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         ),
     ),
     "config": (*_SETTINGS, _json()),
+    "doctor": (*_SETTINGS, _json("print an object with the findings")),
     "key": (
         _value("name", "NAME", "the owner of the key, as one word"),
         _value("--profile", "NAME", "the profile of its owner (default: that of the yard)"),

@@ -7,6 +7,7 @@ Its files:
 - `agents`: the manager, its runtime and its HTTP API, as the section `[agents]` says
 - `alerts`: the rules, incidents and notifiers of a served yard, as the section `[alerts]` says
 - `build`: from settings to a yard: reads settings and applies them to a yard that is not open yet
+- `doctor`: checks what a server with some settings needs, and says how to mend each fault
 - `errors`: failures to launch: the error and its exit status, and explanations that name the file and line of the
   cause
 - `hangup`: SIGHUP while a server starts: it asks for a reload, so it must not end a server that cannot reload yet
@@ -17,6 +18,7 @@ Its files:
   agents
 - `notices`: lines for people, and log lines, on stderr
 - `probe`: from settings to the targets of probes
+- `proxy`: what a client sees at the public URL of a server
 - `reload`: reloads what changed on disk: the settings of an open yard, or the whole server
 - `serve`: from settings to a transport that runs until a signal ends it
 - `signals`: runs a coroutine and cancels it on SIGTERM, as Ctrl-C does, so that it closes what it opened

@@ -48,9 +48,9 @@ CLOSED_PIPE: Final = 141
 TERMINATED: Final = 143
 STATUSES: Final[dict[int, str]] = {
     0: "Success.",
-    DEFECT: "`diff`, `scan`, `packs` or `upstreams --check` found something; or the yard did not close cleanly, a file "
-    "could not be used, the "
-    "output could not be written, or Callyard or a search strategy has a defect.",
+    DEFECT: "`diff`, `scan`, `packs`, `doctor` or `upstreams --check` found something; or the yard did not close "
+    "cleanly, a file could not be used, the output could not be written, or Callyard or a search strategy has a "
+    "defect.",
     USAGE: "The command line is wrong, or TARGET cannot be loaded or opened.",
     WAITING: "The call has not run yet: it waits for the approval of a person.",
     INTERRUPTED: "Interrupted with Ctrl-C (SIGINT); the yard was closed first.",

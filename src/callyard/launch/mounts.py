@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from callyard._internal.project import project_dir
 from callyard.config import Config, Key
 from callyard.dispatch.call import ANYONE, Caller
 from callyard.launch.errors import LaunchError, as_launch_error
+from callyard.launch.proxy import SECOND_EVENT, STREAM_PATH
 from callyard.model.envelope import encode
 from callyard.model.errors import ToolError
 from callyard.model.profile import EVERYTHING
@@ -38,13 +39,15 @@ from callyard.transports.http.request import RefusedError, Request
 from callyard.transports.http.response import ResponseWriter
 from callyard.yard import Yard
 
-__all__ = ["VARIABLE", "MetricsPage", "ServerFacts", "load_token", "need_token"]
+__all__ = ["VARIABLE", "MetricsPage", "ServerFacts", "load_token", "need_token", "serve_test_stream"]
 
 VARIABLE: Final = "CALLYARD_CONSOLE_TOKEN"
 _FILE: Final = "console-token"
 _SHORTEST: Final = 16
 _BYTES: Final = 24
 PACKS_PATH: Final = "/api/packs"
+_SECOND_EVENT_S: Final = 0.2
+_STREAM_S: Final = 3.0
 """Where a running server lists its packs."""
 _OPEN: Final = frozenset({"/api/openapi.json"})
 """What needs no token: the description of the API."""
@@ -109,7 +112,10 @@ class ServerFacts:
         """
         self._yard = yard
         self._is_authenticated = is_authenticated
-        self.mounts: Mapping[str, Mount] = {"/llms.txt": Mount(handle=_serve_llms_text, needs_authentication=False)}
+        self.mounts: Mapping[str, Mount] = {
+            "/llms.txt": Mount(handle=_serve_llms_text, needs_authentication=False),
+            STREAM_PATH: Mount(handle=serve_test_stream, needs_authentication=False),
+        }
         packs = {PACKS_PATH: Mount(handle=self._serve_packs)}
         if is_authenticated or token:
             self.mounts = {**self.mounts, **(packs if is_authenticated else need_token(packs, token))}
@@ -124,6 +130,25 @@ class ServerFacts:
         profile = (request.caller.profile or self._yard.profile) if self._is_authenticated else EVERYTHING
         facts = self._yard.packs.describe(self._yard, profile)
         await writer.respond(200, encode(facts))
+
+
+async def serve_test_stream(request: Request, writer: ResponseWriter) -> None:
+    """Send an event, a second one a moment later, and nothing more for a while: a proxy that buffers keeps the second.
+
+    The first may come with the head of the response through any proxy.
+    """
+    _check_get(request)
+    gone = asyncio.Event()
+    writer.watch(gone.set)
+    try:
+        await writer.start_stream()
+        for event, seconds in ((b"data: first\n\n", _SECOND_EVENT_S), (SECOND_EVENT, _STREAM_S)):
+            await writer.write(event)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(gone.wait(), seconds)
+        await writer.write(b"", last=True)
+    finally:
+        writer.unwatch()
 
 
 async def _serve_llms_text(request: Request, writer: ResponseWriter) -> None:

@@ -28,9 +28,9 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from callyard._internal.lazy import installed_entry_points
+from callyard._internal.lazy import installed_entry_points, load
 from callyard._internal.logfmt import log_value
 from callyard.config import Config, known_settings
 from callyard.config.settings import Key, Serving
@@ -62,7 +62,15 @@ if TYPE_CHECKING:
     from callyard.launch.agents import Agents  # most servers run none
     from callyard.transports.http.server import Certificate, Http
 
-__all__ = ["make_transport", "run_server", "serve", "serve_configured", "serve_forever", "serving_failure"]
+__all__ = [
+    "check_runtime",
+    "make_transport",
+    "run_server",
+    "serve",
+    "serve_configured",
+    "serve_forever",
+    "serving_failure",
+]
 
 
 Command = Callable[[], Sequence[str]]
@@ -111,7 +119,7 @@ def serve_configured(
     apply_settings(yard, config, notices, serves=True)
     serving = config.settings.serve
     yard.configuration = hash_configuration(config) if serving.transport == "http" else None
-    _check_runtime(yard, serving)
+    check_runtime(yard, serving)
     replaceable: ReplaceableAuthenticator | None = None
     if authenticator is None and serving.transport != "stdio":
         found = make_authenticator(config)
@@ -119,7 +127,7 @@ def serve_configured(
     if start and not serving.port:
         serving = replace(serving, port=read_port())
     monitor = Monitor(yard, config, is_authenticated=authenticator is not None, notices=notices)
-    token = _load_token(yard, config)
+    yard.examine, token = partial(_examine, yard, config), _load_token(yard, config)
     agents = _make_agents(yard, config, token if authenticator is None else "")
     monitor.add_console(config, authenticator, None if agents is None else agents.api, token=token)
     listening: list[str] = []
@@ -157,6 +165,16 @@ def serve_configured(
             )
     except Exception as error:
         raise serving_failure(error, yard, serving, listening=bool(listening)) from error
+
+
+async def _examine(yard: Yard, config: Config) -> list[dict[str, Any]]:
+    doctor: Any = load("callyard.launch.doctor")  # only operators who ask load it
+    findings = [
+        *doctor.check_machine(config),
+        *await doctor.check_store(yard.store),
+        *await doctor.examine(yard, config),
+    ]
+    return [asdict(finding) for finding in findings]
 
 
 def _show_address(
@@ -226,7 +244,7 @@ def _mounts() -> ModuleType:
     return mounts
 
 
-def _check_runtime(yard: Yard, serving: Serving) -> None:
+def check_runtime(yard: Yard, serving: Serving) -> None:
     """Refuse to let others run programs without a sandbox.
 
     Raises:

@@ -4,7 +4,7 @@ They show the caller's own sessions only, and never the arguments or results of 
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, NotRequired, Protocol
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import TypedDict
 
-from callyard.dispatch.call import Call, current_call
+from callyard.dispatch.call import Call, Caller, current_call
 from callyard.dispatch.outcome import Record, Sink
 from callyard.dispatch.sessions import Session
 from callyard.model.errors import ToolError
@@ -22,13 +22,21 @@ from callyard.packs.pack_set import PackFacts, PackSet, YardParts
 from callyard.providers import Publish
 from callyard.providers.functions import Functions, resource, tool
 
-__all__ = ["System", "YardView"]
+__all__ = ["GateView", "System", "YardView"]
 
 _MAX_LAST_ERRORS: Final = 1000
 
 
 def _complete_page(text: str, _: dict[str, str]) -> list[str]:
     return [name for name in page_names() if name.startswith(text)]
+
+
+class GateView(Protocol):
+    """The part of the gate that the pack uses."""
+
+    def is_operator(self, caller: Caller) -> bool:
+        """Return whether a caller may decide about the calls of others."""
+        ...
 
 
 class YardView(YardParts, Protocol):
@@ -60,6 +68,13 @@ class YardView(YardParts, Protocol):
         ...
 
     packs: PackSet
+    examine: Callable[[], Awaitable[Any]] | None
+    """Checks the served yard."""
+
+    @property
+    def gate(self) -> GateView | None:
+        """Return what knows the operators."""
+        ...
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from."""
@@ -159,6 +174,17 @@ class System:
     async def list_packs(self, call: Call) -> list[PackFacts]:
         """List the packs that you have tools of: version, tools with their state, and what they need."""
         return self._yard.packs.describe(self._yard, call.profile)
+
+    @tool(operation="query", tags=("system",), timeout=60)
+    async def diagnose(self, call: Call) -> list[dict[str, Any]]:
+        """Check the server as 'callyard doctor' does, and show each fault with how to mend it; for operators only."""
+        gate, examine = self._yard.gate, self._yard.examine
+        if gate is None or not gate.is_operator(call.caller):
+            raise ToolError("permission_denied", "Only operators may diagnose the server.")
+        if examine is None:
+            raise ToolError("not_supported", "This yard is not served, so run 'callyard doctor' instead.")
+        findings: list[dict[str, Any]] = await examine()
+        return findings
 
     @tool(operation="query", tags=("system",), session="required")
     async def describe_session(self, session: Session) -> SessionFacts:
