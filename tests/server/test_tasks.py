@@ -361,3 +361,63 @@ async def test_a_task_that_cannot_be_read_now_is_an_error_that_says_when_to_try_
     assert error["code"] == INTERNAL
     details = error["data"]["error"]["details"]
     assert (details["reason"], details["retry_after_ms"] > 0) == ("store_unavailable", True)
+
+
+async def next_notice(peer: "Peer") -> dict[str, Any]:
+    message = await peer.hear()
+    assert "method" in message, message
+    return message
+
+
+async def test_a_client_is_notified_of_the_tasks_that_it_follows(meet: "Meet") -> None:
+    async with meet(tools=TOOLS, capabilities=TASKS) as peer:
+        task_id = await created(peer, "greet")
+        await peer.yard.jobs.wait(task_id, None, seconds=20)
+        wanted = {"notifications": {"taskIds": [task_id, "j_unknown", task_id]}}
+        peer.say(peer.request("listen", "subscriptions/listen", wanted))
+        acknowledged, asks = await next_notice(peer), await next_notice(peer)
+        [name] = asks["params"]["inputRequests"]
+        peer.say(peer.request("answer", "tasks/update", {"taskId": task_id, "inputResponses": {name: ADA}}))
+        statuses: list[str] = []
+        last: dict[str, Any] = {}
+        while "completed" not in statuses:
+            message = await peer.hear()
+            if message.get("method") == "notifications/tasks":
+                last = message["params"]
+                statuses.append(last["status"])
+        peer.cancel("listen")
+
+    assert acknowledged["params"]["notifications"] == {"taskIds": [task_id]}
+    assert asks["method"] == "notifications/tasks"
+    assert asks["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": "listen"}
+    assert (asks["params"]["taskId"], asks["params"]["status"]) == (task_id, "input_required")
+    assert last["result"]["structuredContent"]["data"] == "Hello Ada"
+
+
+async def test_tasks_of_another_replica_are_followed_and_answered(meet: "Meet", tmp_path: "Path") -> None:
+    path = tmp_path / "state.db"
+    async with (
+        meet(tools=TOOLS, capabilities=TASKS, store=SqliteStore(path), caller=Caller(identity="ada")) as first,
+        meet(tools=TOOLS, capabilities=TASKS, store=SqliteStore(path), caller=Caller(identity="ada")) as second,
+    ):
+        task_id = await created(first, "greet")
+        await first.yard.jobs.wait(task_id, None, seconds=20)
+        second.say(second.request("listen", "subscriptions/listen", {"notifications": {"taskIds": [task_id]}}))
+        await next_notice(second)
+        [name] = (await next_notice(second))["params"]["inputRequests"]
+        second.say(second.request("answer", "tasks/update", {"taskId": task_id, "inputResponses": {name: ADA}}))
+        last: dict[str, Any] = {}
+        while last.get("status") != "completed":
+            message = await second.hear()
+            last = message["params"] if message.get("method") == "notifications/tasks" else last
+
+    assert last["result"]["structuredContent"]["data"] == "Hello Ada"
+
+
+async def test_only_a_client_that_takes_tasks_follows_them_and_not_too_many(meet: "Meet") -> None:
+    async with meet(tools=TOOLS, capabilities=TASKS) as peer:
+        many = await peer.ask("subscriptions/listen", {"notifications": {"taskIds": ["j"] * 101}})
+    async with meet(tools=TOOLS, capabilities={}) as peer:
+        undeclared = await peer.ask("subscriptions/listen", {"notifications": {"taskIds": ["j"]}})
+
+    assert (many["error"]["code"], undeclared["error"]["code"]) == (INVALID_PARAMS, MISSING_CAPABILITY)

@@ -12,6 +12,7 @@ from callyard._internal.logfmt import log_exception
 from callyard.model.errors import ToolError
 from callyard.model.profile import Profile
 from callyard.server.lists import Kind, Lists
+from callyard.server.tasks import follow_task, known_tasks
 from callyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault, Id, encode_notification
 from callyard.wire.params import SUBSCRIPTION, SubscriptionFilter, SubscriptionsListen
 from callyard.yard import Yard
@@ -175,8 +176,10 @@ async def listen(context: "RequestContext", params: SubscriptionsListen) -> byte
         raise Fault(INVALID_PARAMS, f"At most {MAX_URIS} resources can be subscribed to.")
     for uri in filters.resource_subscriptions:
         check_uri(uri)
+    tasks = await known_tasks(context, filters.task_ids) if filters.task_ids else []
+    filters = msgspec.structs.replace(filters, task_ids=tasks)
     if not server.serving.notify_changes:
-        filters = SubscriptionFilter(resource_subscriptions=filters.resource_subscriptions)
+        filters = SubscriptionFilter(resource_subscriptions=filters.resource_subscriptions, task_ids=tasks)
     subscription = Subscription(
         profile=server.profile_of(context.caller),
         send=context.notify,
@@ -188,7 +191,16 @@ async def listen(context: "RequestContext", params: SubscriptionsListen) -> byte
     try:
         await server.notifier.settle(subscription)
         subscription.notify("notifications/subscriptions/acknowledged", {"notifications": filters})
-        await server.closing.wait()
+        following = [
+            asyncio.get_running_loop().create_task(follow_task(context, task_id, subscription.notify))
+            for task_id in tasks
+        ]
+        try:
+            await server.closing.wait()
+        finally:
+            for follower in following:
+                follower.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
     finally:
         remove()
     return context.encoder.complete(b"{}", meta={SUBSCRIPTION: context.id})

@@ -3,14 +3,16 @@
 A job's id is its `taskId`. The experimental tasks of 2025-11-25 are not offered.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from callyard._internal.converted import as_object
-from callyard.jobs.job import POLL_MS, Job, JobStatus
+from callyard.jobs.job import JOBS, POLL_MS, Job, JobStatus
 from callyard.model.envelope import Envelope, encode
 from callyard.model.errors import ToolError
 from callyard.wire.messages import INTERNAL, INVALID_PARAMS, MISSING_CAPABILITY, Fault
@@ -19,7 +21,22 @@ from callyard.wire.params import TASKS_EXTENSION, TaskParams, UpdateTask
 if TYPE_CHECKING:
     from callyard.server.context import RequestContext
 
-__all__ = ["REQUIRED", "cancel_task", "get_task", "started_job_id", "task_created", "update_task"]
+__all__ = [
+    "MAX_TASKS",
+    "REQUIRED",
+    "cancel_task",
+    "follow_task",
+    "get_task",
+    "known_tasks",
+    "started_job_id",
+    "task_created",
+    "update_task",
+]
+
+MAX_TASKS: Final = 100
+"""Tasks that one `subscriptions/listen` may follow."""
+_LOOK_S: Final = 1.0
+"""How often a followed task is looked at, because its progress is not announced and messages may get lost."""
 
 REQUIRED: Final[dict[str, dict[str, Any]]] = {"extensions": {TASKS_EXTENSION: {}}}
 """The capabilities that a client must declare to get tasks."""
@@ -40,7 +57,11 @@ async def task_created(context: "RequestContext", job_id: str) -> bytes:
 
 async def get_task(context: "RequestContext", params: TaskParams) -> bytes:
     """Return a task, with its result, its error or its questions."""
-    job = await _find(context, params.task_id)
+    return context.encoder.complete(encode(await _detailed(context, await _find(context, params.task_id))))
+
+
+async def _detailed(context: "RequestContext", job: Job) -> dict[str, Any]:
+    """Return a task with its result, its error or its questions."""
     task: dict[str, Any] = _task(job)
     if job.asks:
         task["inputRequests"] = {key: {"method": ask.method, "params": ask.params} for key, ask in job.asks.items()}
@@ -50,7 +71,45 @@ async def get_task(context: "RequestContext", params: TaskParams) -> bytes:
     elif task["status"] == "failed":
         message = "The task was lost." if result is None or result.error is None else result.error.message
         task["error"] = {"code": INTERNAL, "message": message, "data": None if result is None else result.error}
-    return context.encoder.complete(encode(task))
+    return task
+
+
+async def known_tasks(context: "RequestContext", task_ids: Sequence[str]) -> list[str]:
+    """Return which of these tasks the caller has; the others are not followed.
+
+    Raises:
+        Fault: There are too many, or the client does not declare the extension for tasks.
+    """
+    if len(task_ids) > MAX_TASKS:
+        raise Fault(INVALID_PARAMS, f"At most {MAX_TASKS} tasks can be subscribed to.")
+    known: list[str] = []
+    for task_id in dict.fromkeys(task_ids):
+        try:
+            known.append((await _find(context, task_id)).id)
+        except Fault as fault:
+            if fault.code != INVALID_PARAMS:
+                raise
+    return known
+
+
+async def follow_task(context: "RequestContext", task_id: str, notify: Callable[[str, dict[str, Any]], None]) -> None:
+    """Notify of each change of a task's status, progress or questions, the current state first, until it has ended."""
+    jobs, shown = context.server.yard.jobs, None
+    async with jobs.store.subscribe(JOBS + task_id) as messages:
+        while True:
+            try:
+                job = await jobs.get(task_id, context.caller.identity)
+            except ToolError:  # it is not kept any longer
+                return
+            state = (job.status, job.progress, sorted(job.asks))
+            if state != shown:
+                shown = state
+                notify("notifications/tasks", await _detailed(context, job))
+            if job.ended:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await anext(messages)
 
 
 async def update_task(context: "RequestContext", params: UpdateTask) -> bytes:

@@ -139,6 +139,7 @@ class SubscriptionFilter(msgspec.Struct, rename="camel", omit_defaults=True):
     prompts_list_changed: bool = False
     resources_list_changed: bool = False
     resource_subscriptions: list[str] = []
+    task_ids: list[str] = []
 
 
 class SubscriptionsListen(msgspec.Struct):
