@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 # Slow tests, which start programs, real clients and real servers. 'make check' leaves them out, 'make test' runs them.
-WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py launch monitor/test_blocked_loop.py packs/test_example.py probe policy/test_dodges_by_arguments.py policy/test_switch_rounds.py runtimes test_attacks.py transports providers/openapi/real providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py jobs/test_worker_kills.py jobs/test_workers.py launch monitor/test_blocked_loop.py packs/test_example.py probe policy/test_dodges_by_arguments.py policy/test_switch_rounds.py runtimes test_attacks.py transports providers/openapi/real providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
 
 .PHONY: help run demo test soak check lint types house unit generate lock clean
 
@@ -41,6 +41,7 @@ soak: $(READY) ## Long runs: more examples, more attacks, more kills, more docum
 	CI_RECORDS=10000000 $(BIN)/pytest -q tests/monitor/test_metrics.py
 	CI_EXAMPLES=1000 $(BIN)/pytest -q -n 2 $$(grep -rlE '^from hypothesis' tests --include='test_*.py' | grep -v test_promises.py)
 	KILLS=50 $(BIN)/pytest -q -s tests/jobs/test_kills.py
+	WORKER_KILLS=100 $(BIN)/pytest -q -s tests/jobs/test_worker_kills.py
 	EDITS=1000 $(BIN)/pytest -q -s packs/darkroom/tests/test_kills.py
 	APPROVALS=100 $(BIN)/pytest -q -s tests/policy/test_kills.py
 	ROUNDS=100 $(BIN)/pytest -q -s tests/policy/test_switch_rounds.py
