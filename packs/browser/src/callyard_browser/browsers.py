@@ -26,6 +26,8 @@ __all__ = ["Browsers"]
 _STATE: Final = "browser"
 _MOST_UPLOADED: Final = 32 * 1024 * 1024
 _RESOLVE_S: Final = 2.0
+_UNANSWERED: Final = frozenset({"browser_gone", "dialog_open", "page_crashed", "page_hung", "tab_gone"})
+"""Reasons after which the page cannot be asked for what its password fields hold."""
 
 
 class Browsers:
@@ -73,8 +75,9 @@ class Browsers:
         try:
             yield browser
         except ToolError as error:
-            with suppress(ToolError):
-                await browser.tab.sample()
+            if error.details.get("reason") not in _UNANSWERED:
+                with suppress(ToolError):
+                    await browser.tab.sample()
             error.message = browser.masks.masked(error.message)
             error.details = browser.masks.masked(error.details)
             if error.details.get("reason") == "browser_gone":

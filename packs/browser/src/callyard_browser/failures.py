@@ -43,9 +43,13 @@ _NET: Final = re.compile(r"net::ERR_(\w+)")
 def is_detached(error: Error) -> bool:
     """Return whether the element was replaced before it was acted on."""
     text = error.message
-    return "performing" not in text and (
-        "not attached" in text or "was detached" in text or "Execution context" in text
-    )
+    is_gone = "not attached" in text or "was detached" in text or "Execution context" in text
+    return is_gone and not _was_performed(text)
+
+
+def _was_performed(text: str) -> bool:
+    """Return whether a call log says that the element was acted on; what hit another one is tried again."""
+    return "performing" in text and "retrying" not in text.rpartition("performing")[2]
 
 
 def failure_of(error: Error) -> ToolError:
@@ -69,5 +73,5 @@ def failure_of(error: Error) -> ToolError:
     else:
         first = text.partition("\n")[0].partition(": ")[2] or text.partition("\n")[0]
         failure = ToolError("state_error", f"The element does not take this: {first}.", reason="wrong_element")
-    failure.may_have_run = "performing" in text
+    failure.may_have_run = _was_performed(text)
     return failure

@@ -29,7 +29,7 @@ from callyard_browser.failures import failure_of, is_detached
 from callyard_browser.hosts import Hosts
 from callyard_browser.masks import WATCH, Masks
 from callyard_browser.snapshot import Snapshot, changes_between, cut
-from callyard_browser.tab import Found, Tab, text_of
+from callyard_browser.tab import UNGUARD, Found, Tab, text_of
 
 __all__ = ["BrowserSession", "ConsoleLine", "Exchange", "Marks"]
 
@@ -247,12 +247,14 @@ class BrowserSession:
     async def on_element(self, ref: str, operate: Callable[[ElementHandle], Awaitable[Any]]) -> Found:
         """Act on the element of a ref; if it is replaced on the way, on the one that came in its place."""
         deadline = time.monotonic() + ACT_S
-        healed = False
+        tab, healed = self.tab, False
         while True:
-            found = await self.tab.find(ref)
+            found = await tab.find_guarded(ref)
             healed = healed or found.healed
             try:
                 await operate(found.handle)
+                if await _was_other(found.handle) and time.monotonic() < deadline:
+                    continue
             except Error as error:
                 if is_detached(error) and time.monotonic() < deadline:
                     continue
@@ -276,7 +278,8 @@ class BrowserSession:
                 raise
             return await self.answer(call, tab, marks, looks=False)
         await self._settle(tab)
-        answer = await self.answer(call, tab, marks, looks=tab.look_seconds < _SLOW_LOOK_S)
+        looks = tab.look_seconds < _SLOW_LOOK_S and not await tab.is_large()
+        answer = await self.answer(call, tab, marks, looks=looks)
         if found is not None and found.healed:
             answer["healed"] = f"The element was rendered anew; it is '{found.node.ref}' now."
         return answer
@@ -355,7 +358,7 @@ class BrowserSession:
     async def _changes(self, tab: Tab, before: Snapshot | None) -> dict[str, Any]:
         """Return the differences to the last snapshot, or the beginning of another page."""
         try:
-            after = await tab.look(seconds=ACT_S)
+            after = await tab.look()
         except ToolError as error:
             if tab.dialog is not None:
                 return {}
@@ -399,6 +402,13 @@ class BrowserSession:
         for task in list(self._answering):
             task.cancel()
         await asyncio.gather(*self._answering, return_exceptions=True)
+
+
+async def _was_other(element: ElementHandle) -> bool:
+    """Return whether the element had become another one, so that nothing happened."""
+    with contextlib.suppress(Error):  # the action may have removed it, or loaded another page
+        return bool(await asyncio.wait_for(element.evaluate(UNGUARD), 1))
+    return False
 
 
 def _is_other_page(before: Snapshot, after: Snapshot) -> bool:

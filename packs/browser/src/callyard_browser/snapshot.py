@@ -28,6 +28,7 @@ _KEY: Final = re.compile(r'([a-zA-Z]+)( "(?:[^"\\]|\\.)*")?((?: \[[^\]]*\])*)')
 _ATTRIBUTE: Final = re.compile(r"\[([^\]=]+)(?:=([^\]]*))?\]")
 _MOST_INLINE: Final = 10
 _LONGEST_TEXT: Final = 300
+_LONGEST_ROW: Final = 500
 _REF: Final = re.compile(r" \[\w+\]")
 
 
@@ -41,6 +42,8 @@ class Node(Struct):
     ref: str = ""
     text: str = ""
     url: str = ""
+    row: str = ""
+    """The text of the row or item of a list that it is in."""
     end: int = 0
     """The number of the first node after this one that is not inside it."""
 
@@ -86,7 +89,6 @@ class Snapshot:
         self.url = url
         self.nodes = nodes
         self.by_ref = {node.ref: node for node in nodes if node.ref}
-        self.counts = Counter((node.role, node.label) for node in nodes if node.ref)
         self._lines: list[Line] | None = None
 
     @property
@@ -135,7 +137,18 @@ def parse(text: str) -> list[Node]:
             open_nodes.append(node)
     for node in open_nodes:
         node.end = len(nodes)
+    _tell_rows(nodes)
     return nodes
+
+
+def _tell_rows(nodes: Sequence[Node]) -> None:
+    """Give each element in a row or an item of a list the text of that, which tells it from others of its name."""
+    rows = [(number, node.end) for number, node in enumerate(nodes) if node.role in _INLINE]
+    for start, end in rows:
+        inside = nodes[start:end]
+        row = " ".join(node.label for node in inside if node.label)[:_LONGEST_ROW]
+        for node in inside:
+            node.row = row
 
 
 def _node(content: str, depth: int, parent: Node | None) -> Node | None:

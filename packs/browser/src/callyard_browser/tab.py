@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -16,7 +16,7 @@ from callyard_browser.failures import failure_of
 from callyard_browser.masks import Masks
 from callyard_browser.snapshot import Node, Snapshot, parse
 
-__all__ = ["Found", "Tab", "text_of"]
+__all__ = ["UNGUARD", "Found", "Tab", "text_of"]
 
 T = TypeVar("T")
 ANSWER_S: Final = 4.0
@@ -24,9 +24,32 @@ ANSWER_S: Final = 4.0
 LOOK_S: Final = 25.0
 _PING_S: Final = 2.5
 _FRAME_S: Final = 1.0
-_HANDLE_MS: Final = 400
 _MOST_REFS: Final = 50_000
 _KEPT: Final = 6
+_TRIES: Final = 5
+_LARGE: Final = 12_000
+_MANY: Final = 3_000
+_COUNT: Final = "() => document.getElementsByTagName('*').length"
+GUARD: Final = """(element, inRow) => {
+  const row = inRow ? element.closest('tr, li, [role=row], [role=listitem]') : null;
+  const reads = () => [element.getAttribute('aria-label'), element.textContent, row && row.textContent].join('|');
+  const before = reads();
+  const kinds = ['pointerdown', 'mousedown', 'pointerup', 'mouseup', 'click', 'dblclick', 'auxclick', 'contextmenu'];
+  let isOther = false;
+  const check = (event) => {
+    if (!event.composedPath().includes(element)) return;
+    if (event.type === 'pointerdown') isOther = reads() !== before;
+    if (isOther) { event.stopImmediatePropagation(); event.preventDefault(); }
+  };
+  for (const kind of kinds) window.addEventListener(kind, check, true);
+  element.__callyardGuard = () => {
+    for (const kind of kinds) window.removeEventListener(kind, check, true);
+    return isOther;
+  };
+}"""
+"""Makes an element ignore the mouse if it reads otherwise by then."""
+UNGUARD: Final = "element => element.__callyardGuard ? element.__callyardGuard() : false"
+"""Returns whether the guard of an element had to step in."""
 _MOST_FRAMES: Final = 50
 _LONGEST_CHECKED: Final = 200
 _HELD: Final = "fields => fields.flatMap(field => [field.value, field.defaultValue])"
@@ -38,6 +61,7 @@ class _Known(Struct, frozen=True):
     role: str
     label: str
     document: str
+    row: str
     is_unique: bool
     first: int
     """The number of the first snapshot that had it."""
@@ -77,6 +101,7 @@ class Tab:
         self._numbers = itertools.count(1)
         self._number = 0
         self._known: dict[str, _Known] = {}
+        self._versions: dict[str, int] = {}
         self._looking = asyncio.Lock()
         self._trouble = asyncio.Event()
         self._frames_changed = False
@@ -182,6 +207,23 @@ class Tab:
                 raise self._trouble_now() or _hung() from error
         raise self._trouble_now() or _hung()
 
+    async def is_large(self) -> bool:
+        """Return whether the page has so many elements that a snapshot takes seconds."""
+        try:
+            return await self._count() > _LARGE
+        except ToolError:  # it has trouble that the next step tells
+            return False
+
+    async def _count(self) -> int:
+        """Return how many elements the page has; 0 while it is being replaced."""
+
+        async def count() -> int:
+            with contextlib.suppress(Error):
+                return int(await self.page.evaluate(_COUNT))
+            return 0
+
+        return await self.run(count(), seconds=_PING_S)
+
     async def finish_pending(self) -> None:
         """Wait until an action that was left unfinished is over; each ends by itself within seconds."""
         if self.pending is not None and not self.pending.done():
@@ -195,14 +237,13 @@ class Tab:
     async def sample(self) -> None:
         """Mask what password fields hold now."""
         frames = self.page.frames[:_MOST_FRAMES]
-        with contextlib.suppress(Error):
-            self._masks.hold(await self.run(_held(frames[0]), seconds=_PING_S))
+        self._masks.hold(await self.run(_held(frames[0]), seconds=_PING_S))
         others = [asyncio.wait_for(_held(frame), _FRAME_S) for frame in frames[1:]]
         for found in await asyncio.gather(*others, return_exceptions=True):
             if isinstance(found, list):
                 self._masks.hold(found)
 
-    async def look(self, *, seconds: float = LOOK_S) -> Snapshot:
+    async def look(self) -> Snapshot:
         """Take a snapshot of the whole page; every ref of it can be acted on.
 
         Raises:
@@ -211,8 +252,8 @@ class Tab:
         self.check()
         async with self._looking:
             started = time.monotonic()
-            await self.sample()
-            text = await self.run(self._aria(seconds), seconds=seconds + 1)
+            seconds = LOOK_S if await self._count() > _MANY else ANSWER_S
+            text = await self.run(self._aria(seconds), seconds=seconds)
             await self.sample()
             nodes = parse(text)
             if self._frames_changed:
@@ -234,6 +275,10 @@ class Tab:
 
     def _remember(self, nodes: list[Node]) -> Snapshot:
         self._number = next(self._numbers)
+        counts = Counter((node.role, node.label) for node in nodes if node.ref)
+        for node in nodes:
+            if node.ref:
+                node.ref = self._versioned(node, is_unique=counts[node.role, node.label] == 1)
         snapshot = Snapshot(nodes, id=f"{self._prefix}s{self._number}", url=self.page.url)
         for node in nodes:
             if node.ref:
@@ -242,14 +287,26 @@ class Tab:
                     node.role,
                     node.label,
                     _document(node.ref),
-                    is_unique=snapshot.counts[node.role, node.label] == 1,
+                    node.row,
+                    is_unique=counts[node.role, node.label] == 1,
                     first=self._number if before is None else before.first,
                     last=self._number,
                 )
         while len(self._known) > _MOST_REFS:
-            del self._known[next(iter(self._known))]
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._versions.pop(oldest.partition("v")[0], None)
         self.snapshots.append(snapshot)
         return snapshot
+
+    def _versioned(self, node: Node, *, is_unique: bool) -> str:
+        """Return the ref of an element; one of many with its name gets another when it is in another row."""
+        version = self._versions.get(node.ref, 0)
+        known = self._known.get(f"{node.ref}v{version}" if version else node.ref)
+        if known is not None and not is_unique and known.row != node.row:
+            version += 1
+            self._versions[node.ref] = version
+        return f"{node.ref}v{version}" if version else node.ref
 
     async def _tell_frames(self, nodes: list[Node]) -> None:
         """Find out which frames have another document; Playwright numbers the refs of it from the start again."""
@@ -276,11 +333,37 @@ class Tab:
         """Return where Playwright finds an element of the last snapshot, as long as it has its role and name."""
         own = node.ref.removeprefix(self._prefix)
         frame, _, number = own.rpartition("e")
-        locator = self.page.get_by_ref(f"{frame.partition('d')[0]}e{number}")
+        locator = self.page.get_by_ref(f"{frame.partition('d')[0]}e{number.partition('v')[0]}")
         role: Any = node.role
         if 0 < len(node.name) <= _LONGEST_CHECKED and node.role != "iframe" and "***" not in node.name:
             return locator.and_(self.page.get_by_role(role, name=node.name, exact=True, include_hidden=True))
         return locator
+
+    async def find_guarded(self, ref: str) -> Found:
+        """Return the element of a ref, which ignores the mouse as soon as it becomes another one.
+
+        A page may give an element another name between the look and the click. For one of many with the same name, the
+        row that it is in tells which one it is.
+
+        Raises:
+            ToolError: `not_found`, reason `ref_gone`, with similar elements.
+        """
+        for _ in range(_TRIES):
+            found = await self.find(ref)
+            known = self._known[found.node.ref]
+            is_in_row = bool(known.row) and not known.is_unique
+            try:
+                await self.run(found.handle.evaluate(GUARD, is_in_row))
+            except ToolError:
+                self.check()
+                continue
+            if is_in_row:
+                snapshot = await self.look()  # where it is in another row, it has another ref
+                if found.node.ref not in snapshot.by_ref:
+                    raise _gone(snapshot.similar(known.role, known.label))
+            if is_in_row or await self._handle(found.node) is not None:
+                return found
+        raise _gone([])
 
     async def find(self, ref: str) -> Found:
         """Return the element of a ref; one that was rendered anew is found by role and name.
@@ -296,12 +379,14 @@ class Tab:
             handle = await self._handle(last.by_ref[ref])
             if handle is not None:
                 return Found(handle, last.by_ref[ref], healed=False)
-        snapshot = await self.look()
-        node = snapshot.by_ref.get(ref) or self._healed(known, snapshot)
-        handle = None if node is None else await self._handle(node)
-        if node is None or handle is None:
-            raise _gone(snapshot.similar(known.role, known.label))
-        return Found(handle, node, healed=node.ref != ref)
+        while True:
+            snapshot = await self.look()
+            node = snapshot.by_ref.get(ref) or self._healed(known, snapshot)
+            if node is None:
+                raise _gone(snapshot.similar(known.role, known.label))
+            handle = await self._handle(node)
+            if handle is not None:  # otherwise it was replaced again meanwhile
+                return Found(handle, node, healed=node.ref != ref)
 
     def _healed(self, known: _Known, snapshot: Snapshot) -> Node | None:
         """Return the element that came in the place of one that is gone.
@@ -315,17 +400,21 @@ class Tab:
         return alike[0] if found.document == known.document and found.first > known.last else None
 
     async def _handle(self, node: Node) -> ElementHandle | None:
-        locator = self._locator(node)
-        with contextlib.suppress(Error):
-            if await self.run(locator.count()):
-                return await self.run(locator.element_handle(timeout=_HANDLE_MS))
-        return None
+        handles = await self.run(_all(self._locator(node)))
+        return handles[0] if handles else None
 
 
 async def _held(frame: Frame) -> list[Any]:
     """Return the values of the password fields of a frame; a document that is being replaced has none."""
     with contextlib.suppress(Error):
         return list(await frame.locator("input[type=password]").evaluate_all(_HELD))
+    return []
+
+
+async def _all(locator: Locator) -> list[ElementHandle]:
+    """Return the elements of a locator without waiting for one; a document that is being replaced has none."""
+    with contextlib.suppress(Error):
+        return await locator.element_handles()
     return []
 
 
