@@ -43,6 +43,7 @@ soak: $(READY) ## Long runs: more examples, more attacks, more kills, more docum
 	KILLS=50 $(BIN)/pytest -q -s tests/jobs/test_kills.py
 	WORKER_KILLS=100 $(BIN)/pytest -q -s tests/jobs/test_worker_kills.py
 	EDITS=1000 $(BIN)/pytest -q -s packs/darkroom/tests/test_kills.py
+	KILLS=100 ACTIONS=1000 $(BIN)/pytest -q -s packs/browser/tests
 	APPROVALS=100 $(BIN)/pytest -q -s tests/policy/test_kills.py
 	ROUNDS=100 $(BIN)/pytest -q -s tests/policy/test_switch_rounds.py
 	INCIDENT_RUNS=100 $(BIN)/pytest -q tests/monitor/test_incidents.py

@@ -65,6 +65,8 @@ def failure_of(error: Error) -> ToolError:
         failure = ToolError("state_error", "The element is disabled.", reason="element_disabled")
     elif "not visible" in text or "outside of the viewport" in text or "is not stable" in text:
         failure = ToolError("state_error", "The element is hidden.", reason="element_hidden")
+    elif "Download is starting" in text:
+        failure = ToolError("state_error", "The address is a download.", reason="download_started")
     elif "interrupted by another navigation" in text or net is not None:
         why = net[1].lower().replace("_", " ") if net is not None else "another load began"
         failure = ToolError("upstream_error", f"The page does not load: {why}.", reason="navigation_failed")

@@ -310,7 +310,7 @@ class BrowserSession:
         Raises:
             ToolError: A download began, or the host is not allowed.
         """
-        if error.details.get("reason") != "navigation_failed" and "ownload" not in error.message:
+        if error.details.get("reason") not in {"navigation_failed", "download_started"}:
             return
         downloads = await self.stored_downloads(call)
         if downloads:

@@ -201,7 +201,7 @@ class Tab:
                 return task.result()
             except Error as error:
                 raise self._trouble_now() or failure_of(error) from error
-            except ToolError:
+            except (ToolError, AssertionError):  # an expectation of Playwright fails by an assertion
                 raise
             except Exception as error:  # the connection to the driver broke
                 raise self._trouble_now() or _hung() from error
