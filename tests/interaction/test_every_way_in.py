@@ -259,7 +259,7 @@ async def test_a_task_is_followed_over_http_with_its_id_as_the_name_of_the_reque
 
 
 class Counting(SqliteStore):
-    """A store that notes each use, apart from the regular look at jobs that another process left."""
+    """A store that notes each use, apart from the regular looks at jobs that another process left and at incidents."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -271,7 +271,8 @@ class Counting(SqliteStore):
             return found
 
         def noted(*arguments: Any, **options: Any) -> Any:
-            if arguments != ("job_running/",):
+            key = str(arguments[0]) if arguments else ""
+            if not key.startswith(("job_running/", "incident", "silence/")):
                 self.used.append(name)
             return found(*arguments, **options)
 

@@ -160,7 +160,7 @@ class Results:
             )
         if text.startswith(_ELSEWHERE):
             message = f"The result '{handle}' is kept by an upstream, and can only be read in parts."
-            raise ToolError("not_supported", message, next_actions=[f"read_result(handle='{handle}')"])
+            raise ToolError("not_supported", message, hint="Read the parts that you need, and pass those on.")
         return text
 
     def resolver(self, owner: str, profile: Profile) -> "RefResolver":
