@@ -530,3 +530,15 @@ async def test_a_full_or_read_only_disk_is_reported(tmp_path: Path, case: str, e
     output, _ = await process.communicate()
 
     assert output.decode().strip() == expected
+
+
+async def test_many_writes_at_one_time_all_succeed(store: SqliteStore) -> None:
+    """A cursor that ended in another thread reset the statement of the write that came next."""
+
+    async def write(number: int) -> None:
+        for _ in range(20):
+            await store.put(f"key{number}", b"x" * 9000)
+            await store.delete(f"other{number}")
+
+    await asyncio.gather(*(write(number) for number in range(50)))
+    assert len(await store.keys("key")) == 50

@@ -63,6 +63,13 @@ def _sqlite() -> ModuleType:
     return sqlite_file
 
 
+def _drop(_: object) -> None:
+    """Drop a cursor in the thread of its connection.
+
+    The end of a cursor resets its statement, which the connection shares: in another thread that breaks the next write.
+    """
+
+
 class SqliteStore(Store):
     """Stores everything in one SQLite file, which several processes of one machine may share.
 
@@ -99,7 +106,7 @@ class SqliteStore(Store):
 
     async def put_many(self, values: Mapping[str, bytes], *, ttl: float | None = None) -> None:
         entries = [(key, self._expiry(ttl), value) for key, value in values.items()]
-        await self._write(lambda db: db.executemany(_PUT, entries))
+        await self._write(lambda db: _drop(db.executemany(_PUT, entries)))
 
     async def compare_and_set(
         self,
@@ -121,7 +128,7 @@ class SqliteStore(Store):
         return await self._write(work)
 
     async def delete(self, key: str) -> None:
-        await self._write(lambda db: db.execute("DELETE FROM entries WHERE key = ?", (key,)))
+        await self._write(lambda db: _drop(db.execute("DELETE FROM entries WHERE key = ?", (key,))))
 
     async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         end = _end_of(prefix)
@@ -162,14 +169,14 @@ class SqliteStore(Store):
         return await self._write(lambda db: bool(db.execute(query, row).rowcount))
 
     async def release(self, lease: Lease) -> None:
-        await self._write(
-            lambda db: db.execute("DELETE FROM leases WHERE token = ? AND key = ?", (lease.token, lease.key))
-        )
+        row = (lease.token, lease.key)
+        await self._write(lambda db: _drop(db.execute("DELETE FROM leases WHERE token = ? AND key = ?", row)))
 
     async def publish(self, topic: str, message: bytes) -> None:
         """Send a message to the current subscribers of a topic; those of other processes get it within about 100 ms."""
         row = (topic, self._clock() + _MESSAGE_S, message)
-        await self._write(lambda db: db.execute("INSERT INTO messages (topic, expires, value) VALUES (?, ?, ?)", row))
+        query = "INSERT INTO messages (topic, expires, value) VALUES (?, ?, ?)"
+        await self._write(lambda db: _drop(db.execute(query, row)))
         self._poll.wake()
 
     @asynccontextmanager
