@@ -241,6 +241,7 @@ class Incidents:
         self.problems: dict[str, Problem] = {}
         """What this process sees wrong now, by key."""
         self.outboxes = {one.name: Outbox(one, clock) for one in notifiers}
+        self._has_news = asyncio.Event()
         self._unjudged: dict[str, Problem] = {}
         """What was reported since the last judgement, which may be gone again."""
         self._store = store
@@ -276,6 +277,8 @@ class Incidents:
     def report(self, problem: Problem) -> None:
         """Report that something is wrong, until `clear`; to report it again adds evidence."""
         if problem.key in self.problems or len({**self._unjudged, **self.problems}) < _MAX_PROBLEMS:
+            if problem.key not in self.problems:
+                self._has_news.set()
             self.problems[problem.key] = self._unjudged[problem.key] = problem
 
     def clear(self, rule: str, subject: str) -> None:
@@ -284,14 +287,17 @@ class Incidents:
 
     def replace(self, problems: Iterable[Problem]) -> None:
         """Report these problems, and that all others of this process are gone."""
-        self.problems.clear()
-        for problem in problems:
+        current = {problem.key: problem for problem in problems}
+        for key in self.problems.keys() - current.keys():
+            del self.problems[key]
+        for problem in current.values():
             self.report(problem)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
         """Judge and notify while the context is open."""
-        async with background_task(self._repeat(self.step)), background_task(self._repeat(self.deliver)):
+        judging, sending = self._repeat(self.step, self._has_news), self._repeat(self.deliver, asyncio.Event())
+        async with background_task(judging), background_task(sending):
             yield
         if not self._lasting:
             self.problems.clear()
@@ -301,13 +307,16 @@ class Incidents:
                 await self._store.release(self._lease)
         self._lease = None
 
-    async def _repeat(self, work: Any) -> None:
+    async def _repeat(self, work: Any, wake: asyncio.Event) -> None:
         while True:
             try:
                 await work()
             except Exception:  # noqa: BLE001 - a store may raise anything, and what follows must still be judged
                 log_exception(_log, "incidents_failed")
-            await asyncio.sleep(_TICK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await wake.wait()
+            wake.clear()
 
     async def step(self) -> None:
         """Follow the store, judge the problems, and store what changed; without the store it goes on in memory."""
