@@ -24,6 +24,7 @@ Its files:
 - `subscriptions`: what we subscribe to there: changes of its lists, and resources that our clients subscribe to
 - `supervisor`: the supervisor of one upstream: owns its connection, so that callers need not know whether there is
   one
+- `tasks`: tasks of an upstream: a call that it answers with a task goes on as a job of ours
 - `unsettled`: tools of which nobody has said what they do, and what their names propose
 - `verdict`: what a change of a definition means for those who call: breaking, compatible, or only words
 """

@@ -21,6 +21,7 @@ from callyard.dispatch.resource import Prompt, Resource
 from callyard.dispatch.run import run_of
 from callyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, decode_arguments
 from callyard.dispatch.tracing import UpstreamFacts
+from callyard.jobs.job import TASKS
 from callyard.model.apps import APPS
 from callyard.model.content import MAX_BLOCKS, UpstreamBlock
 from callyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
@@ -38,6 +39,7 @@ from callyard.providers.upstream.pages import send_after_pages
 from callyard.providers.upstream.session import APPS_DECLARED, NO_CALLER, CallContext, client_request
 from callyard.providers.upstream.settings import UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
+from callyard.providers.upstream.tasks import TASKS_DECLARED, follow_upstream_task
 from callyard.wire.headers import param_headers, param_names
 from callyard.wire.messages import (
     INVALID_PARAMS,
@@ -163,6 +165,7 @@ class Answer(msgspec.Struct, rename="camel", kw_only=True):
     result_type: str | None = None
     input_requests: dict[str, dict[str, Any]] | None = None
     request_state: str | None = None
+    task_id: str = ""
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
@@ -280,8 +283,11 @@ class _PromptResult(msgspec.Struct):
 class Calls:
     """Makes the tools, resources and prompts of an upstream callable."""
 
-    def __init__(self, name: str, settings: UpstreamSettings, supervisor: Supervisor) -> None:
+    def __init__(
+        self, name: str, settings: UpstreamSettings, supervisor: Supervisor, *, has_tasks: bool = False
+    ) -> None:
         self._name = name
+        self._has_tasks = has_tasks
         self._settings = settings
         self._prefix = prefix_of(name, settings)
         for secret in settings.configured_secrets():
@@ -314,7 +320,15 @@ class Calls:
         bind = bind_by_schema(tool.schema, decode_arguments, fixed=fixed)
         unpublished = {*fixed, *(_names(tool.schema) - _names(spec.input_schema))}
         marks, check = self._settings.marks_secrets, _check(spec.input_schema, unpublished)
-        return Tool(spec=spec, handler=handler, check=check, binder=bind, marks_secrets=marks, may_return_none=True)
+        return Tool(
+            spec=spec,
+            handler=handler,
+            check=check,
+            binder=bind,
+            marks_secrets=marks,
+            may_return_none=True,
+            outlives_as="working" if self._has_tasks else "",
+        )
 
     async def ask_yard(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Envelope:
         """Call a metatool of an upstream that is a yard, as a part of a call.
@@ -403,6 +417,9 @@ class Calls:
         current = params
         for _ in range(_ROUNDS):
             result, answer = await self._exchange(call, method, current, name=name, context=context)
+            if answer.result_type == "task" and answer.task_id and self._has_tasks:
+                result = await self._task_result(call, answer.task_id, context)
+                return result, decode_answer(self._name, result)
             requests = client_requests_of(self._name, answer)
             if requests is None:
                 return result, answer
@@ -460,6 +477,18 @@ class Calls:
                     self._supervisor.record_timeout(started)
             raise
 
+    async def _task_result(self, call: Call, task_id: str, context: CallContext) -> msgspec.Raw:
+        """Return the result of a task that the upstream made of a call, once it has ended."""
+
+        async def request(method: str, params: Mapping[str, Any], name: str) -> msgspec.Raw:
+            return await self._send(call, method, dict(params), name=name, context=context)
+
+        def requests_of(asked: dict[str, dict[str, Any]]) -> dict[str, ClientRequest]:
+            required = Answer(result_type="input_required", input_requests=asked)
+            return client_requests_of(self._name, required) or {}
+
+        return await follow_upstream_task(call, self._name, task_id, request=request, requests_of=requests_of)
+
     async def _ask(
         self, call: Call, ends: list[Callable[[], None]], asks: Mapping[str, ClientRequest]
     ) -> Mapping[str, Any]:
@@ -483,6 +512,7 @@ class Calls:
         meta = {key: value for key, value in channel.meta.items() if matches_any(key, named)}
         trace = {key: value for key, value in channel.trace.items() if key in _TRACE or matches_any(key, named)}
         has_roots = self._settings.forward_roots and "roots" in channel.capabilities
+        takes_tasks = self._has_tasks and (TASKS in channel.capabilities or bool(channel.job_id))
         ends: list[Callable[[], None]] = []
         level = {LOG_LEVEL: "debug"} if channel.log is not None else {}
         return CallContext(
@@ -493,21 +523,24 @@ class Calls:
             sent=partial(_mark_sent, call),
             ask=None if channel.ask is None else partial(self._ask, call, ends),
             ends=ends,
-            capabilities=_declared(channel.capabilities, has_roots=has_roots),
+            capabilities=_declared(channel.capabilities, has_roots=has_roots, has_tasks=takes_tasks),
             meta={**meta, **trace, **level},
             has_roots=has_roots,
             headers={**forwarded, **headers},
         )
 
 
-def _declared(capabilities: AbstractSet[str], *, has_roots: bool) -> dict[str, Any]:
+def _declared(capabilities: AbstractSet[str], *, has_roots: bool, has_tasks: bool) -> dict[str, Any]:
     """Return the capabilities for an upstream; where the client cannot show pages, a person gets their address."""
     form: dict[str, Any] = {"form": {}} if "elicitation" in capabilities else {}
     declared: dict[str, Any] = {"elicitation": {**form, "url": {}}}
     if "sampling" in capabilities:
         declared["sampling"] = {}
-    if APPS in capabilities:
-        declared |= APPS_DECLARED
+    extensions: dict[str, Any] = dict(APPS_DECLARED["extensions"]) if APPS in capabilities else {}
+    if has_tasks:
+        extensions |= TASKS_DECLARED
+    if extensions:
+        declared["extensions"] = extensions
     return {**declared, "roots": {}} if has_roots else declared
 
 

@@ -48,6 +48,7 @@ from callyard.providers.upstream.pins import Definition, Key, LockError, PinChec
 from callyard.providers.upstream.process_log import LOG_FILE, last_lines, log_failure
 from callyard.providers.upstream.settings import ResolvedUpstream, UpstreamSettings
 from callyard.providers.upstream.supervisor import Supervisor
+from callyard.providers.upstream.tasks import offers_tasks
 from callyard.providers.upstream.unsettled import UnsettledTool, unsettled_tools
 from callyard.wire.headers import has_invalid_param_headers
 from callyard.wire.versions import MODERN
@@ -346,7 +347,8 @@ class Upstream(Supervised):
         if self._pins is not None and unscanned:
             await asyncio.to_thread(self._pins.scan, self.name, unscanned)
         self._catalogue = catalogue
-        calls = Calls(self.name, self.settings, self.supervisor)
+        has_tasks = catalogue.version in MODERN and offers_tasks(catalogue.capabilities)
+        calls = Calls(self.name, self.settings, self.supervisor, has_tasks=has_tasks)
         check = PinCheck() if self._pins is None else self._pins.check(self.name, catalogue, self.settings)
         settled: Mapping[str, Operation] = {} if self._pins is None else self._pins.settled(self.name, catalogue)
         tools = tools_of(self.name, catalogue, self.settings, longest=self._longest, settled=settled)
