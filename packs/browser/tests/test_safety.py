@@ -261,3 +261,23 @@ async def test_without_hosts_private_addresses_are_refused_and_named_ones_allowe
 
     assert {failure(answer) for answer in answers} == {("permission_denied", "host_not_allowed")}
     assert "page" in page
+
+
+async def test_a_page_reaches_no_private_address_that_is_not_named(site: Site, tmp_path: Path) -> None:
+    inside = (
+        "http://127.0.0.2:PORT/",
+        "http://localhost:PORT/",
+        "http://[::1]:PORT/",
+        "http://[::ffff:127.0.0.2]:PORT/",
+    )
+    with watch_outside() as (port, came):
+        fetches = "".join(f"fetch('{address}', {{mode: 'no-cors'}});" for address in inside).replace("PORT", str(port))
+        url = site.page(f"<script>{fetches}</script>")
+        async with open_browser(tmp_path, hosts=["*", "127.0.0.1"]) as browser:
+            await browser.launch(url)
+            failed = await browser.do("network", match=str(port), failed=True, timeout_s=30)
+            while failed["count"] < len(inside):
+                failed = await browser.do("network", match=str(port), failed=True)
+
+    assert came == []
+    assert {item["failed"] for item in failed["requests"]} == {"ERR_NAME_NOT_RESOLVED"}

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -361,3 +362,43 @@ async def test_callers_with_credentials_need_hosts(tmp_path: Path) -> None:
         answer = await client.call("browser_launch")
 
     assert failure(answer) == ("permission_denied", "hosts_required")
+
+
+async def test_an_attached_browser_runs_on_and_belongs_to_one_session(site: Site, tmp_path: Path) -> None:
+    options = ["--headless", "--remote-debugging-port=0", f"--user-data-dir={tmp_path / 'own'}", "about:blank"]
+    options += ["--no-sandbox"] if os.geteuid() == 0 else []
+    own = await asyncio.create_subprocess_exec("chromium", *options, stderr=asyncio.subprocess.PIPE)
+    try:
+        address = await debug_address(own)
+        port = address.rpartition(":")[2].partition("/")[0]
+        attach = {"mine": {"url": f"http://127.0.0.1:{port}", "unconfined": True}}
+        nobody = {"url": "http://127.0.0.1:9", "unconfined": True}
+        async with open_browser(tmp_path / "yard", attach={**attach, "nobody": nobody}) as browser:
+            attached = await browser.do("attach", endpoint="mine")
+            second = await browser.try_to("attach", endpoint="mine")
+            unknown = await browser.try_to("attach", endpoint="http://127.0.0.1:9222")
+            dead = await browser.try_to("attach", endpoint="nobody")
+            browser.session_id = attached["session_id"]
+            shown = await browser.do("navigate", to=site.page("<button>Go</button>"))
+            await browser.do("stop")
+            again = await browser.do("attach", endpoint="mine")
+            await browser.do("stop", session_id=again["session_id"])
+        runs_on = own.returncode is None
+    finally:
+        own.kill()
+        await own.communicate()
+
+    assert failure(second) == ("state_error", "in_use")
+    assert failure(unknown) == ("not_found", "unknown_app")
+    assert failure(dead) == ("upstream_unavailable", "launch_failed")
+    assert 'button "Go"' in shown["page"]
+    assert runs_on
+
+
+async def debug_address(program: asyncio.subprocess.Process) -> str:
+    assert program.stderr is not None
+    async with asyncio.timeout(60):
+        async for line in program.stderr:
+            if b"DevTools listening on " in line:
+                return line.decode().strip().rpartition(" ")[2]
+    raise AssertionError
