@@ -506,6 +506,16 @@ async def test_a_worker_goes_on_after_redis_was_away(tmp_path: Path, runs: Runs)
     assert job["status"] == "completed"
 
 
+async def test_many_jobs_are_enqueued_at_once(url: str, runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    limits = Limits(jobs=1000)
+    async with worker(url, runs.tool("worker")), server(url, runs.tool("server"), limits=limits) as yard:
+        job_ids = await asyncio.gather(*(started(yard, "work") for _ in range(250)))
+        statuses = {(await ended(yard, job_id))["status"] for job_id in job_ids}
+
+    assert (statuses, runs.where) == ({"completed"}, ["worker"] * 250)
+    assert not any("job_not_enqueued" in line for line in caplog.messages)
+
+
 async def test_only_a_shared_store_has_a_queue() -> None:
     with pytest.raises(StoreUnavailableError) as raised:
         open_queue(MemoryStore())

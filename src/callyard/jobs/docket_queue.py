@@ -40,6 +40,8 @@ _INTERVAL: Final = timedelta(milliseconds=20)
 """How often a worker with full slots looks for free ones: with the default of 250 ms, a slot runs 4 jobs a second."""
 _REDELIVERY: Final = timedelta(seconds=10)
 """When a job is delivered again whose worker is gone; then it waits for the lease of that worker."""
+_AT_ONCE: Final = 20
+"""How many jobs are enqueued at one time: beyond 100, the driver refuses to open more connections."""
 _RECONNECT: Final = timedelta(seconds=1)
 _log = logging.getLogger(__name__)
 
@@ -137,6 +139,7 @@ class DocketQueue:
 
     def __init__(self, jobs: Docket) -> None:
         self._docket = jobs
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @classmethod
     @asynccontextmanager
@@ -151,7 +154,7 @@ class DocketQueue:
 
     async def enqueue(self, job_id: str) -> None:
         """Deliver a job to a worker, unless it is queued or runs already."""
-        async with _noted():
+        async with self._turns, _noted():
             task = _Task.of(self._docket, job_id, function_name=_TASK)
             await task.schedule()
 
