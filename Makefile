@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 # Slow tests, which start programs, real clients and real servers. 'make check' leaves them out, 'make test' runs them.
-WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py jobs/test_worker_kills.py jobs/test_workers.py launch monitor/test_blocked_loop.py packs/test_example.py probe policy/test_dodges_by_arguments.py policy/test_switch_rounds.py runtimes test_attacks.py transports providers/openapi/real providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+WHOLE := agents/test_api.py agents/test_sdks.py cli conformance console inject/test_sdks.py interop interaction jobs/test_kills.py jobs/test_worker_kills.py jobs/test_workers.py launch monitor/test_blocked_loop.py packs/test_example.py probe policy/test_dodges_by_arguments.py policy/test_switch_rounds.py runtimes state/test_replicas.py test_attacks.py transports providers/openapi/real providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
 
 .PHONY: help run demo test soak check lint types house unit generate lock clean
 

@@ -552,6 +552,7 @@ class Yard:
         if self.configuration is not None and self.store.is_shared:
             replica = Replica(self.store, self.version, self.configuration, lambda: len(dispatcher.in_flight))
             self.replica = await stack.enter_async_context(replica.open())
+            self.sessions.replica = self.replica
             stack.callback(setattr, self, "replica", None)
         if self._limiter is not None:
             await stack.enter_async_context(self._limiter.open())

@@ -46,6 +46,7 @@ class Server:
 
     def __init__(self, folder: Path, source: str, *arguments: str, **variables: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder: Final = folder
         program, self._errors = folder / "yard_server.py", folder / "errors"
         program.write_text(source)
         self.port = free_port()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from itertools import count
@@ -51,7 +51,7 @@ from callyard.dispatch.replies import Replies
 from callyard.dispatch.resource import complete_argument, contents_of, messages_of
 from callyard.dispatch.results import Results, may_contain_refs, too_large
 from callyard.dispatch.run import Run, RunStore, is_first, run_of
-from callyard.dispatch.sessions import Session, Sessions
+from callyard.dispatch.sessions import Session, SessionElsewhereError, Sessions
 from callyard.dispatch.tool import InvalidArgumentsError, Tool, decode_arguments, encode_arguments
 from callyard.dispatch.tracing import Tracing
 from callyard.eval_rules.guard import guard
@@ -65,6 +65,8 @@ from callyard.state.store import StoreUnavailableError
 __all__ = ["Dispatcher"]
 
 _log = logging.getLogger(__name__)
+Forward = Callable[[Run, str, str], Awaitable[Envelope]]
+"""Takes a run, the id of another process, and that of a session that lives there."""
 
 
 class Dispatcher:
@@ -91,6 +93,8 @@ class Dispatcher:
         self.questions = Questions()
         self.sessions = sessions
         self.results = results
+        self.forward: Forward | None = None
+        """Runs calls in the process that has their session, where several processes serve one yard."""
         self.jobs: RunStore | None = None
         """Stores runs, where a yard has jobs."""
         self.tracing: Tracing | None = None
@@ -388,7 +392,13 @@ class Dispatcher:
     async def _find_session(self, run: Run) -> None:
         call = run.call
         named, is_required = call.arguments.get("session_id"), call.spec.session == "required"
-        session = await self.sessions.find(named, call.caller.owner, required=is_required)
+        try:
+            session = await self.sessions.find(named, call.caller.owner, required=is_required)
+        except SessionElsewhereError as error:
+            if self.forward is None:
+                raise
+            run.elsewhere = partial(self.forward, run, error.replica, error.session_id)
+            return
         if session is not None:
             call.session = session
             self.sessions.enter(session)
@@ -440,7 +450,8 @@ class Dispatcher:
         call = run.call
         if call.session is not None:
             self.sessions.leave(call.session, None if outcome.error is None else outcome.error.code)
-        answer = finish(run, outcome, self._on_finished, slow=self._limits.slow, result=result)
+        observers = () if run.is_recorded else self._on_finished
+        answer = finish(run, outcome, observers, slow=self._limits.slow, result=result)
         if run.span is not None:
             run.span.end(run, answer)
         run.finished = True

@@ -80,8 +80,11 @@ class Execution:
         token = ambient.set(run.call)
         partial: ToolError | None = None
         try:
-            held = None if self.admission.has_nothing_to_do(run, tool) else await self._admit(run, tool)
-            result = await self._handle(run, tool) if held is None else held
+            if run.elsewhere is not None:  # it is admitted there
+                result = await run.elsewhere()
+            else:
+                held = None if self.admission.has_nothing_to_do(run, tool) else await self._admit(run, tool)
+                result = await self._handle(run, tool) if held is None else held
             if run.stopped is None:
                 return result
             await asyncio.sleep(0)  # a cancellation that the handler did not see arrives here, where it does no harm

@@ -137,6 +137,10 @@ class Run(msgspec.Struct, eq=False):
     """State of a handler that must not do its work twice when a middleware calls it again."""
     at_fault: Blame = "yard"
     """Who is to blame for an unexpected exception at this point."""
+    elsewhere: "Callable[[], Awaitable[Envelope]] | None" = None
+    """Runs the call in the process that has its session, in place of the handler here."""
+    is_recorded: bool = False
+    """Whether another process has recorded it."""
     stopped: CodeName | None = None
     stopped_by: Blame | None = None
     finished: bool = False

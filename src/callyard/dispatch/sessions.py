@@ -19,9 +19,10 @@ import msgspec
 from callyard._internal.logfmt import is_identifier, log_exception
 from callyard.model.errors import ToolError
 from callyard.model.limits import CLEANUP_S, Limits
+from callyard.state.replicas import Replica
 from callyard.state.store import Clock, Store, StoreUnavailableError, owner_key
 
-__all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "Sessions"]
+__all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "SessionElsewhereError", "Sessions"]
 
 Cleanup = Callable[[], Awaitable[None] | None]
 EndReason = Literal["ended", "idle", "closed"]
@@ -43,6 +44,24 @@ class _StoredSession(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str = ""
     is_bound: bool = False
     """Whether it also has objects that exist only in its process."""
+    replica: str = ""
+    """That process, if it is one of several that serve the yard."""
+
+
+class SessionElsewhereError(ToolError):
+    """A session has objects that only another process has, or had."""
+
+    def __init__(self, session_id: str, replica: str, available: list[str]) -> None:
+        super().__init__(
+            "not_running",
+            "The session is not here: it has objects that only another process has, or had.",
+            hint="Start a new session, unless the server that has this one can be called.",
+            reason="not_here",
+            session_id=session_id,
+            available_sessions=available,
+        )
+        self.session_id = session_id
+        self.replica = replica
 
 
 class Session(msgspec.Struct, eq=False):
@@ -122,6 +141,8 @@ class Sessions:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.is_disabled: Callable[[str], bool] = lambda _: False
         """Returns whether a source is disabled, so that its sessions end and none begins."""
+        self.replica: Replica | None = None
+        """This process, if it is one of several that serve the yard."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -222,9 +243,7 @@ class Sessions:
             if required:
                 raise ToolError("not_running", "There is no live session.", available_sessions=[])
             return None
-        message = "There are several live sessions: name one."
-        issue = {"field": "session_id", "code": "ambiguous", "message": message}
-        raise ToolError("invalid_input", message, issues=[issue], available_sessions=self.ids(owner))
+        raise _several(self.ids(owner))
 
     async def find(self, session_id: str | None, owner: str, *, required: bool) -> Session | None:
         """Return the session as `resolve` does, also one that another process stored.
@@ -237,15 +256,39 @@ class Sessions:
             return self.resolve(session_id, owner, required=required)
         if session_id is not None and session_id not in self._live:
             await self._revive(self._store, session_id, owner)
-        elif session_id is None and required and owner not in self._by_owner:
-            prefix = _prefix(owner)
-            for key in await self._store.keys(prefix, limit=self._limits.sessions):
-                await self._revive(self._store, key.removeprefix(prefix), owner, is_named=False)
+        elif session_id is None and self._may_have_more(owner, required=required):
+            await self._revive_all(self._store, owner)
         session = self.resolve(session_id, owner, required=required)
         if session is not None and session.stored is not None and not session.busy:
             await self._refresh(self._store, session)
             return self.get(session.id, owner)
         return session
+
+    def _may_have_more(self, owner: str, *, required: bool) -> bool:
+        """Return whether to look for sessions of an owner in the store, for a call that names none."""
+        if self.replica is not None:
+            return owner != SHARED_OWNER
+        return required and owner not in self._by_owner
+
+    async def _revive_all(self, store: Store, owner: str) -> None:
+        """Go on here with all sessions of an owner that can; the only one may live in another process.
+
+        Raises:
+            ToolError: `invalid_input` if there are several, of which one is elsewhere.
+            SessionElsewhereError: The only one is elsewhere.
+        """
+        prefix, elsewhere = _prefix(owner), list[SessionElsewhereError]()
+        for key in await store.keys(prefix, limit=self._limits.sessions):
+            try:
+                await self._revive(store, key.removeprefix(prefix), owner)
+            except SessionElsewhereError as error:
+                if self.replica is not None and await self.replica.is_alive(error.replica):
+                    elsewhere.append(error)
+        own = self.ids(owner)
+        if elsewhere and len(own) + len(elsewhere) > 1:
+            raise _several([*own, *(error.session_id for error in elsewhere)])
+        if elsewhere:
+            raise elsewhere[0]
 
     async def _refresh(self, store: Store, session: Session) -> None:
         """Take over what other processes did with a session: changed its data, or ended it."""
@@ -257,7 +300,7 @@ class Sessions:
         else:
             session.data, session.stored = msgspec.json.decode(text, type=_StoredSession).data, text
 
-    async def _revive(self, store: Store, session_id: str, owner: str, *, is_named: bool = True) -> None:
+    async def _revive(self, store: Store, session_id: str, owner: str) -> None:
         """Go on here with a session that another process stored, if there is one."""
         text = await store.get(_prefix(owner) + session_id) if is_identifier(session_id) else None
         if text is None or session_id in self._live:
@@ -268,17 +311,13 @@ class Sessions:
         if not found.is_bound:
             session = self.start(owner, kind=found.kind, source=found.source, session_id=session_id)
             session.data, session.stored, session.stored_at = found.data, text, self._clock()
-        elif is_named:
-            message = "The session is not here: it has objects that only another process has, or had."
-            hint = "Start a new session, unless the server that has this one can be called."
-            ids = self.ids(owner)
-            raise ToolError(
-                "not_running", message, hint=hint, reason="not_here", session_id=session_id, available_sessions=ids
-            )
+        elif self.replica is None or found.replica != self.replica.id:  # else it has just ended here
+            raise SessionElsewhereError(session_id, found.replica, self.ids(owner))
 
     def is_stored(self, session: Session) -> bool:
         """Return whether a session has data that belong into the store."""
-        return self._store is not None and (session.stored is not None or bool(session.data))
+        is_known = session.stored is not None or bool(session.data)
+        return self._store is not None and (is_known or (self.replica is not None and session.is_bound))
 
     async def save(self, session: Session) -> None:
         """Store the data of a session, if it has any and they changed.
@@ -311,7 +350,9 @@ class Sessions:
 
     def _encode(self, session: Session) -> bytes:
         try:
-            text = msgspec.json.encode(_StoredSession(session.data, session.kind, session.source, session.is_bound))
+            replica = "" if self.replica is None or not session.is_bound else self.replica.id
+            stored = _StoredSession(session.data, session.kind, session.source, session.is_bound, replica)
+            text = msgspec.json.encode(stored)
         except (TypeError, ValueError, RecursionError) as error:
             message = "The data of the session cannot be written as JSON."
             raise ToolError("internal_error", message, blame="tool") from error
@@ -324,7 +365,8 @@ class Sessions:
 
     async def _forget(self, session: Session, reason: EndReason) -> None:
         """Delete a session that ended from the store; one that ends with the yard stays there for the next start."""
-        if self._store is None or session.stored is None or reason == "closed":
+        is_kept = reason == "closed" and (self.replica is None or not session.is_bound)
+        if self._store is None or session.stored is None or is_kept:
             return
         try:
             await self._store.delete(_prefix(session.owner) + session.id)
@@ -436,6 +478,12 @@ class Sessions:
 
 def _prefix(owner: str) -> str:
     return f"{_SESSIONS}{owner_key(owner)}/"
+
+
+def _several(ids: list[str]) -> ToolError:
+    message = "There are several live sessions: name one."
+    issue = {"field": "session_id", "code": "ambiguous", "message": message}
+    return ToolError("invalid_input", message, issues=[issue], available_sessions=ids)
 
 
 def _source_of(text: bytes) -> str:

@@ -65,6 +65,8 @@ OWN_REASONS: Final = frozenset(
         "already_used",
         "arguments_changed",
         "url_required",
+        "not_here",
+        "replica_gone",
         *get_args(RefusalReason),
     }
 )

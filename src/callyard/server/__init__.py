@@ -8,6 +8,7 @@ Its files:
 - `lists`: the lists of tools, resources, templates and prompts, encoded once for each profile and version
 - `methods`: the handler of each, and the one loop from a decoded request to an encoded response
 - `notifications`: a client learns that one of its own lists changed, once for each burst of changes
+- `replicas`: calls of sessions that live on another replica, and answers to questions that another one asks
 - `session`: the state of one MCP client, without I/O
 - `stream`: a session over a connection that carries messages both ways, such as a pipe
 - `tasks`: jobs in the words of the protocol

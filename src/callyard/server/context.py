@@ -23,6 +23,7 @@ from callyard.model.profile import EVERYTHING, Profile
 from callyard.server.input_required import InputRequired
 from callyard.server.lists import Lists
 from callyard.server.notifications import ChangeNotifier
+from callyard.server.replicas import ReplicaCalls
 from callyard.server.tasks import REQUIRED
 from callyard.wire.headers import param_names
 from callyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
@@ -36,7 +37,7 @@ from callyard.wire.params import (
     has_only_protocol_keys,
 )
 from callyard.wire.results import ResultEncoder, Server
-from callyard.wire.versions import VERSIONS, Version
+from callyard.wire.versions import LATEST, VERSIONS, Version
 from callyard.yard import Yard
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ class ServerContext:
         self.stateless_channel = msgspec.structs.replace(self.default_channel, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
         self.input_required = InputRequired(yard.dispatcher, yard.signer, store=yard.store, seconds=serving.ask_seconds)
+        self.replica_calls: ReplicaCalls | None = None
+        if yard.replica is not None:
+            self.replica_calls = ReplicaCalls(self, yard.replica, self.input_required)
         self.notifier = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server shuts down, which answers open subscriptions."""
@@ -172,6 +176,27 @@ class ServerContext:
         tool = registry.get(name) or registry.resolve(name)
         required = None if tool is None else self._param_headers.get(tool.spec.name)
         return required if tool is not None and self.profile_of(caller).allows(tool.spec) else None
+
+    def retried_request(
+        self,
+        caller: Caller,
+        *,
+        meta: Mapping[str, Any],
+        capabilities: Mapping[str, Any],
+        log_level: int | None,
+        notify: Notify,
+    ) -> "RequestContext":
+        """Return the context of a request of the 2026-07-28 era that came to another replica."""
+        return RequestContext(
+            server=self,
+            id=0,
+            encoder=self.encoders[LATEST.name],
+            caller=caller,
+            capabilities=capabilities,
+            meta=meta,
+            notify=notify,
+            log_level=log_level,
+        )
 
     def end_listeners(self) -> None:
         """Answer open subscriptions, and cancel calls that wait for input."""

@@ -6,7 +6,7 @@ of a run, which waits meanwhile in a task of its own.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from callyard.dispatch.questions import Question
 from callyard.model.elicitation import ClientRequest, require_support
 from callyard.model.envelope import Envelope, encode
 from callyard.model.errors import ToolError
+from callyard.state.replicas import ReplicaError
 from callyard.state.store import Store, StoreUnavailableError
 from callyard.wire.messages import INVALID_PARAMS, Fault
 
@@ -35,6 +36,10 @@ class InputRequest(msgspec.Struct, frozen=True):
 
     asks: Mapping[str, ClientRequest]
     state: str
+
+
+RetryElsewhere = Callable[[str, CallRequest, "RequestContext", str], Awaitable[Envelope | InputRequest]]
+"""Brings answers to another replica, whose call waits for them; `ReplicaError` if it is dead."""
 
 
 class _AskingRun:
@@ -87,6 +92,9 @@ class InputRequired:
         """How long a run waits for the answers to its question."""
         self.waiting: dict[str, _AskingRun] = {}
         """The runs that wait for answers, by the id of their question."""
+        self.replica_id = ""
+        """The replica that states name, where there are several."""
+        self.retry_elsewhere: RetryElsewhere | None = None
         self._signer = signer
         self._store = store
 
@@ -100,7 +108,13 @@ class InputRequired:
         """
         if state is None:
             return await self._next(_AskingRun(self, request, context))
-        key, declared = self._verify(state, request)
+        key, declared, home = self._verify(state, request)
+        if self.retry_elsewhere is not None and home not in {"", self.replica_id}:
+            try:
+                return await self.retry_elsewhere(home, request, context, state)
+            except ReplicaError as error:
+                if error.may_have_run:
+                    raise _call_gone() from None
         asking = self.waiting.get(key)
         if asking is None or asking.question is None:
             if declared and await self._mark_answered(key):
@@ -145,19 +159,20 @@ class InputRequired:
         return reply if isinstance(reply, Envelope) else self._input_request(asking, reply)
 
     def _input_request(self, asking: _AskingRun, question: Question) -> InputRequest:
-        state = [question.id, asking.fingerprint, int(question.expires_at), question.declared]
+        expires_at = int(question.expires_at)
+        state = [question.id, asking.fingerprint, expires_at, question.declared, self.replica_id]
         return InputRequest(question.asks, self._signer.sign(_PURPOSE, state))
 
-    def _verify(self, state: str, request: CallRequest) -> tuple[str, bool]:
+    def _verify(self, state: str, request: CallRequest) -> tuple[str, bool, str]:
         try:
-            key, fingerprint, expires_at, declared = self._signer.verify(_PURPOSE, state)
+            key, fingerprint, expires_at, declared, *home = self._signer.verify(_PURPOSE, state)
         except SignatureError:
             raise Fault(INVALID_PARAMS, "The 'requestState' was not issued by this server.") from None
         if fingerprint != request.fingerprint():
             raise Fault(INVALID_PARAMS, "The 'requestState' belongs to another request.")
         if expires_at < time.time():
             raise Fault(INVALID_PARAMS, "The 'requestState' has expired.")
-        return key, declared
+        return key, declared, home[0] if home else ""
 
 
 def _call_gone() -> ToolError:
