@@ -7,7 +7,6 @@ entry for a dead replica expires. This module does not know what the contents me
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -139,7 +138,7 @@ class Replica:
         """Called when the store has lost everything."""
         self._store = store
         self._load = load
-        place = f"{socket.gethostname()}:{os.getpid()}"
+        place = f"{os.uname().nodename}:{os.getpid()}"
         self._record = ReplicaRecord(self.id, place, version, configuration, started=time.time())
         self._numbers = count(1)
         self._exchanges = count(1)
