@@ -223,7 +223,9 @@ async def test_an_answer_for_a_dead_replica_is_gone(mortal: list[Server]) -> Non
     assert answer["result"]["structuredContent"]["error"]["details"]["reason"] == "call_gone"
 
 
-async def test_what_belongs_to_another_caller_is_refused_by_every_replica(tmp_path: Path, redis: Program) -> None:
+async def test_sessions_and_questions_of_another_caller_are_refused_by_every_replica(
+    tmp_path: Path, redis: Program
+) -> None:
     keys = {"ada": "ada" * 8, "bob": "bob" * 8}
     with servers_of(tmp_path, SOURCE, f"{redis.url}?prefix=keys", KEYS=" ".join(keys)) as two:
         async with (
