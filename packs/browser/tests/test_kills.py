@@ -16,7 +16,7 @@ from page_server import Site, failure, needs_chromium, open_browser, runs_in
 pytestmark = needs_chromium
 
 KILLS = int(os.environ.get("KILLS", "10"))
-PROGRAM = Path(__file__).with_name("kept_server.py")
+PROGRAM = Path(__file__).parent / "support" / "kept_server.py"
 
 
 async def gone(pids: Iterable[int]) -> float:

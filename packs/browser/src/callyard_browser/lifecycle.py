@@ -173,7 +173,13 @@ async def _load(page: Page, to: str) -> Any:
         return await page.go_forward(wait_until="domcontentloaded", timeout=milliseconds)
     if to == "reload":
         return await page.reload(wait_until="domcontentloaded", timeout=milliseconds)
-    return await page.goto(to, wait_until="domcontentloaded", timeout=milliseconds)
+    try:
+        return await page.goto(to, wait_until="domcontentloaded", timeout=milliseconds)
+    except Error as error:
+        if "chrome-error:" not in error.message:
+            raise
+        # the error page of the load before came in between
+        return await page.goto(to, wait_until="domcontentloaded", timeout=milliseconds)
 
 
 def _tab(browser: BrowserSession, tab_id: str) -> Tab:
