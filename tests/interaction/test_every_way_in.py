@@ -267,7 +267,7 @@ class Counting(SqliteStore):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name.startswith("_") or name in {"used", "path", "close"}:
+        if name.startswith("_") or name in {"used", "path", "close"} or not callable(found):
             return found
 
         def noted(*arguments: Any, **options: Any) -> Any:
