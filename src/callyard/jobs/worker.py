@@ -91,8 +91,9 @@ class JobWorker:
         try:
             await asyncio.wait({running.task})
         except asyncio.CancelledError:
-            await running.cancel()
-            await asyncio.wait({running.task})
+            if not self._jobs.is_closing:  # somebody cancelled the job; else only this process ends
+                await running.cancel()
+                await asyncio.wait({running.task})
             raise
         return 0.0 if running.is_given_back else None
 
