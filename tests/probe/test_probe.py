@@ -26,8 +26,9 @@ from table_tests import every_row
 
 from callyard.config.probes import Canary, ProbeTable
 from callyard.probe import PROBE_CODES, Report, Target, probe, to_junit
+from callyard.probe.network import find_sign_in
 from callyard.providers.upstream.catalogue import Catalogue
-from callyard.providers.upstream.http.client import tls_context
+from callyard.providers.upstream.http.client import parse_address, tls_context
 from callyard.providers.upstream.oauth.vault import StoredLogin, Token, Vault
 from callyard.providers.upstream.pins import accept, definitions_of
 from callyard.providers.upstream.settings import UpstreamSettings
@@ -119,7 +120,6 @@ HTTP: Final = [
     ("no_hint", "auth"),
     ("basic", "auth"),
     ("forbidden", "auth"),
-    ("private_metadata", "auth"),
     ("huge", "protocol"),
     ("dies", "protocol"),
 ]
@@ -334,6 +334,35 @@ async def test_a_server_may_ask_an_anonymous_request_to_wait(tmp_path: Path) -> 
 async def limited(folder: Path) -> Report:
     async with serving("limited", "2026") as (url, _):
         return await probe(target(folder, url=url))
+
+
+async def test_metadata_at_an_address_that_is_more_private_than_the_server_is_not_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The names have no server: a request would be refused, and be another problem."""
+    addresses = {"public.example": "93.184.215.14", "inside.example": "10.0.0.1", "here.example": "127.0.0.1"}
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return [addresses[host]]
+
+    monkeypatch.setattr("callyard.probe.network.resolve_host", resolve)
+    url = "http://public.example/mcp"
+    for host in ("inside.example", "here.example"):
+        challenge = f'Bearer resource_metadata="http://{host}/x"'
+        found = await find_sign_in(parse_address("up", url), url, challenge, most=2)
+        assert (found.issuer, len(found.problems)) == ("", 1)
+        assert "private address" in found.problems[0]
+
+
+async def test_metadata_that_is_missing_or_useless_is_a_problem() -> None:
+    async with serving("no_metadata", "2026") as (url, _):
+        found = await find_sign_in(parse_address("up", url), url, "Bearer", most=2)
+        basic = await find_sign_in(parse_address("up", url), url, "Basic", most=2)
+    async with serving("auth", "2026") as (url, server):
+        challenge = f'Bearer resource_metadata="{server.url()}/.well-known/other"'
+        own = await find_sign_in(parse_address("up", url), url, challenge, most=2)
+        few = await find_sign_in(parse_address("up", url), url, challenge, most=1)
+    assert (len(found.problems), len(basic.problems), len(own.problems), len(few.problems)) == (1, 0, 0, 1)
 
 
 def jwt(**claims: Any) -> str:

@@ -17,10 +17,12 @@ from failing_server import serving
 from playwright.async_api import async_playwright, expect
 
 from callyard.config import read_config
+from callyard.launch.build import make_store
 from callyard.launch.errors import LaunchError
 from callyard.launch.notices import Notices
 from callyard.launch.serve import serve_forever
 from callyard.launch.watch import WatchPages, run_watch_server, watch_targets
+from callyard.monitor.incidents import Incidents
 from callyard.state.memory import MemoryStore
 from callyard.transports import Transport
 from callyard.yard import Yard
@@ -128,6 +130,23 @@ def test_a_wrong_file_or_setting_is_refused(callyard: Run, folder: Path) -> None
     assert callyard("watch")[0] == 2
     (folder / "callyard.toml").write_text('[upstreams.a]\nurl = "http://127.0.0.1:1/mcp"\n[watch]\nevery = 0\n')
     assert callyard("watch")[0] == 2
+
+
+def test_a_silence_is_in_the_store_of_the_watchers_and_has_an_end(callyard: Run, folder: Path) -> None:
+    write(folder, {"a": "http://127.0.0.1:1/mcp"})
+    assert callyard("watch", "--silence", "down/a", "--for", "1h", "--reason", "It moves.")[0] == 0
+    assert callyard("watch", "--silence", "down/a")[0] == 2
+    assert callyard("watch", "--for", "1h")[0] == 2
+    assert callyard("watch", "--silence", "down/a", "--for", "99d")[0] == 2
+
+    async def silences() -> list[str]:
+        store = make_store(read_config())
+        try:
+            return [one.pattern for one in await Incidents(store, scope="watch/watch").silences()]
+        finally:
+            await store.close()
+
+    assert asyncio.run(silences()) == ["down/a"]
 
 
 def test_an_address_that_cannot_be_used_is_refused(folder: Path) -> None:

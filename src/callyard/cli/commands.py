@@ -268,6 +268,9 @@ ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _optional("target", "FILE", "the 'callyard.toml' with the upstreams (default: the one here)"),
         _CONFIG,
         *(_setting(key, _FLAGS[key]) for key in ("serve.host", "serve.port", "store")),
+        _value("--silence", "PATTERN", "alert nobody of incidents such as 'down/orders' or '*/orders', and exit"),
+        _value("--for", "TIME", "how long, such as '30m', '1h' or '2d'", type=_seconds, dest="seconds"),
+        _value("--reason", "TEXT", "why"),
     ),
     "restart": (_UPSTREAM, _PROJECT),
     "logs": (

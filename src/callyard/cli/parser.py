@@ -45,6 +45,7 @@ class Options(Namespace):
     seconds: float | None = None
     pin: str | None = None
     junit: str | None = None
+    silence: str | None = None
     caller: str = "local"
     profile: str | None = None
     allow_eval: bool | str = False

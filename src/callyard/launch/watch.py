@@ -11,14 +11,16 @@ from msgspec.structs import replace
 from callyard.config import Config
 from callyard.launch.alerts import make_notifiers
 from callyard.launch.build import make_authenticator, make_store
-from callyard.launch.errors import LaunchError
+from callyard.launch.errors import LaunchError, as_launch_error
 from callyard.launch.notices import Notices
 from callyard.launch.probe import probe_targets
 from callyard.launch.serve import run_server, serving_failure
 from callyard.launch.signals import success_on_sigterm
 from callyard.model.envelope import encode
-from callyard.monitor.incidents import Incidents
+from callyard.model.errors import ToolError
+from callyard.monitor.incidents import Incidents, Silence
 from callyard.monitor.notifiers import Notifier
+from callyard.policy.approvals import local_user
 from callyard.probe.history import TargetState
 from callyard.probe.pages import badge, probe_metrics, status, status_page, watch_metrics
 from callyard.probe.probe import Target
@@ -30,7 +32,7 @@ from callyard.transports.http.request import RefusedError, Request
 from callyard.transports.http.response import ResponseWriter
 from callyard.yard import Yard
 
-__all__ = ["WatchPages", "make_watch", "run_watch_server", "watch_targets"]
+__all__ = ["WatchPages", "make_watch", "run_watch_server", "silence", "watch_targets"]
 
 _FRESH: Final = (b"cache-control", b"no-store")
 _SAFE: Final = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
@@ -60,7 +62,7 @@ def make_watch(config: Config, targets: Sequence[Target], store: Store, notifier
     """Return the watch over targets that the section `[watch]` describes; it is not open."""
     settings = config.settings.watch
     host, _, port = (settings.control or "").rpartition(":")
-    incidents = Incidents(store, scope=f"watch/{settings.name}", notifiers=notifiers, lasting=True)
+    incidents = Incidents(store, scope=_scope(config), notifiers=notifiers, lasting=True)
     return Watch(
         targets,
         incidents,
@@ -69,6 +71,25 @@ def make_watch(config: Config, targets: Sequence[Target], store: Store, notifier
         every=settings.every,
         control=control_of(host.strip("[]"), int(port)) if host else None,
     )
+
+
+def _scope(config: Config) -> str:
+    return f"watch/{config.settings.watch.name}"
+
+
+async def silence(config: Config, pattern: str, *, seconds: float, reason: str) -> Silence:
+    """Let the watchers of the settings alert nobody of incidents whose key matches a pattern, for so long.
+
+    Raises:
+        LaunchError: The pattern, the time or the store cannot be used.
+    """
+    store = make_store(config)
+    try:
+        with as_launch_error(StoreUnavailableError), as_launch_error(ToolError):
+            incidents = Incidents(store, scope=_scope(config))
+            return await incidents.silence(pattern, by=local_user(), seconds=seconds, reason=reason)
+    finally:
+        await store.close()
 
 
 class WatchPages:
