@@ -253,3 +253,21 @@ async def test_sessions_and_questions_of_another_caller_are_refused_by_every_rep
     assert (stolen, refused) == ({404}, 400)
     assert own["result"]["structuredContent"]["data"] is True
     assert mine["data"]["n"] == 1
+
+
+async def test_a_stream_is_not_taken_for_one_of_another_replica(servers: list[Server]) -> None:
+    async with client_of(bases(servers)) as client:
+        statuses: list[int] = []
+        lines: list[str] = []
+        for at in (0, 1):  # each has a first stream of the session
+            message = client.message("tools/call", {"name": "wait", "arguments": {}, "_meta": {"progressToken": 1}})
+            async with client.stream(message, at=at) as events:
+                await events.next()
+                last = events.last_event
+            async with client.stream(None, at=1 - at, last_event=last) as events:
+                statuses.append(events.response.status_code)
+            async with client.stream(None, at=at, last_event=last) as events:
+                lines.append(str(events.response.status_code))
+            await client.notify("notifications/cancelled", {"requestId": message["id"]}, at=at)
+
+    assert (statuses, lines) == ([400, 400], ["200", "200"])

@@ -167,6 +167,9 @@ class UpstreamsPage(Page):
                 return await self._restart(upstream)
             case "login" if self._can_log_in(upstream):
                 return await self._log_in(upstream)
+            case "accept" if self.yard.replica is not None:
+                way_out = "Run 'callyard accept', and give all servers the new 'callyard.lock'."
+                raise ToolError("permission_denied", f"Servers that share a store share their lock file. {way_out}")
             case "accept":
                 kind, item = view.form.get("kind", ""), view.form.get("name", "")
                 keys = [Key(kind, item)] if kind else []  # pyright: ignore[reportArgumentType] - an unknown kind is in no comparison

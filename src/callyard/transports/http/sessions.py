@@ -39,8 +39,10 @@ ReportGap = Callable[[int], bytes | None]
 class Stream:
     """The messages of one request, or of none, each with a number."""
 
-    def __init__(self, number: int, *, max_events: int, max_bytes: int) -> None:
+    def __init__(self, number: int, *, max_events: int, max_bytes: int, replica: str = "") -> None:
         self.number = number
+        self.name = f"{replica}.{number}" if replica else f"{number}"
+        """What the ids of its events begin with."""
         self.answer: bytes | None = None
         self.is_over = False
         self.was_read = False
@@ -105,18 +107,18 @@ class Stream:
         self._reader = wake
         try:
             if primed:
-                yield encode_retry(f"{self.number}-{after}", _RETRY_MS)
+                yield encode_retry(f"{self.name}-{after}", _RETRY_MS)
             while self._reader is wake:
                 wake.clear()
                 ends, released = self.is_over, self._released
                 new = [(number, message) for number, message in self._events if number > after]
                 dropped = new[0][0] - after - 1 if new else 0
                 if dropped and (report := report_gap(dropped)) is not None:
-                    yield encode_event(report, event_id=f"{self.number}-{after + dropped}")
+                    yield encode_event(report, event_id=f"{self.name}-{after + dropped}")
                 for number, message in new:
                     after = number
                     self.delivered = max(self.delivered, number)
-                    yield encode_event(message, event_id=f"{self.number}-{number}")
+                    yield encode_event(message, event_id=f"{self.name}-{number}")
                     if self._reader is not wake:
                         return
                 if ends or released:
@@ -231,6 +233,7 @@ class HttpSession:
         self.open_responses = 0
         self._loop = asyncio.get_running_loop()
         self._replay_buffer = replay_buffer
+        self._replica = "" if server.yard.replica is None else server.yard.replica.id
         self._numbers = count(1)
         self.standalone = self._new_stream(0)
         self._streams: dict[int, Stream] = {}
@@ -239,7 +242,8 @@ class HttpSession:
         self.session = ServerSession(server, caller=caller, send=self.standalone.push, is_scope=True, scope=scope)
 
     def _new_stream(self, number: int) -> Stream:
-        return Stream(number, max_events=_MAX_EVENTS, max_bytes=self.serving.message_bytes)
+        limits = {"max_events": _MAX_EVENTS, "max_bytes": self.serving.message_bytes}
+        return Stream(number, replica=self._replica, **limits)
 
     def open_stream(self) -> Stream:
         """Return a new stream for one request."""
@@ -253,11 +257,15 @@ class HttpSession:
 
     def find_event(self, event_id: str) -> tuple[Stream, int] | None:
         """Return the stream and the number of an event, if it is still stored."""
-        number, _, after = event_id.partition("-")
+        name, _, after = event_id.partition("-")
+        home, _, number = name.rpartition(".")
         if not number.isdecimal() or not after.isdecimal():
             return None
         self._replay_buffer.sweep()
-        stream = self.standalone if number == "0" else self._streams.get(int(number[:18]))
+        is_here = home == self._replica
+        if number == "0":  # each replica has notifications of its own
+            return self.standalone, int(after[:18]) if is_here else self.standalone.delivered
+        stream = self._streams.get(int(number[:18])) if is_here else None
         return None if stream is None else (stream, int(after[:18]))
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
