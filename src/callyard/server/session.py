@@ -36,6 +36,7 @@ from callyard.server.lists import Kind
 from callyard.server.methods import answer, encode_error, is_modern, level_index, open_request, params_of_message
 from callyard.server.notifications import MAX_URIS, Subscription, check_uri
 from callyard.wire.messages import (
+    INTERNAL,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -373,6 +374,13 @@ class ServerSession:
         text = "The yard is closing, and the call did not end in time."
         return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
 
+    def refuse_lost(self, message: Message) -> bytes:
+        """Return the response to a request whose server died."""
+        text = "The server that ran the call is gone."
+        if message.method == "tools/call":
+            return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
+        return encode_fault(cast("Id", message.id), Fault(INTERNAL, text))
+
     def refuse_ended(self, message: Message, *, started: bool) -> bytes | None:
         """Return the response to a cancelled request if the session was closed; None if the client cancelled it."""
         if not self._is_closed:
@@ -421,7 +429,7 @@ class ServerSession:
         tasks, apps = (declares(params.capabilities, name) for name in (TASKS_EXTENSION, APP_EXTENSION))
         capabilities = self.server.capabilities(profile, notifies=self._send is not None, tasks=tasks, apps=apps)
         return self.server.encoders[self.version.name].initialize(
-            capabilities, self.server.yard.instructions_for(profile, whole=True)
+            capabilities, self.server.yard.instructions_for(profile)
         )
 
     @property

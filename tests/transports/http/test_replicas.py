@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from redis_programs import NEEDS_REDIS, Program, one_server
+from redis_programs import client_of as redis_client
 from replica_programs import Client, Server, client_of, servers_of
 from table_tests import every_row
 
@@ -48,6 +49,15 @@ async def wait(call: Call, ticks: int = 0) -> str:
         raise
     return "done"
 
+@tool(operation="query")
+async def tell(call: Call, count: int) -> int:
+    "Say so many lines."
+    for number in range(count):
+        await call.progress(number + 1, count)
+        await asyncio.sleep(0.01)  # so that a client can lose the stream in between
+    os.write(2, b"told %d\\n" % count)
+    return count
+
 @tool(operation="command", session="optional")
 async def open_counter(call: Call) -> str:
     "Start a session with a live object."
@@ -69,7 +79,7 @@ async def count(call: Call, ask: bool = False, size: int = 0, nap: float = 0) ->
     counts.append(1)
     return {"n": len(counts), "pid": os.getpid(), "text": "x" * size}
 
-yard = Yard(tools=[whose, confirm, wait, open_counter, count])
+yard = Yard(tools=[whose, confirm, wait, tell, open_counter, count])
 options = {"access_log": None, "audit_log": "audit.jsonl"}
 if "KEYS" in os.environ:
     keys = ApiKeys(ApiKey(name, digest_of(name * 8)) for name in os.environ["KEYS"].split())
@@ -255,19 +265,53 @@ async def test_sessions_and_questions_of_another_caller_are_refused_by_every_rep
     assert mine["data"]["n"] == 1
 
 
-async def test_a_stream_is_not_taken_for_one_of_another_replica(servers: list[Server]) -> None:
-    async with client_of(bases(servers)) as client:
-        statuses: list[int] = []
-        lines: list[str] = []
-        for at in (0, 1):  # each has a first stream of the session
-            message = client.message("tools/call", {"name": "wait", "arguments": {}, "_meta": {"progressToken": 1}})
-            async with client.stream(message, at=at) as events:
-                await events.next()
-                last = events.last_event
-            async with client.stream(None, at=1 - at, last_event=last) as events:
-                statuses.append(events.response.status_code)
-            async with client.stream(None, at=at, last_event=last) as events:
-                lines.append(str(events.response.status_code))
-            await client.notify("notifications/cancelled", {"requestId": message["id"]}, at=at)
+async def lost_at(client: Client, count: int) -> tuple[int, str]:
+    """Begin a call at the first server that says so many things, lose its stream, and return how much came."""
+    message = client.message(
+        "tools/call", {"name": "tell", "arguments": {"count": count}, "_meta": {"progressToken": 1}}
+    )
+    async with client.stream(message, at=0) as events:
+        first = await events.next()
+        assert events.last_event, first
+        return 1, events.last_event
 
-    assert (statuses, lines) == ([400, 400], ["200", "200"])
+
+def stored(redis: Program, session: str) -> list[bytes]:
+    """Return the streams of a session in the store, in their order."""
+    with redis_client(redis) as client:
+        keys = sorted(client.scan_iter(f"mortal*mcp_stream/{session}/*", count=1000))
+        return [client.get(key)[8:] for key in keys]
+
+
+async def rest_of(client: Client, last: str, at: int) -> list[Any]:
+    async with client.stream(None, at=at, last_event=last) as events:
+        return [message async for message in events]
+
+
+async def test_a_stream_that_lost_its_client_is_resumed_at_another_replica(servers: list[Server]) -> None:
+    async with client_of(bases(servers)) as client:
+        for at in (1, 0):
+            seen, last = await lost_at(client, 30)
+            rest = await rest_of(client, last, at)
+            done = [message["params"]["progress"] for message in rest[:-1]]
+            assert done == sorted(set(done))
+            assert done[0] > seen
+            assert rest[-1]["result"]["structuredContent"]["data"] == 30
+
+
+async def test_the_answer_of_a_call_is_read_after_its_replica_died(
+    mortal: list[Server], redis: Program, until: Any
+) -> None:
+    async with client_of(bases(mortal)) as client:
+        _, done = await lost_at(client, 3)
+        _, cut = await lost_at(client, 10_000)
+        await until(lambda: "told 3" in mortal[0].errors)
+        await until(lambda: [b'"is_over":true' in text for text in stored(redis, client.session)] == [True, False])
+        mortal[0].end(signal.SIGKILL)
+        answer, failure = (await rest_of(client, done, 1))[-1], (await rest_of(client, cut, 1))[-1]
+        async with client.stream(None, at=1, last_event="0123456789.7-1") as events:
+            unknown = events.response.status_code
+
+    assert answer["result"]["structuredContent"]["data"] == 3
+    error = failure["result"]["structuredContent"]["error"]
+    assert (error["code"], error["may_have_run"], unknown) == ("cancelled", True, 400)

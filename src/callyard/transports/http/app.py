@@ -386,7 +386,7 @@ class Endpoint:
         if request.method == "GET" and self._has_session(request):
             if not request.requires_stream():
                 raise RefusedError(406, "A stream needs 'text/event-stream' to be accepted.")
-            await read_stream(self._session_of(request), request, writer)
+            await read_stream(self._session_of(request), request, writer, self._shared)
         elif request.method == "DELETE" and self._has_session(request):
             self.sessions.end(self._session_of(request))
             if self._shared is not None:

@@ -95,6 +95,7 @@ async def serve_in_session(
     if len(session.in_flight) >= MAX_IN_FLIGHT:
         raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
     stream = http_session.open_stream()
+    stream.refuse_lost = partial(session.refuse_lost, message)
     session.in_flight[message.id] = in_flight = InFlight()
     in_flight.task = http_session.start(_serve(http_session, stream, request, message=message, params=params))
     if request.release is not None:  # the call is in work for as long as its task, even if the client disconnects
@@ -178,12 +179,19 @@ def _finish_item(session: ServerSession, message: Message, respond: Respond, tas
     respond(answer or session.refuse_ended(message, started=task.cancelled()))
 
 
-async def read_stream(http_session: HttpSession, request: Request, writer: ResponseWriter) -> None:
+async def read_stream(
+    http_session: HttpSession, request: Request, writer: ResponseWriter, shared: SharedSessions | None
+) -> None:
     """Resume a stream after `Last-Event-ID`, or open the session's standalone stream."""
     event_id = request.text(b"last-event-id")
     position = (
         http_session.find_event(event_id) if event_id else (http_session.standalone, http_session.standalone.delivered)
     )
+    if position is None and shared is not None:
+        elsewhere = await shared.resume(http_session, event_id)
+        if elsewhere is not None:
+            await _pump_events(elsewhere, writer)
+            return
     if position is None:
         # not 404, which would mean that the session is gone
         await respond_fault(writer, 400, Fault(INVALID_REQUEST, "There is nothing stored after that event."))
@@ -207,9 +215,13 @@ async def _pump(http_session: HttpSession, stream: Stream, after: int, *, writer
     def report_gap(dropped: int) -> bytes | None:
         return http_session.session.encode_log("warning", GAP, {"dropped": dropped})
 
+    events = stream.read(after, keep_alive=http_session.serving.keep_alive, primed=primed, report_gap=report_gap)
+    await _pump_events(events, writer)
+
+
+async def _pump_events(events: AsyncGenerator[bytes], writer: ResponseWriter) -> None:
     disconnected = asyncio.ensure_future(writer.wait_for_disconnect())
     await writer.start_stream()
-    events = stream.read(after, keep_alive=http_session.serving.keep_alive, primed=primed, report_gap=report_gap)
     pump = asyncio.ensure_future(_write(events, writer))
     try:
         await asyncio.wait({disconnected, pump}, return_when=asyncio.FIRST_COMPLETED)

@@ -43,6 +43,10 @@ class Stream:
         self.number = number
         self.name = f"{replica}.{number}" if replica else f"{number}"
         """What the ids of its events begin with."""
+        self.refuse_lost: Callable[[], bytes] = bytes
+        """Returns the response for the case that this process dies before the answer."""
+        self.keep: Callable[[Stream], None] | None = None
+        """Stores it for other replicas, while its client is away."""
         self.answer: bytes | None = None
         self.is_over = False
         self.was_read = False
@@ -82,6 +86,11 @@ class Stream:
         """Let the current reader go; it reconnects for the rest."""
         self._released = True
         self._signal()
+
+    @property
+    def events(self) -> list[tuple[int, bytes]]:
+        """Return the messages that are kept, with their numbers."""
+        return list(self._events)
 
     @property
     def has_reader(self) -> bool:
@@ -153,6 +162,8 @@ class Stream:
     def _signal(self) -> None:
         self.has_events.set()
         self._wake()
+        if self.keep is not None and not self.attached:
+            self.keep(self)
 
     def _wake(self) -> None:
         if self._reader is not None:
@@ -234,6 +245,8 @@ class HttpSession:
         self._loop = asyncio.get_running_loop()
         self._replay_buffer = replay_buffer
         self._replica = "" if server.yard.replica is None else server.yard.replica.id
+        self.keep_lost: Callable[[Stream], None] | None = None
+        """Stores a stream that lost its client, for other replicas."""
         self._numbers = count(1)
         self.standalone = self._new_stream(0)
         self._streams: dict[int, Stream] = {}
@@ -242,8 +255,8 @@ class HttpSession:
         self.session = ServerSession(server, caller=caller, send=self.standalone.push, is_scope=True, scope=scope)
 
     def _new_stream(self, number: int) -> Stream:
-        limits = {"max_events": _MAX_EVENTS, "max_bytes": self.serving.message_bytes}
-        return Stream(number, replica=self._replica, **limits)
+        options = {"max_events": _MAX_EVENTS, "max_bytes": self.serving.message_bytes}
+        return Stream(number, replica=self._replica, **options)
 
     def open_stream(self) -> Stream:
         """Return a new stream for one request."""
@@ -286,6 +299,10 @@ class HttpSession:
         self.touch()
         stream.detach()
         self._store(stream)
+        is_lost = not stream.attached and not stream.was_read and stream.number
+        if is_lost and self.keep_lost is not None and stream.number in self._streams:
+            stream.keep = self.keep_lost
+            self.keep_lost(stream)
 
     def finish(self, stream: Stream, answer: bytes | None) -> None:
         """End a stream with the answer, if there is one."""

@@ -5,7 +5,8 @@ A replica that ends or changes a session tells the others. A message for a call 
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -14,12 +15,14 @@ import msgspec
 from callyard._internal.logfmt import log_exception
 from callyard.dispatch.call import Caller
 from callyard.server import ServerContext
-from callyard.state.replicas import Replica
+from callyard.state.replicas import Asked, Replica, ReplicaError
 from callyard.state.store import Store, StoreUnavailableError
 from callyard.transports.http.request import RefusedError
-from callyard.transports.http.sessions import HttpSession, HttpSessions
+from callyard.transports.http.response import GAP
+from callyard.transports.http.sessions import HttpSession, HttpSessions, Stream
 from callyard.wire.messages import Message, decode
 from callyard.wire.params import Cancelled, decode_params
+from callyard.wire.sse import KEEP_ALIVE, encode_event
 
 __all__ = ["SharedSessions"]
 
@@ -27,6 +30,9 @@ _SESSIONS: Final = "mcp_session/"
 _CHANGED: Final = "session changed"
 _ENDED: Final = "session ended"
 _MESSAGE: Final = "client message"
+_STREAM: Final = "stream"
+_STREAMS: Final = "mcp_stream/"
+_STREAM_S: Final = 300.0
 _ASK: Final = "ask-"
 _log = logging.getLogger(__name__)
 
@@ -59,6 +65,22 @@ class _ClientMessage(msgspec.Struct, frozen=True):
     message: msgspec.Raw
 
 
+class _Resume(msgspec.Struct, frozen=True):
+    """The event after which a client resumes a stream."""
+
+    session_id: str
+    event_id: str
+
+
+class _StoredStream(msgspec.Struct, frozen=True):
+    """A stream that lost its client."""
+
+    events: tuple[tuple[int, str], ...]
+    is_over: bool
+    lost: str
+    """The response for the case that its replica died before the answer."""
+
+
 class SharedSessions:
     """The sessions of one endpoint, for all replicas."""
 
@@ -75,6 +97,9 @@ class SharedSessions:
             _ENDED: self._take_end,
             _MESSAGE: self._take_message,
         }
+        replica.on_request[_STREAM] = self._serve_stream
+        self._keeping: set[Stream] = set()
+        """The streams that are being stored."""
         replica.on_wiped.append(sessions.drop_all)
 
     async def store(self, http_session: HttpSession) -> None:
@@ -149,6 +174,7 @@ class SharedSessions:
 
     def _attend(self, http_session: HttpSession) -> None:
         http_session.note_stored()
+        http_session.keep_lost = partial(self._keep_stream, http_session.id)
         http_session.session.keep = partial(self._keep, http_session)
         http_session.session.pass_on = partial(self._pass_on, http_session)
 
@@ -233,6 +259,82 @@ class SharedSessions:
         else:
             copy.session.cancel(decode_params(message.params, Cancelled).request_id)
 
+    async def resume(self, http_session: HttpSession, event_id: str) -> AsyncGenerator[bytes] | None:
+        """Return the rest of another replica's stream as events; None if it is nowhere.
+
+        It comes from that replica, or from the store if that is dead.
+        """
+        home = event_id.partition("-")[0].partition(".")[0]
+        events: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        async def read() -> bool:
+            """Read the stream until its end, and return whether there is one."""
+            wanted, found = _Resume(http_session.id, event_id), b"false"
+            try:
+                with suppress(ReplicaError, StoreUnavailableError):
+                    found = await self._replica.ask(home, _STREAM, wanted, on_note=events.put_nowait)
+            finally:
+                events.put_nowait(None)
+            return found == b"true"
+
+        if home == self._replica.id:
+            return None
+        reading = asyncio.ensure_future(read())
+        try:
+            first = await events.get()
+        except asyncio.CancelledError:
+            reading.cancel()
+            raise
+        if first is None and not await reading:
+            return await self._stored(http_session.id, event_id)
+        return _read_queue(first, events, reading, http_session.serving.keep_alive)
+
+    async def _stored(self, session_id: str, event_id: str) -> AsyncGenerator[bytes] | None:
+        name, _, after = event_id.partition("-")
+        text = await self._store.get(f"{_STREAMS}{session_id}/{name}")
+        if text is None or not after.isdecimal():
+            return None
+        return _stored_events(msgspec.json.decode(text, type=_StoredStream), name, int(after[:18]))
+
+    async def _serve_stream(self, asked: Asked) -> bytes:
+        """Send the rest of a stream to the replica that its client came to."""
+        wanted = msgspec.json.decode(asked.content, type=_Resume)
+        http_session = self._sessions.find(wanted.session_id)
+        position = None if http_session is None else http_session.find_event(wanted.event_id)
+        if http_session is None or position is None:
+            return b"false"
+        stream, after = position
+
+        def report_gap(dropped: int) -> bytes | None:
+            return http_session.session.encode_log("warning", GAP, {"dropped": dropped})
+
+        http_session.attach(stream)
+        try:
+            async for event in stream.read(after, keep_alive=0, primed=False, report_gap=report_gap):
+                asked.note(msgspec.json.encode(event.decode()))
+        finally:
+            http_session.detach(stream)
+        return b"true"
+
+    def _keep_stream(self, session_id: str, stream: Stream) -> None:
+        """Store a stream whose client is away, and again after each message."""
+        if stream not in self._keeping:
+            self._keeping.add(stream)
+            self._start(self._store_stream(session_id, stream))
+
+    async def _store_stream(self, session_id: str, stream: Stream) -> None:
+        try:
+            stored: _StoredStream | None = None
+            while True:
+                events = tuple((number, message.decode()) for number, message in stream.events)
+                now = _StoredStream(events, stream.is_over, stream.refuse_lost().decode())
+                if now == stored:
+                    return
+                await self._store.put(f"{_STREAMS}{session_id}/{stream.name}", msgspec.json.encode(now), ttl=_STREAM_S)
+                stored = now
+        finally:
+            self._keeping.discard(stream)
+
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(_logged(work))
         self._tasks.add(task)
@@ -255,6 +357,35 @@ def _encoded(message: Message) -> msgspec.Raw:
     frame: dict[str, Any] = {"jsonrpc": "2.0", **{name: part for name, part in parts.items() if part}}
     frame |= {"id": message.id} if message.method is None else {"method": message.method}
     return msgspec.Raw(msgspec.json.encode(frame))
+
+
+async def _read_queue(
+    first: bytes | None, events: "asyncio.Queue[bytes | None]", reading: "asyncio.Future[bool]", keep_alive: float
+) -> AsyncGenerator[bytes]:
+    """Yield the events that another replica sends, until it ends the stream; an empty one is a keep-alive."""
+    event = first
+    try:
+        while event is not None:
+            yield msgspec.json.decode(event, type=str).encode() if event else KEEP_ALIVE
+            try:
+                async with asyncio.timeout(keep_alive or None):
+                    event = await events.get()
+            except TimeoutError:
+                event = b""
+    finally:
+        reading.cancel()
+        await asyncio.wait({reading})
+
+
+async def _stored_events(stream: _StoredStream, name: str, after: int) -> AsyncGenerator[bytes]:
+    """Yield the events of a stream of a dead replica, and the response that it did not get to."""
+    last = after
+    for number, message in stream.events:
+        last = max(last, number)
+        if number > after:
+            yield encode_event(message.encode(), event_id=f"{name}-{number}")
+    if not stream.is_over:
+        yield encode_event(stream.lost.encode(), event_id=f"{name}-{last + 1}")
 
 
 def _store_away() -> RefusedError:
