@@ -143,7 +143,9 @@ class Lifecycle:
             if tab.pending is not None:
                 with contextlib.suppress(ToolError):
                     await tab.run(asyncio.wait((tab.pending,)), seconds=_DIALOG_S)
-            return browser.masks.masked({"answered": facts, **await browser.answer(call, tab, marks, looks=True)})
+            return browser.masks.masked(
+                {"answered": facts, **await browser.answer(call, tab, marks, looks=not await tab.is_large())}
+            )
 
 
 _STEPS: Final = ("back", "forward", "reload")
