@@ -16,6 +16,8 @@ def test_the_environment_sets_what_it_names() -> None:
     }
 
     settings = read_environment(given, SearchSettings(bm25_tag_weight=7))
+    assert settings.learn
+    assert not read_environment({"CALLYARD_SEARCH_LEARN": "false"}).learn
 
     assert (settings.strategy, settings.bm25_name_weight, settings.bm25_query_words) == ("bm25", 4, 9)
     assert settings.bm25_tag_weight == 7
@@ -32,6 +34,7 @@ def test_the_environment_sets_what_it_names() -> None:
         ({"CALLYARD_SEARCH_BM25_NAME_WEIGHT": "1e308"}, "must be a whole number"),
         ({"CALLYARD_SEARCH_BM25_QUERY_WORDS": "1.5"}, "must be a whole number"),
         ({"CALLYARD_SEARCH_BM25_QUERY_WORDS": "1000001"}, "at most 1000000"),
+        ({"CALLYARD_SEARCH_LEARN": "perhaps"}, "must be true or false"),
         ({"CALLYARD_SEARCH_FIT": "0.5"}, "is no setting of search"),
         ({"CALLYARD_SEARCH_BM25_NAME_BOOST": "3"}, "is no setting of search"),
     ],
@@ -61,3 +64,9 @@ def test_a_count_is_a_whole_number(name: str, value: Any) -> None:
 def test_a_strategy_is_a_text(value: Any) -> None:
     with pytest.raises(ValueError, match="strategy"):
         SearchSettings(strategy=value)
+
+
+@every_row("value", [None, 1, "true"])
+def test_whether_to_learn_is_true_or_false(value: Any) -> None:
+    with pytest.raises(ValueError, match="learn"):
+        made("learn", value)

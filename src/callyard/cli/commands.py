@@ -407,6 +407,7 @@ ARGUMENTS: Final[Mapping[str, Sequence[Argument]]] = {
         _value("--tools", "FILE", "the tools, one JSON object a line", required=True),
         _value("--queries", "FILE", "the queries and their relevant tools, one JSON object a line", required=True),
         _switch("--split", text="search the clauses of each query as several queries"),
+        _switch("--replay", text="ask again in order, learning from the relevant tools, and print that too"),
         _setting("search.strategy", "NAME", flag="--strategy"),
         _CONFIG,
         _json(),

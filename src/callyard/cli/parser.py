@@ -63,6 +63,7 @@ class Options(Namespace):
     tools: str = ""
     queries: str = ""
     split: bool = False
+    replay: bool = False
     settings: Mapping[str, str | bool] = _NOTHING
     config: str | None = None
     check: bool = False

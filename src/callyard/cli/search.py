@@ -35,6 +35,11 @@ _MEANINGS: Final = {
     "p99_ms": "milliseconds that 99 % of the queries stay below",
     "tools": "number of tools in the index",
     "queries": "number of queries",
+    "learned_recall@1": "recall@1 of the replay, which learns from use",
+    "learned_recall@5": "recall@5 of the replay",
+    "learned_recall@10": "recall@10 of the replay",
+    "learned_mrr@10": "mrr@10 of the replay",
+    "learned_ndcg@10": "ndcg@10 of the replay",
 }
 _Line = TypeVar("_Line")
 
@@ -46,7 +51,8 @@ def run_eval(options: Options, terminal: Terminal) -> int:
     queries = _read(options.queries, read_queries)
     settings, origin = config.settings.search, config.origin("search.strategy")
     try:
-        measured: dict[str, float] = msgspec.to_builtins(evaluate(tools, queries, settings, split=options.split))
+        evaluation = evaluate(tools, queries, settings, split=options.split, replay=options.replay)
+        measured: dict[str, float] = msgspec.to_builtins(evaluation)
     except StrategyError as error:
         source = f" It comes from '{origin.name}'." if origin.kind in {"environment", "file"} else ""
         raise LaunchError(f"{error}{source}") from error
@@ -55,8 +61,9 @@ def run_eval(options: Options, terminal: Terminal) -> int:
     if options.json:
         terminal.write_json(encode(measured))
     elif terminal.interactive:
+        width = max(10, *map(len, measured))
         for name, value in measured.items():
-            terminal.write(Painted(f"{name:<10}", "bold"), f"{value:>9}  ", Painted(_MEANINGS[name], "faint"))
+            terminal.write(Painted(f"{name:<{width}}", "bold"), f"{value:>9}  ", Painted(_MEANINGS[name], "faint"))
     else:
         for name, value in measured.items():
             terminal.write(f"{name}\t{value}")

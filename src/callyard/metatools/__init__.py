@@ -10,6 +10,8 @@ Its files:
 - `code`: runs a program of an agent in a runtime
 - `describe`: the metatools `describe_tool`, with its alias, and `list_tool_examples`
 - `jobs`: the metatools `get_job`, `wait_job`, `cancel_job` and `list_jobs`, for calls in the background
+- `learned_order`: the order of hits as it is learned from calls: counted in the store, in the background, and read by
+  searches
 - `learned_output`: output schemas that are learned from the results of tools without one: names and types, never
   values
 - `lists`: the metatools `list_tools`, `list_namespaces`, `list_toolsets` and `describe_toolset`, with their pages

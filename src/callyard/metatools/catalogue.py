@@ -19,7 +19,7 @@ from callyard.model.errors import ToolError, shortened
 from callyard.model.names import closest_name
 from callyard.model.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
 from callyard.model.spec import Operation, ToolSpec
-from callyard.search import Found, FusedHit, Index, make_index
+from callyard.search import Found, FusedHit, Hit, Index, make_index
 from callyard.search.settings import SearchSettings, read_environment
 
 __all__ = ["Catalogue", "PageCursors"]
@@ -32,6 +32,8 @@ _DIGESTS_AT_ONCE: Final = 256
 _NAMESPACES_SHOWN: Final = 8
 _SIBLINGS: Final = 12
 _PURPOSE: Final = "page of a metatool"
+Order = Callable[[str, Sequence[Hit]], list[Hit]]
+"""Returns the hits of a query in another order."""
 
 
 class Catalogue:
@@ -71,18 +73,26 @@ class Catalogue:
         operation: Operation | None,
         offset: int,
         limit: int,
+        order: Order | None = None,
     ) -> Found:
         """Return the tools that fit best, of those that exist for the profile."""
+        where: dict[str, Any] = {"namespace": namespace, "operation": operation}
         return (await self._index()).search(
-            query, allows=profile.allows, namespace=namespace, operation=operation, offset=offset, limit=limit
+            query, allows=profile.allows, **where, offset=offset, limit=limit, order=order
         )
 
     async def search_several(
-        self, queries: Sequence[str], profile: Profile, *, namespace: str | None, operation: Operation | None
+        self,
+        queries: Sequence[str],
+        profile: Profile,
+        *,
+        namespace: str | None,
+        operation: Operation | None,
+        order: Order | None = None,
     ) -> tuple[list[FusedHit], bool]:
         """Return the tools that fit several queries, of those that exist for the profile, and whether these are all."""
         return (await self._index()).search_several(
-            queries, allows=profile.allows, namespace=namespace, operation=operation
+            queries, allows=profile.allows, namespace=namespace, operation=operation, order=order
         )
 
     def siblings(

@@ -9,6 +9,7 @@ from callyard.metatools.catalogue import Catalogue, PageCursors
 from callyard.metatools.chain import chain_metatool
 from callyard.metatools.describe import describe_metatools, examples_metatool
 from callyard.metatools.jobs import job_metatools
+from callyard.metatools.learned_order import LearnedOrders
 from callyard.metatools.learned_output import LearnedOutputs
 from callyard.metatools.lists import list_metatools
 from callyard.metatools.metatool import YardParts
@@ -43,9 +44,14 @@ class Metatools:
                 self._yard.dispatcher.observe(outputs)
                 if self._yard.has_store:
                     await stack.enter_async_context(outputs.kept_in(self._yard.store))
-            publish([*self._tools(catalogue, outputs), *await self._code(stack)])
+            orders = None
             if "search_tools" in self._names:
                 catalogue.open()
+                if catalogue.settings.learn:
+                    orders = LearnedOrders(self._yard.store)
+                    stack.push_async_callback(orders.close)
+                    stack.callback(self._yard.dispatcher.observe(orders))
+            publish([*self._tools(catalogue, outputs, orders), *await self._code(stack)])
             yield
 
     async def _code(self, stack: AsyncExitStack) -> list[Tool]:
@@ -57,10 +63,10 @@ class Metatools:
 
         return [await stack.enter_async_context(open_code_metatool(self._yard, settings))]
 
-    def _tools(self, catalogue: Catalogue, outputs: LearnedOutputs) -> list[Tool]:
+    def _tools(self, catalogue: Catalogue, outputs: LearnedOutputs, orders: LearnedOrders | None) -> list[Tool]:
         cursors = PageCursors(self._yard.signer)
         tools: list[Tool] = [
-            search_metatool(catalogue, cursors),
+            search_metatool(catalogue, cursors, orders),
             *describe_metatools(catalogue, outputs.of, yard=self._yard),
             *run_metatools(self._yard),
             chain_metatool(self._yard),

@@ -1,17 +1,20 @@
 """The metatool `search_tools`, which returns signatures of the tools that fit a query."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from callyard.dispatch.call import Call
 from callyard.dispatch.tool import Tool
-from callyard.metatools.catalogue import Catalogue, PageCursors
+from callyard.metatools.catalogue import Catalogue, Order, PageCursors
+from callyard.metatools.learned_order import LearnedOrders
 from callyard.metatools.metatool import TEXT, build_metatool, object_schema
 from callyard.model.errors import ToolError
 from callyard.model.profile import METATOOLS, Profile
 from callyard.model.signature import one_line, signature, stub
 from callyard.model.spec import Operation
 from callyard.search import QUERIES, FusedHit
+from callyard.search.learned import LearnedOrder
 
 __all__ = ["check_query", "search_metatool"]
 
@@ -50,8 +53,8 @@ _OUTPUT_SCHEMA: Final = object_schema(
 )
 
 
-def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
-    """Return the metatool `search_tools`."""
+def search_metatool(catalogue: Catalogue, cursors: PageCursors, orders: LearnedOrders | None) -> Tool:
+    """Return the metatool `search_tools`; `orders` learns from use."""
 
     async def search(call: Call) -> dict[str, Any]:
         arguments = call.arguments
@@ -62,14 +65,18 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
         tools = await catalogue.fingerprint(call.profile)
         asked = queries if "queries" in arguments else queries[0]
         question = [tools, catalogue.settings, "search_tools", asked, limit, namespace, operation]
-        start = cursors.verify(question, arguments.get("cursor"), suggestion="search_tools(query=…)")
-        where: dict[str, Any] = {"namespace": namespace, "operation": operation}
-        if "queries" in arguments:
-            found, siblings = await _search_several(catalogue, queries, call.profile, start=start, limit=limit, **where)
-        else:
-            query = queries[0]
-            page = await catalogue.search(query, call.profile, **where, offset=start, limit=limit)
-            found, siblings = _Page([FusedHit(hit, ()) for hit in page.hits], page.total, page.more, page.closest), []
+        order, cursor = None if orders is None else await orders.order(queries), arguments.get("cursor")
+        search_them = _search_several if "queries" in arguments else _search_one
+        given: dict[str, Any] = {"limit": limit, "namespace": namespace, "operation": operation, "order": order}
+        find = partial(search_them, catalogue, queries, call.profile, **given)
+        if cursor is not None and order is not None:
+            await find(start=0)  # so that the version is known, which the cursor must be of
+        start = cursors.verify([*question, _version(order)], cursor, suggestion="search_tools(query=…)")
+        found, siblings = await find(start=start)
+        question.append(_version(order))
+        if orders is not None:
+            served = ((one.hit.spec.name, [queries[number - 1] for number in one.serves]) for one in found.hits)
+            orders.searched(call.caller.owner, [(name, by or queries) for name, by in served])
         result: dict[str, Any] = {"hits": [_hit(one, detail) for one in found.hits]}
         if siblings:
             result["siblings"] = siblings
@@ -95,6 +102,10 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
     )
 
 
+def _version(order: LearnedOrder | None) -> str:
+    return "" if order is None else order.version
+
+
 class _Page(NamedTuple):
     """One page of hits, each with the queries that it serves."""
 
@@ -102,6 +113,19 @@ class _Page(NamedTuple):
     total: int | None
     more: bool
     closest: Sequence[str]
+
+
+async def _search_one(
+    catalogue: Catalogue,
+    queries: Sequence[str],
+    profile: Profile,
+    *,
+    start: int,
+    **given: Any,
+) -> tuple[_Page, list[str]]:
+    """Return a page of the tools that fit one query."""
+    page = await catalogue.search(queries[0], profile, offset=start, **given)
+    return _Page([FusedHit(hit, ()) for hit in page.hits], page.total, page.more, page.closest), []
 
 
 async def _search_several(
@@ -113,18 +137,18 @@ async def _search_several(
     limit: int,
     namespace: str | None,
     operation: Operation | None,
+    order: Order | None,
 ) -> tuple[_Page, list[str]]:
     """Return a page of the tools that fit several queries, and beside the first page the names of their siblings."""
-    fused, is_all = await catalogue.search_several(queries, profile, namespace=namespace, operation=operation)
+    where: dict[str, Any] = {"namespace": namespace, "operation": operation}
+    fused, is_all = await catalogue.search_several(queries, profile, **where, order=order)
     page = fused[start : start + limit]
     siblings: list[str] = []
     if not start:
         siblings = catalogue.siblings([one.hit.spec for one in fused], limit, profile, operation=operation)
     closest: Sequence[str] = ()
     if not fused:
-        nothing = await catalogue.search(
-            " ".join(queries), profile, namespace=namespace, operation=operation, offset=0, limit=1
-        )
+        nothing = await catalogue.search(" ".join(queries), profile, **where, offset=0, limit=1)
         closest = nothing.closest
     return _Page(page, len(fused) if is_all else None, len(fused) > start + limit, closest), siblings
 

@@ -9,6 +9,7 @@ Its files:
 - `evaluate`: evaluation: recall, rank and speed of a search strategy on labelled queries
 - `hits`: what every search strategy shares: hits and pages, the filter of a search, and tools by name
 - `index`: the index of a yard's tools, and the registry of search strategies
+- `learned`: the order that is learned from use: which tools were called after a search with a word
 - `lexical`: ranks by words, their stems, words of similar meaning, and the field a word is in
 - `postings`: the inverted index of the lexical strategy: which tools contain a term, and its weight in each
 - `semantic`: the hybrid strategy: words as in the lexical one, and likeness of meaning by word vectors

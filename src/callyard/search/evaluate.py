@@ -4,6 +4,7 @@ import math
 import time
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from callyard.model.spec import Operation, ToolSpec
 from callyard.search.hits import QUERIES
 from callyard.search.index import Index, make_index
+from callyard.search.learned import LearnedOrder, Uses, add_use, query_stems
 from callyard.search.lexical import split_clauses
 from callyard.search.settings import SearchSettings
 
@@ -48,8 +50,11 @@ class LabelledQuery(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("'relevant' must name a tool")
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean quality over all queries, and the processor time of building and searching."""
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The mean quality over all queries, and the processor time of building and searching.
+
+    The learned values are those of a replay: what each query finds after the tools of those before it were called.
+    """
 
     recall_1: float = msgspec.field(name="recall@1")
     recall_5: float = msgspec.field(name="recall@5")
@@ -61,6 +66,11 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float
     tools: int
     queries: int
+    learned_recall_1: float | None = msgspec.field(default=None, name="learned_recall@1")
+    learned_recall_5: float | None = msgspec.field(default=None, name="learned_recall@5")
+    learned_recall_10: float | None = msgspec.field(default=None, name="learned_recall@10")
+    learned_mrr_10: float | None = msgspec.field(default=None, name="learned_mrr@10")
+    learned_ndcg_10: float | None = msgspec.field(default=None, name="learned_ndcg@10")
 
 
 def read_tools(lines: Iterable[str | bytes]) -> list[LabelledTool]:
@@ -92,10 +102,12 @@ def evaluate(
     settings: SearchSettings | None = None,
     *,
     split: bool = False,
+    replay: bool = False,
 ) -> Evaluation:
     """Return the quality and speed of the settings' strategy on the queries.
 
-    With `split` the clauses of a query are searched as several queries.
+    With `split` the clauses of a query are searched as several queries. With `replay` they are asked in order once
+    more, and the relevant tools that each one finds count as called after it.
     """
     specs = _specs(tools)
     started = time.process_time()
@@ -106,16 +118,24 @@ def evaluate(
     build = time.process_time() - started
     ids = {spec.name: tool_id for tool_id, spec in specs.items()}
     ranks, durations = _search_all(index, queries, ids, split=split)
-    columns = zip(*map(_metrics, ranks, queries), strict=True)
-    means = [round(sum(column) / len(queries), 4) for column in columns] or [0.0] * len(_METRICS)
+    means = dict(zip(_METRICS, _means(ranks, queries), strict=True))
+    if replay:
+        learned, _ = _search_all(index, queries, ids, split=split, uses={})
+        names = (f"learned_{metric}" for metric in _METRICS)
+        means |= dict(zip(names, _means(learned, queries), strict=True))
     return Evaluation(
-        **dict(zip(_METRICS, means, strict=True)),
+        **means,
         build_s=round(build, 3),
         p50_ms=_percentile(durations, 0.5),
         p99_ms=_percentile(durations, 0.99),
         tools=len(specs),
         queries=len(queries),
     )
+
+
+def _means(ranks: Sequence[Sequence[str]], queries: Sequence[LabelledQuery]) -> list[float]:
+    columns = zip(*map(_metrics, ranks, queries), strict=True)
+    return [round(sum(column) / len(queries), 4) for column in columns] or [0.0] * len(_METRICS)
 
 
 def _numbered(lines: Iterable[str | bytes], kind: type[_Line]) -> Iterator[tuple[int, _Line]]:
@@ -130,21 +150,26 @@ def _numbered(lines: Iterable[str | bytes], kind: type[_Line]) -> Iterator[tuple
 
 
 def _search_all(
-    index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str], *, split: bool
+    index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str], *, split: bool, uses: Uses | None = None
 ) -> tuple[list[list[str]], list[float]]:
-    """Return the ids that each query found, and the milliseconds that it took."""
+    """Return the ids that each query found, and the milliseconds that it took; each adds to `uses`."""
     ranks: list[list[str]] = []
     durations: list[float] = []
     for query in queries:
         started = time.process_time()
+        order = None if uses is None else LearnedOrder(uses)
         clauses = split_clauses(query.query)[:QUERIES] if split else []
         if clauses:
-            fused, _ = index.search_several(clauses, allows=lambda _: True)
+            fused, _ = index.search_several(clauses, allows=lambda _: True, order=order)
             hits = [one.hit for one in fused[:_DEPTH]]
         else:
-            hits = index.search(query.query, allows=lambda _: True, limit=_DEPTH).hits
+            hits = index.search(query.query, allows=lambda _: True, limit=_DEPTH, order=order).hits
         durations.append((time.process_time() - started) * 1000)
         ranks.append([ids[hit.spec.name] for hit in hits])
+        if uses is not None:
+            called = [hit.spec.name for hit in hits if ids[hit.spec.name] in query.relevant]
+            for name, word in product(called, query_stems(query.query)):
+                add_use(uses, word, name)
     return ranks, durations
 
 

@@ -9,13 +9,16 @@ from typing import Any, Final, Protocol
 from callyard._internal.lazy import installed_entry_points
 from callyard.model.spec import Operation, ToolSpec
 from callyard.search.bm25 import Bm25
-from callyard.search.hits import FUSED, Allows, Filter, Found, FusedHit, fuse
+from callyard.search.hits import FUSED, Allows, Filter, Found, FusedHit, Hit, fuse, page
 from callyard.search.lexical import Lexical
 from callyard.search.postings import WEIGHTS, Weights
 from callyard.search.settings import SearchSettings
 from callyard.search.text import QUERY_CHARACTERS
 
-__all__ = ["ENTRY_POINTS", "Index", "Strategy", "StrategyError", "make_index", "strategy_names"]
+__all__ = ["ENTRY_POINTS", "Index", "Order", "Strategy", "StrategyError", "make_index", "strategy_names"]
+
+Order = Callable[[str, Sequence[Hit]], list[Hit]]
+"""Returns the hits of a query in another order."""
 
 
 class Strategy(Protocol):
@@ -56,11 +59,22 @@ class Index:
         operation: Operation | None = None,
         offset: int = 0,
         limit: int = 5,
+        order: Order | None = None,
     ) -> Found:
-        """Return the tools that fit best, of those that are allowed; no query makes it raise."""
+        """Return the tools that fit best, of those that are allowed; no query makes it raise.
+
+        With `order` the first hits are put in another order before the page is taken.
+        """
         self.strategy.prepare()
         where = Filter(allows=allows, namespace=namespace, operation=operation)
-        return self.strategy.rank(query[:QUERY_CHARACTERS], where, offset=offset, limit=limit)
+        text = query[:QUERY_CHARACTERS]
+        if order is None:
+            return self.strategy.rank(text, where, offset=offset, limit=limit)
+        found = self.strategy.rank(text, where, offset=0, limit=max(FUSED, offset + limit))
+        paged = page((*order(query, found.hits[:FUSED]), *found.hits[FUSED:]), offset=offset, limit=limit)
+        if found.more:
+            return Found(hits=paged.hits, more=True)
+        return Found(hits=paged.hits, total=paged.total, more=paged.more, closest=found.closest)
 
     def search_several(
         self,
@@ -69,13 +83,18 @@ class Index:
         allows: Allows,
         namespace: str | None = None,
         operation: Operation | None = None,
+        order: Order | None = None,
     ) -> tuple[list[FusedHit], bool]:
-        """Return the tools that fit several queries, in one order, and whether these are all that fit."""
+        """Return the tools that fit several queries, in one order, and whether these are all that fit.
+
+        With `order` the hits of each query are put in another order before they are fused.
+        """
         self.strategy.prepare()
         where = Filter(allows=allows, namespace=namespace, operation=operation)
         texts = [". ".join(query.strip(" ,;.") for query in queries), *queries]
         found = [self.strategy.rank(text[:QUERY_CHARACTERS], where, offset=0, limit=FUSED) for text in texts]
-        together, *each = [one.hits for one in found]
+        ranked = [one.hits if order is None else order(text, one.hits) for text, one in zip(texts, found, strict=True)]
+        together, *each = ranked
         return fuse(together, each), not any(one.more for one in found)
 
 

@@ -36,10 +36,15 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     bm25_query_words: int = 64
     """BM25: words of a question that are searched."""
 
+    learn: bool = True
+    """Whether hits that fit about equally well are ordered by which tools were called after searches."""
+
     def __post_init__(self) -> None:
         if not isinstance(cast("object", self.strategy), str):
             raise ValueError("The setting 'strategy' of search must be a text.")  # noqa: TRY004 - as for every setting
-        for name in self.__struct_fields__[1:]:
+        if not isinstance(cast("object", self.learn), bool):
+            raise ValueError("The setting 'learn' of search must be true or false.")  # noqa: TRY004 - as for every setting
+        for name in self.__struct_fields__[1:-1]:
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f"The setting '{name}' of search must be a whole number.")  # noqa: TRY004 - as above
@@ -70,5 +75,6 @@ def read_environment(environment: Mapping[str, str], settings: SearchSettings | 
         try:
             values[name] = msgspec.convert(text.strip(), types[name], strict=False)
         except msgspec.ValidationError as error:
-            raise ValueError(f"The variable '{PREFIX}{name.upper()}' must be a whole number.") from error
+            kind = "true or false" if types[name] is bool else "a whole number"
+            raise ValueError(f"The variable '{PREFIX}{name.upper()}' must be {kind}.") from error
     return msgspec.structs.replace(settings, **{**values, "strategy": values["strategy"].strip().lower()})
