@@ -15,9 +15,12 @@ import httpx2
 import pytest
 from opentelemetry import trace
 from otlp_receiver import Point, Receiver, receiving
+from redis_programs import NEEDS_REDIS, one_server
 
 from callyard import Call, ToolError, Yard, prompt, resource, tool
 from callyard.config import read_config
+from callyard.jobs.job import WORKERS
+from callyard.jobs.worker import JobWorker
 from callyard.launch.errors import LaunchError
 from callyard.launch.monitor import Monitor
 from callyard.launch.notices import Notices, logging_to
@@ -25,6 +28,7 @@ from callyard.launch.serve import serve_forever
 from callyard.monitor import conventions as names
 from callyard.monitor import log_sink
 from callyard.policy.settings import QueueSettings, Rule
+from callyard.state.redis import RedisStore
 from callyard.state.sqlite import SqliteStore
 from callyard.transports import Transport
 
@@ -305,8 +309,8 @@ async def test_a_trace_through_two_yards_and_a_job_is_one_tree(tmp_path: Path, r
         upstreams = {"back": {"url": f"{str(behind.http.base_url).rstrip('/')}/mcp"}}
         async with served(tmp_path, Yard("front", upstreams=upstreams, state_dir=str(tmp_path))) as client:
             params = {"name": "back__slow", "arguments": {"text": "a"}}
-            await client.send("tools/call", params, traceparent=f"00-{TRACE}-{PARENT}-01")
-            await _ended(behind)
+            answer = await client.send("tools/call", params, traceparent=f"00-{TRACE}-{PARENT}-01")
+            await _ended(behind, answer)
 
     front, sent = receiver.named("tools/call back__slow"), receiver.named_kind("tools/call slow", "client")
     back, job = receiver.named_kind("tools/call slow", "server"), receiver.named("job slow")
@@ -321,13 +325,11 @@ async def test_a_trace_through_two_yards_and_a_job_is_one_tree(tmp_path: Path, r
     assert (front.resource["service.name"], back.resource["service.name"]) == ("front", "shop")
 
 
-async def _ended(client: Client) -> None:
-    """Wait until all jobs have ended."""
-    async with asyncio.timeout(60):
-        while True:
-            jobs = (await client.call("list_jobs"))["data"]
-            if jobs and all(job["status"] == "completed" for job in jobs.get("jobs", jobs)):
-                return
+async def _ended(client: Client, answer: Any) -> None:
+    """Wait until the job that an answer names has ended."""
+    started = json.loads(answer["result"]["content"][0]["text"])["data"]
+    seen = await client.call("wait_job", job_id=started["job_id"], timeout_s=60)
+    assert seen["data"]["status"] == "completed", seen
 
 
 async def test_the_span_of_a_job_that_another_process_runs_is_linked_to_its_call(
@@ -348,6 +350,30 @@ async def test_the_span_of_a_job_that_another_process_runs_is_linked_to_its_call
     assert [(job.trace_id, job.parent, job.links) for job in jobs] == [(TRACE, call.span_id, (call.span_id,))] * 2
     assert len({job.attributes["callyard.job.id"] for job in jobs}) == 1
     assert call.attributes["callyard.job.id"] == jobs[0].attributes["callyard.job.id"]
+
+
+@NEEDS_REDIS
+async def test_a_trace_goes_on_in_a_worker(tmp_path: Path, receiver: Receiver) -> None:
+    with one_server(tmp_path / "redis") as redis:
+        async with served(tmp_path, Yard("shop", tools=[slow, echo], store=RedisStore(redis.url))) as client:
+            yard = Yard("shop", tools=[slow, echo], store=RedisStore(redis.url))
+            config = read_config({"monitor.otel": True}, environment={})
+            async with Monitor(yard, config, is_authenticated=False).open(), yard:
+                worker = asyncio.create_task(JobWorker(yard.jobs).run(drain_s=1))
+                while not await yard.store.keys(WORKERS, limit=1):  # noqa: ASYNC110 - the store gives no sign
+                    await asyncio.sleep(0.01)
+                params: dict[str, Any] = {"name": "slow", "arguments": {"text": "a"}}
+                answer = await client.send("tools/call", params, traceparent=f"00-{TRACE}-{PARENT}-01")
+                await _ended(client, answer)
+                worker.cancel()
+                await asyncio.wait({worker})
+
+    call, job, inner = (receiver.named(name) for name in ("tools/call slow", "job slow", "execute_tool echo"))
+    places = {span.resource["service.instance.id"] for span in (job, inner)}
+    assert [span.parent for span in (call, job, inner)] == [PARENT, call.span_id, job.span_id]
+    assert job.links == (call.span_id,)
+    assert len(places) == 1
+    assert call.resource["service.instance.id"] not in places  # the worker ran it
 
 
 async def test_waits_for_a_place_and_for_a_person_are_events(tmp_path: Path, receiver: Receiver) -> None:

@@ -280,7 +280,7 @@ class Run(msgspec.Struct, eq=False):
             self.parent.children.discard(self)
         self.parent = None
         self.job = job
-        if self.span is not None:
+        if self.span is not None and job.channel.job_id:  # otherwise a worker runs it, in a span of its own
             self.span = self.span.become_job(self.name, job.channel.job_id)
         if self.partial is not None:
             job.keep_partial(self.partial)

@@ -35,7 +35,7 @@ def run_job_worker(yard: Yard, config: Config, notices: Notices) -> None:
         yard.ask_before_destroy(always=False)
     with redirect_stdout(sys.stderr), success_on_sigterm():
         try:
-            monitor = Monitor(yard, config, is_authenticated=False)
+            monitor = Monitor(yard, config, is_authenticated=False, notices=notices)
             run(_work(yard, monitor, notices, drain_s=serving.shutdown_seconds), loop=fastest_loop())
         except Exception as error:
             raise LaunchError(explain_refusal(error, yard)) from error
