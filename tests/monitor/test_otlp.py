@@ -328,8 +328,8 @@ async def test_a_trace_through_two_yards_and_a_job_is_one_tree(tmp_path: Path, r
 async def _ended(client: Client, answer: Any) -> None:
     """Wait until the job that an answer names has ended."""
     started = json.loads(answer["result"]["content"][0]["text"])["data"]
-    seen = await client.call("wait_job", job_id=started["job_id"], timeout_s=60)
-    assert seen["data"]["status"] == "completed", seen
+    seen = await client.call("wait_job", job_id=started["job_id"].rpartition(":")[2], timeout_s=60)
+    assert seen["data"] and seen["data"]["status"] == "completed", seen
 
 
 async def test_the_span_of_a_job_that_another_process_runs_is_linked_to_its_call(
