@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack
+from itertools import count
 from typing import Final
 
 from clock import cpu_seconds
@@ -92,8 +93,6 @@ def _shot(port: int, trace: str) -> Shot:
 
 
 def _microseconds(port: int, pid: int, trace: str) -> float:
-    from itertools import count  # noqa: PLC0415 - a fresh one for each round
-
     replies = Replies()
     shot = _shot(port, trace)
     links = [Connection(port, shots=[shot], numbers=count(FIRST_ID), replies=replies) for _ in range(8)]

@@ -27,6 +27,8 @@ from callyard.launch.notices import Notices, logging_to
 from callyard.launch.serve import serve_forever
 from callyard.monitor import conventions as names
 from callyard.monitor import log_sink
+from callyard.monitor.otlp import sampling
+from callyard.monitor.tracing import context_of
 from callyard.policy.settings import QueueSettings, Rule
 from callyard.state.redis import RedisStore
 from callyard.state.sqlite import SqliteStore
@@ -91,6 +93,17 @@ async def hold(number: int) -> int:
 async def warn() -> None:
     """Write a line to the log."""
     logging.getLogger("shop").warning("no apples")
+
+
+@tool(operation="query")
+async def mark() -> None:
+    """Write into the current span, as a library does."""
+    span = trace.get_current_span()
+    span.set_attributes({"shop.shelf": 3})
+    span.add_event("looked", {"shop.far": True})
+    span.record_exception(ValueError(SECRET))
+    span.set_status(trace.StatusCode.ERROR)
+    span.update_name("tools/call marked")
 
 
 DIES = """
@@ -329,7 +342,8 @@ async def _ended(client: Client, answer: Any) -> None:
     """Wait until the job that an answer names has ended."""
     started = json.loads(answer["result"]["content"][0]["text"])["data"]
     seen = await client.call("wait_job", job_id=started["job_id"].rpartition(":")[2], timeout_s=60)
-    assert seen["data"] and seen["data"]["status"] == "completed", seen
+    assert seen["success"], seen
+    assert seen["data"]["status"] == "completed"
 
 
 async def test_the_span_of_a_job_that_another_process_runs_is_linked_to_its_call(
@@ -619,3 +633,68 @@ async def test_an_upstream_learns_whether_the_trace_is_sampled(tmp_path: Path, r
 
     seen = [span for span in receiver.spans if span.trace_id == TRACE]
     assert len(seen) == (0 if flags == "00" else 3)
+
+
+async def test_a_handler_can_write_into_the_span_of_its_call(tmp_path: Path, receiver: Receiver) -> None:
+    async with served(tmp_path, Yard("shop", tools=[mark])) as client:
+        await client.send("tools/call", {"name": "mark", "arguments": {}})
+
+    span = receiver.named("tools/call marked")
+    assert span.attributes["shop.shelf"] == 3
+    assert span.events == (("looked", {"shop.far": True}), ("exception", {"exception.type": "ValueError"}))
+    assert span.is_error
+
+
+async def test_what_is_not_sampled_has_no_span_and_is_counted(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    async with served(tmp_path, shop(queue=QueueSettings(calls=1))) as client:
+        for name in ("nest", "fail"):
+            await client.call(name, text="a")
+        await _ended(client, await client.send("tools/call", {"name": "slow", "arguments": {"text": "a"}}))
+        await client.send("tools/list", {}, tracestate="a=1")
+        await client.send("no/such", {})
+
+    counted = {_key(point)[0]: point.count for point in receiver.metrics["mcp.server.operation.duration"]}
+    assert receiver.spans == []
+    assert (counted["tools/list"], counted["_OTHER"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "expected"),
+    [
+        ("", "", (True, True, False)),
+        ("always_off", "", (False, False, False)),
+        ("traceidratio", "0.5", (True, False, False)),
+        ("parentbased_traceidratio", "0.5", (True, True, False)),
+        ("traceidratio", "often", None),
+        ("of_a_package", "", None),
+    ],
+)
+def test_the_usual_samplers_decide(
+    monkeypatch: pytest.MonkeyPatch, name: str, argument: str, expected: tuple[bool, ...] | None
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", name)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", argument)
+    samples, low, high = sampling(), 1, (1 << 64) - 1
+    sampled, dropped = (context_of({"traceparent": f"00-{TRACE}-{PARENT}-0{flag}"}) for flag in (1, 0))
+
+    if samples is None:
+        assert expected is None
+    else:
+        always = name in {"", "always_off"}
+        assert expected is not None
+        assert (samples(None, low), samples(sampled, high)) == expected[:2]
+        assert samples(dropped, high) is expected[2]
+        assert always or samples(None, high) is False
+
+
+async def test_a_sampler_of_a_package_is_left_to_the_sdk(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "of_a_package")  # the SDK takes its default instead, and logs it
+    async with served(tmp_path, shop()) as client:
+        await client.call("nest", text="a")
+
+    assert {span.name for span in receiver.spans} == {"tools/call nest", "execute_tool echo"}

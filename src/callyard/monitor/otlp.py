@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -19,16 +19,17 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import export as points
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from callyard._version import VERSION
 from callyard.monitor import conventions as names
 from callyard.monitor.metrics import BOUNDS_MS, UNKNOWN, CallStats, Durations, Metrics, Share
-from callyard.monitor.tracing import Tracer
+from callyard.monitor.tracing import LeanSpan, Samples, Spans, Tracer, lean_spans, spans_of
 
-__all__ = ["SpanQueue", "Telemetry", "metrics_of"]
+__all__ = ["SpanQueue", "Telemetry", "metrics_of", "sampling"]
 
 _QUEUED_SPANS: Final = 2048
 _INTERVAL_S: Final = 60.0
@@ -45,15 +46,17 @@ Counts = Mapping[tuple[tuple[str, str], ...], Share]
 class _CountingExporter(SpanExporter):
     """Counts the spans that were handed over, and those that did not arrive."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self, exporter: SpanExporter, resource: Resource) -> None:
         self._exporter = exporter
+        self._resource = resource
+        self._scope = InstrumentationScope("callyard", VERSION)
         self.taken = 0
         self.lost = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.taken += len(spans)
         try:
-            result = self._exporter.export(spans)
+            result = self._exporter.export([self._readable(span) for span in spans])
         except Exception:
             self.lost += len(spans)
             raise
@@ -61,16 +64,54 @@ class _CountingExporter(SpanExporter):
             self.lost += len(spans)
         return result
 
+    def _readable(self, span: ReadableSpan | LeanSpan) -> ReadableSpan:
+        if isinstance(span, ReadableSpan):
+            return span
+        return ReadableSpan(
+            name=span.name,
+            context=span.context,
+            parent=span.parent,
+            resource=self._resource,
+            attributes=span.attributes,
+            events=[Event(name, attributes, at) for name, attributes, at in span.events],
+            links=span.links,
+            kind=span.kind,
+            status=span.status,
+            start_time=span.began_ns,
+            end_time=span.ended_ns,
+            instrumentation_scope=self._scope,
+        )
+
     def shutdown(self) -> None:
         self._exporter.shutdown()
+
+
+def sampling() -> Samples | None:
+    """Return the decision of the usual samplers, as 'OTEL_TRACES_SAMPLER' names them; None for any other."""
+    name = os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or "parentbased_always_on"
+    follows, root = name.startswith("parentbased_"), name.removeprefix("parentbased_")
+    share = {"always_on": 1.0, "always_off": 0.0}.get(root)
+    if root == "traceidratio":
+        with suppress(ValueError):
+            share = float(os.environ.get("OTEL_TRACES_SAMPLER_ARG", "").strip() or "1")
+    if share is None or not 0 <= share <= 1:
+        return None
+    bound = TraceIdRatioBased.get_bound_for_rate(share)
+
+    def samples(parent: trace.SpanContext | None, trace_id: int) -> bool:
+        if follows and parent is not None:
+            return bool(parent.trace_flags)
+        return trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < bound
+
+    return samples
 
 
 class SpanQueue(SpanProcessor):
     """Queues spans for a thread that sends them in batches; what finds the queue full is dropped and counted."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self, exporter: SpanExporter, resource: Resource) -> None:
         self._size = _number("OTEL_BSP_MAX_QUEUE_SIZE", _QUEUED_SPANS)
-        self._exporter = _CountingExporter(exporter)
+        self._exporter = _CountingExporter(exporter, resource)
         self._batches = BatchSpanProcessor(self._exporter)
         self._offered = 0
         self._refused = 0
@@ -80,13 +121,13 @@ class SpanQueue(SpanProcessor):
         """Return how many spans found no room, or did not reach the collector."""
         return self._refused + self._exporter.lost
 
-    def on_end(self, span: ReadableSpan) -> None:
+    def on_end(self, span: ReadableSpan | LeanSpan) -> None:
         """Queue a span."""
         if self._offered - self._exporter.taken >= self._size:
             self._refused += 1  # here, because the queue of the SDK drops the oldest, and logs each
             return
         self._offered += 1
-        self._batches.on_end(span)
+        self._batches.on_end(cast("ReadableSpan", span))
 
     def shutdown(self) -> None:
         """Send what is queued; it may take as long as the collector does."""
@@ -134,9 +175,8 @@ class Telemetry:
         facts = {"service.name": name, "service.version": VERSION, "service.instance.id": str(uuid.uuid4())}
         resource = Resource.create(facts).merge(OTELResourceDetector().detect())
         if _is_on("OTEL_TRACES_EXPORTER"):
-            provider = self._provider(resource)
-            tracer = provider.get_tracer("callyard", VERSION)
-            self.tracing = Tracer(tracer, count_request=self._count_request, count_session=self._count_session)
+            spans = self._spans(resource)
+            self.tracing = Tracer(spans, count_request=self._count_request, count_session=self._count_session)
         if _is_on("OTEL_METRICS_EXPORTER"):
             self._exporter = OTLPMetricExporter()
         reporter = threading.Thread(
@@ -150,15 +190,18 @@ class Telemetry:
             self._ending.set()
             await asyncio.to_thread(self._finish, reporter, last)
 
-    def _provider(self, resource: Resource) -> trace.TracerProvider:
-        """Return the provider that the program has set, or one of our own."""
+    def _spans(self, resource: Resource) -> Spans:
+        """Return spans of the provider that the program has set, or lean ones for our own queue."""
         found = trace.get_tracer_provider()
         if isinstance(found, TracerProvider):
-            return found
-        self._queue = SpanQueue(OTLPSpanExporter())
-        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        provider.add_span_processor(self._queue)
-        return provider
+            return spans_of(found.get_tracer("callyard", VERSION))
+        self._queue = queue = SpanQueue(OTLPSpanExporter(), resource)
+        samples = sampling()
+        if samples is not None:
+            return lean_spans(samples, queue.on_end)
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # reads the name of any other sampler
+        provider.add_span_processor(queue)
+        return spans_of(provider.get_tracer("callyard", VERSION))
 
     def _count_request(self, method: str, version: str, seconds: float, error: str) -> None:
         key = ((names.METHOD, method), (names.VERSION, version))

@@ -5,11 +5,12 @@ It is imported only where tracing is switched on. Arguments and results are neve
 
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from functools import lru_cache
-from typing import Any, Final, Self, cast
+from random import getrandbits
+from typing import Any, Final, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
 from opentelemetry import context as otel
@@ -33,19 +34,32 @@ from callyard.model.errors import ToolError
 from callyard.monitor import conventions as names
 from callyard.wire.messages import INTERNAL, Fault
 
-__all__ = ["Span", "Tracer", "context_of", "current_ids"]
+__all__ = [
+    "Dropped",
+    "Ids",
+    "LeanSpan",
+    "Span",
+    "Spans",
+    "Tracer",
+    "context_of",
+    "current_ids",
+    "lean_spans",
+    "spans_of",
+]
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _ID_CHARACTERS: Final = 100
 _SERVER_ERRORS: Final = range(-32099, -31999)
 _NOWHERE: Final = otel.Context()
-_request: ContextVar["Span | None"] = ContextVar("callyard.request_span", default=None)
+_request: ContextVar["Span | Dropped | None"] = ContextVar("callyard.request_span", default=None)
 """The span of the request that is served here; its first call takes it."""
 _NAMED: Final[Mapping[str, tuple[str, str]]] = {
     "tools/call": (names.TOOL, "tools/call "),
     "prompts/get": (names.PROMPT, "prompts/get "),
 }
 _CALLS: Final = frozenset(names.CALL_METHODS.values())
+Samples = Callable[[SpanContext | None, int], bool]
+"""Returns whether a span with this parent and trace id is sampled."""
 CountRequest = Callable[[str, str, float, str], None]
 """Takes a request that made no call: its method and version, how many seconds it took, and its `error.type`."""
 CountSession = Callable[[str, str, float], None]
@@ -75,7 +89,7 @@ def current_ids() -> tuple[str, str] | None:
         served = _request.get()
         if served is None:
             return None
-        context = served.context
+        return served.trace_id, served.span_id
     return f"{context.trace_id:032x}", f"{context.span_id:016x}"
 
 
@@ -83,6 +97,129 @@ def current_ids() -> tuple[str, str] | None:
 def _shown(name: str) -> str:
     """Return a name for a span, or '' if it is not safe to show: clients choose it."""
     return name if is_tool_name(name) else ""
+
+
+class LeanSpan(trace.Span):
+    """A span that costs a third of the SDK's: its attributes are our own, and it becomes the SDK's when it is sent."""
+
+    def __init__(self, name: str, ids: "Ids", kind: SpanKind, ended: "Ended") -> None:
+        self.name = name
+        self.context = cast("SpanContext", ids.own)
+        self.parent = ids.parent
+        self.kind = kind
+        self.attributes: dict[str, Any] = {}
+        self.links: Sequence[Link] = ()
+        self.events: list[tuple[str, Mapping[str, Any], int]] = []
+        self.status = _UNSET
+        self.began_ns = time.time_ns()
+        self.ended_ns = 0
+        self._ended = ended
+
+    def get_span_context(self) -> SpanContext:
+        """Return its ids."""
+        return self.context
+
+    def is_recording(self) -> bool:
+        """Return whether it has not ended."""
+        return not self.ended_ns
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Set an attribute; after the end nothing changes."""
+        if not self.ended_ns:
+            self.attributes[key] = value
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes."""
+        for key, value in attributes.items():
+            self.set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+        """Add an event."""
+        if not self.ended_ns:
+            self.events.append((name, attributes or {}, timestamp or time.time_ns()))
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Set the status."""
+        self.status = status if isinstance(status, Status) else Status(status, description)
+
+    def update_name(self, name: str) -> None:
+        """Rename the span."""
+        self.name = name
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Any = None,  # noqa: ARG002 - the interface of OpenTelemetry
+        timestamp: int | None = None,
+        escaped: bool = False,  # noqa: ARG002, FBT001, FBT002 - the same
+    ) -> None:
+        """Add the type of an exception as an event; its message may hold contents."""
+        self.add_event("exception", {"exception.type": type(exception).__name__}, timestamp)
+
+    def end(self, end_time: int | None = None) -> None:
+        """End the span, which queues it."""
+        if not self.ended_ns:
+            self.ended_ns = end_time or time.time_ns()
+            self._ended(self)
+
+
+_UNSET: Final = Status(StatusCode.UNSET)
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
+Ended = Callable[[LeanSpan], None]
+
+
+class Ids(NamedTuple):
+    """The ids of a new span, if they are decided here, and those of its parent."""
+
+    own: SpanContext | None
+    parent: SpanContext | None
+
+
+class Spans(NamedTuple):
+    """How spans are made: by the provider of the program, or lean ones that are queued when they end."""
+
+    decide: Callable[[SpanContext | None], Ids]
+    """Returns the ids of a new span with this parent."""
+    start: Callable[[str, Ids, SpanKind, dict[str, Any], Sequence[Link]], trace.Span]
+    samples: Samples | None = None
+    """Decides before anything is made, unless the provider of the program does."""
+
+
+def spans_of(tracer: trace.Tracer) -> Spans:
+    """Return spans of a provider that the program has set."""
+
+    def start(name: str, ids: Ids, kind: SpanKind, attributes: dict[str, Any], links: Sequence[Link]) -> trace.Span:
+        parent = ids.parent
+        context = _NOWHERE if parent is None else trace.set_span_in_context(NonRecordingSpan(parent), _NOWHERE)
+        return tracer.start_span(name, context, kind, attributes, links)
+
+    def decide(parent: SpanContext | None) -> Ids:
+        return Ids(None, parent)
+
+    return Spans(decide, start)
+
+
+def lean_spans(samples: Samples, ended: Ended) -> Spans:
+    """Return lean spans, which are handed over when they end."""
+
+    def decide(parent: SpanContext | None) -> Ids:
+        trace_id = getrandbits(128) if parent is None else parent.trace_id
+        flags = _SAMPLED if samples(parent, trace_id) else _NOT_SAMPLED
+        state = None if parent is None else parent.trace_state
+        return Ids(
+            SpanContext(trace_id, getrandbits(64), is_remote=False, trace_flags=flags, trace_state=state), parent
+        )
+
+    def start(name: str, ids: Ids, kind: SpanKind, attributes: dict[str, Any], links: Sequence[Link]) -> trace.Span:
+        assert ids.own is not None  # noqa: S101 - decided above
+        if not ids.own.trace_flags:
+            return NonRecordingSpan(ids.own)
+        span = LeanSpan(name, ids, kind, ended)
+        span.attributes, span.links = attributes, links
+        return span
+
+    return Spans(decide, start, samples)
 
 
 class Span:
@@ -95,15 +232,15 @@ class Span:
         "_facts",
         "_is_request",
         "_span",
+        "_spans",
         "_token",
-        "_tracer",
         "context",
         "is_recording",
         "is_taken",
     )
 
-    def __init__(self, tracer: trace.Tracer, span: trace.Span, *, is_request: bool = False) -> None:
-        self._tracer = tracer
+    def __init__(self, spans: Spans, span: trace.Span, *, is_request: bool = False) -> None:
+        self._spans = spans
         self._span = span
         self.context = span.get_span_context()
         self.is_recording = span.is_recording()
@@ -180,9 +317,8 @@ class Span:
                 attributes[names.SERVER_ADDRESS] = url.hostname
                 attributes[names.SERVER_PORT] = url.port or {"https": 443}.get(url.scheme, 80)
         title = _add_name(attributes, method, name)
-        parent = trace.set_span_in_context(self._span, _NOWHERE)
-        span = self._tracer.start_span(title, parent, SpanKind.CLIENT, attributes)
-        return UpstreamSpan(self._tracer, span)
+        ids = self._spans.decide(self.context)
+        return UpstreamSpan(self._spans, self._spans.start(title, ids, SpanKind.CLIENT, attributes, ()))
 
     def become_job(self, name: str, job_id: str) -> "Span":
         """Return the span of the job that stores the call, linked to this one, which ends here unless it serves."""
@@ -190,7 +326,7 @@ class Span:
             self._span.set_attribute(names.JOB_ID, job_id)
         if not self._is_request:
             self._span.end()
-        return _job_span(self._tracer, self.context, name, job_id)
+        return _job_span(self._spans, self.context, name, job_id)
 
     def end(self, run: Run, answer: Envelope) -> None:
         """End the span, unless it is that of a request."""
@@ -226,8 +362,8 @@ class RequestSpan(Span):
 
     __slots__ = ()
 
-    def __init__(self, tracer: trace.Tracer, span: trace.Span, facts: RequestFacts, count: CountRequest) -> None:
-        super().__init__(tracer, span, is_request=True)
+    def __init__(self, spans: Spans, span: trace.Span, facts: RequestFacts, count: CountRequest) -> None:
+        super().__init__(spans, span, is_request=True)
         self._facts = facts
         self._count = count
         self._error = ""
@@ -245,7 +381,7 @@ class RequestSpan(Span):
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
-        self._token: Token[Span | None] = _request.set(self)
+        self._token: Token[Span | Dropped | None] = _request.set(self)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
@@ -257,6 +393,97 @@ class RequestSpan(Span):
         if self._facts.method not in _CALLS:  # calls are counted by the monitor
             seconds = time.perf_counter() - self._began
             self._count(self._facts.method or names.OTHER_METHOD, self._facts.version, seconds, self._error)
+
+
+class Dropped:
+    """Stands for all spans of a request that is not sampled; it costs little, and passes the decision on."""
+
+    __slots__ = ("_began", "_count", "_error", "_facts", "_span_id", "_token", "_trace_id", "is_taken")
+
+    def __init__(self, trace_id: int, facts: RequestFacts, count: CountRequest) -> None:
+        self._trace_id = trace_id
+        self._span_id = getrandbits(64)
+        self._facts = facts
+        self._count = count
+        self._error = ""
+        self.is_taken = False
+
+    @property
+    def trace_id(self) -> str:
+        """Return the id of the trace, in hexadecimal digits."""
+        return f"{self._trace_id:032x}"
+
+    @property
+    def span_id(self) -> str:
+        """Return an id that no span has."""
+        return f"{self._span_id:016x}"
+
+    def carrier(self) -> dict[str, str]:
+        """Return the trace context, which says that the trace is not sampled."""
+        carrier = {"traceparent": f"00-{self.trace_id}-{self.span_id}-00"}
+        state = self._facts.meta.get("tracestate")
+        return carrier if state is None else {**carrier, "tracestate": str(state)}
+
+    def current(self) -> AbstractContextManager[object]:
+        """Return a context manager without effect."""
+        return _NOTHING
+
+    def note_wait(self, kind: str, seconds: float) -> None:
+        """Note nothing."""
+
+    def upstream(self, method: str, name: str | None, facts: UpstreamFacts) -> "_DroppedRequest":  # noqa: ARG002 - as a span
+        """Return what passes the decision on to an upstream."""
+        return _DroppedRequest(self)
+
+    def become_job(self, name: str, job_id: str) -> Self:  # noqa: ARG002 - as a span
+        """Return itself, for the job."""
+        return self
+
+    def end(self, run: Run, answer: Envelope) -> None:
+        """Do nothing."""
+
+    def note(self, outcome: Envelope) -> None:
+        """Note nothing."""
+
+    def fail(self, code: int) -> None:
+        """Take the code of the JSON-RPC error, for the counts."""
+        self._error = str(code)
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        self._token: Token[Span | Dropped | None] = _request.set(self)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        _request.reset(self._token)
+        if self._facts.method not in _CALLS:
+            seconds, failed = time.perf_counter() - self._began, "" if error is None else type(error).__name__
+            method = self._facts.method or names.OTHER_METHOD
+            self._count(method, self._facts.version, seconds, self._error or failed)
+
+
+class _DroppedRequest:
+    """A request to an upstream in a trace that is not sampled."""
+
+    __slots__ = ("carrier",)
+
+    def __init__(self, outer: Dropped) -> None:
+        self.carrier = outer.carrier
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        """Do nothing."""
+
+    def note_retry(self) -> None:
+        """Note nothing."""
+
+    def note_tool_error(self) -> None:
+        """Note nothing."""
+
+
+_NOTHING: Final = nullcontext()
 
 
 class _Current:
@@ -286,29 +513,38 @@ def _add_name(attributes: dict[str, Any], method: str, name: str | None) -> str:
     return prefix + shown
 
 
-def _job_span(tracer: trace.Tracer, starter: SpanContext | None, name: str, job_id: str) -> Span:
+def _job_span(spans: Spans, starter: SpanContext | None, name: str, job_id: str) -> Span:
     """Return the span of a job: in the trace of the call that started it, and linked to it."""
     attributes = {names.OPERATION: names.EXECUTE_TOOL, names.JOB_ID: job_id, names.TOOL: name}
-    if starter is None:
-        return Span(tracer, tracer.start_span(f"job {name}", _NOWHERE, SpanKind.INTERNAL, attributes))
-    parent = trace.set_span_in_context(NonRecordingSpan(starter), _NOWHERE)
-    span = tracer.start_span(f"job {name}", parent, SpanKind.INTERNAL, attributes, [Link(starter)])
-    return Span(tracer, span)
+    links = () if starter is None else (Link(starter),)
+    return Span(spans, spans.start(f"job {name}", spans.decide(starter), SpanKind.INTERNAL, attributes, links))
 
 
 class Tracer:
     """Makes the spans of one yard."""
 
-    def __init__(self, tracer: trace.Tracer, *, count_request: CountRequest, count_session: CountSession) -> None:
-        self._tracer = tracer
+    def __init__(self, spans: Spans, *, count_request: CountRequest, count_session: CountSession) -> None:
+        self._spans = spans
         self._count_request = count_request
         self._count_session = count_session
 
-    def serve(self, facts: RequestFacts) -> RequestSpan:
+    def serve(self, facts: RequestFacts) -> "RequestSpan | Dropped":
         """Return the span of a request, while it is served.
 
         Its parent is the span that `_meta` names; that of the HTTP request is a link, or else the parent.
         """
+        parent = context_of(facts.meta) if "traceparent" in facts.meta else None
+        around = context_of(facts.around) if facts.around else None
+        samples = self._spans.samples
+        if samples is None:  # the program has a provider, and may have a span around the server
+            around = around or _valid(trace.get_current_span().get_span_context())
+        above = around if parent is None else parent
+        if samples is not None:
+            trace_id = getrandbits(128) if above is None else above.trace_id
+            if not samples(above, trace_id):
+                return Dropped(trace_id, facts, self._count_request)
+        ids = self._spans.decide(above)
+        links = () if parent is None or around is None or around == parent else (Link(around),)
         attributes: dict[str, Any] = {names.METHOD: facts.method or names.OTHER_METHOD, names.VERSION: facts.version}
         if facts.id is not None:
             attributes[names.REQUEST_ID] = str(facts.id)[:_ID_CHARACTERS]
@@ -317,36 +553,28 @@ class Tracer:
         if facts.session is not None:
             attributes[names.SESSION_ID] = facts.session
         title = _add_name(attributes, facts.method, facts.name)
-        parent = context_of(facts.meta) if "traceparent" in facts.meta else None
-        around = context_of(facts.around) if facts.around else None
-        ambient = otel.get_current()
-        if around is None and ambient:
-            around = _valid(trace.get_current_span(ambient).get_span_context())
-        links: list[Link] | None = None
-        if parent is None:
-            parent = around
-        elif around is not None and around != parent:
-            links = [Link(around)]
-        context = _NOWHERE if parent is None else trace.set_span_in_context(NonRecordingSpan(parent), _NOWHERE)
-        span = self._tracer.start_span(title, context, SpanKind.SERVER, attributes, links)
-        return RequestSpan(self._tracer, span, facts, self._count_request)
+        span = self._spans.start(title, ids, SpanKind.SERVER, attributes, links)
+        return RequestSpan(self._spans, span, facts, self._count_request)
 
-    def begin(self, run: Run) -> Span:
+    def begin(self, run: Run) -> "Span | Dropped":
         """Return the span of a call: that of its request, or one of its own."""
         served, parent, request = _request.get(), run.parent, run.call.request
         if run.options.job is not None:
             channel = run.call.channel
-            return _job_span(self._tracer, context_of(channel.trace), str(request.name), channel.job_id)
-        if parent is None and served is not None and not served.is_taken:
+            return _job_span(self._spans, context_of(channel.trace), str(request.name), channel.job_id)
+        if parent is None and served is not None and (not served.is_taken or isinstance(served, Dropped)):
             served.is_taken = True
             return served
-        outer = None if parent is None else cast("Span | None", parent.span)
-        context = None if outer is None else trace.set_span_in_context(outer._span, _NOWHERE)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of the same kind
+        outer = None if parent is None else cast("Span | Dropped | None", parent.span)
+        if isinstance(outer, Dropped):
+            return outer
+        above = _valid(trace.get_current_span().get_span_context()) if outer is None else outer.context
+        ids = self._spans.decide(above)
         attributes: dict[str, Any] = {names.CALL_ID: run.id}
         title = _add_name(attributes, names.CALL_METHODS[request.kind], str(request.name))
         if request.kind == "tool":
             title = title.replace("tools/call", names.EXECUTE_TOOL, 1)
-        return Span(self._tracer, self._tracer.start_span(title, context, SpanKind.INTERNAL, attributes))
+        return Span(self._spans, self._spans.start(title, ids, SpanKind.INTERNAL, attributes, ()))
 
     def end_session(self, seconds: float, *, transport: str, version: str) -> None:
         """Count the session of a client that ended."""
