@@ -645,7 +645,7 @@ async def test_a_handler_can_write_into_the_span_of_its_call(tmp_path: Path, rec
     assert span.is_error
 
 
-async def test_what_is_not_sampled_has_no_span_and_is_counted(
+async def test_requests_that_are_not_sampled_have_no_span_and_are_counted(
     tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
