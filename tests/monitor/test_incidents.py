@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -346,6 +346,101 @@ async def test_a_problem_that_is_gone_before_it_is_judged_is_an_incident() -> No
     await world.turn(first, second)
 
     assert {one.problem.key for one in await first.all()} == {"down/billing", "hung/a"}
+
+
+async def test_two_processes_that_could_not_see_each_other_end_with_one_open_incident() -> None:
+    world = World()
+    (store_one, one), (store_two, two) = world.start(), world.start()
+    await world.turn(one, two)
+    store_one.is_away = store_two.is_away = True
+    for process in (one, two):
+        process.report(DOWN)
+    await world.wait(one, two, seconds=20)
+    assert world.phone.heard == ["alert", "alert"], "better twice than never"
+
+    store_two.is_away = False
+    await world.wait(two, seconds=20)
+    store_one.is_away = False
+    await world.turn(one, seconds=20)  # the lease of the other one has ended
+    open_now = [incident for incident in await one.all() if incident.closed is None]
+    assert len(open_now) == 1
+    for process in (one, two):
+        process.replace([])
+    await world.wait(one, two, seconds=300)
+    assert world.phone.heard.count("recovery") == world.phone.heard.count("alert")
+
+
+async def test_a_process_that_lost_the_lease_without_knowing_changes_nothing() -> None:
+    world = World()
+    (_, first), (_, second) = world.start(), world.start()
+    first.report(DOWN)
+    await world.wait(first, seconds=10)
+    world.clock.advance(100)  # the first one stands still
+    second.report(DOWN)
+    second.report(Problem(rule="hung", subject="a", text="t"))
+    await world.wait(second, seconds=10)
+    for key in await world.memory.keys("incident/"):
+        data = await world.memory.get(key)
+        assert data is not None
+        await world.memory.put(key, data.replace(b"It is down.", b"It was down."))
+    second.report(Problem(rule="down", subject="billing", text="t", calls=("c_1",)))
+    await world.turn(second)
+    assert not second.leads, "somebody else has changed what it has"
+    await world.wait(first, second, seconds=30)
+
+    assert sorted(one.problem.key for one in await second.all()) == ["down/billing", "hung/a"]
+    assert world.phone.heard == ["alert", "alert"]
+
+
+async def test_a_store_that_fails_while_incidents_are_read_gives_the_lease_back() -> None:
+    world = World()
+    store, process = world.start()
+    failing = [True]
+    keys = world.memory.keys
+
+    async def sometimes(prefix: str, **options: Any) -> list[str]:
+        if prefix.startswith("incident/") and failing:
+            raise StoreUnavailableError("No.", reason=str(failing.pop()))
+        return await keys(prefix, **options)
+
+    world.memory.keys = sometimes
+    process.report(DOWN)
+    await world.turn(process)
+    assert store.operations_left is None
+    _, second = world.start()
+    second.report(DOWN)
+    await world.wait(second, seconds=10)
+
+    assert second.leads
+
+
+async def test_what_cannot_be_read_is_left_out() -> None:
+    world = World()
+    _, process = world.start()
+    await process.silence("a", by="ada", seconds=10)
+    (key,) = await world.memory.keys("silence/")
+    await world.memory.put(key, b"{")
+
+    assert await process.silences() == []
+
+
+async def test_an_open_process_judges_by_itself_and_gives_its_lease_back(
+    until: Callable[[Callable[[], object]], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    phone, store = Phone(), MemoryStore()
+    process = Incidents(store, scope="shop", notifiers=[phone])
+    process.problems = cast("Any", None)  # a defect
+    async with process.open():
+        await until(lambda: any(line.startswith("incidents_failed") for line in caplog.messages))
+        process.problems = {}
+        process.report(DOWN)
+        await until(lambda: phone.heard)
+    following = Incidents(store, scope="shop", notifiers=[phone])
+    following.report(DOWN)
+    await following.step()
+
+    assert following.leads
+    assert phone.heard == ["alert"]
 
 
 async def test_incidents_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -134,7 +134,7 @@ class _Incidents:
         """Take an incident in place of what was known of it."""
         self.all[incident.id] = incident
         known = self.by_key.get(incident.problem.key)
-        if known is None or known.opened <= incident.opened:
+        if known is None or known.id == incident.id or _rank(known) <= _rank(incident):
             self.by_key[incident.problem.key] = incident
         (self.dirty.add if dirty else self.dirty.discard)(incident.id)
 
@@ -218,6 +218,11 @@ class _Incidents:
         return oldest is not None
 
 
+def _rank(incident: Incident) -> tuple[bool, float]:
+    """Return what decides which of two incidents of one key goes on: an open one, and the later one."""
+    return incident.closed is None, incident.opened
+
+
 def _is_silent(incident: Incident, now: float, silences: Sequence[Silence]) -> bool:
     return any(now < one.until and one.covers(incident) for one in silences)
 
@@ -297,15 +302,15 @@ class Incidents:
     async def open(self) -> AsyncGenerator[None]:
         """Judge and notify while the context is open."""
         judging, sending = self._repeat(self.step, self._has_news), self._repeat(self.deliver, asyncio.Event())
-        async with background_task(judging), background_task(sending):
-            yield
-        if not self._lasting:
-            self.problems.clear()
-        with suppress(StoreUnavailableError):
-            await self._store.delete(self._seen_key)
-            if self._lease is not None:
-                await self._store.release(self._lease)
-        self._lease = None
+        try:
+            async with background_task(judging), background_task(sending):
+                yield
+        finally:
+            lease, self._lease = self._lease, None
+            with suppress(StoreUnavailableError):  # then both end by themselves
+                await self._store.delete(self._seen_key)
+                if lease is not None:
+                    await self._store.release(lease)
 
     async def _repeat(self, work: Any, wake: asyncio.Event) -> None:
         while True:
