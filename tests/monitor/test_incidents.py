@@ -414,7 +414,7 @@ async def test_a_store_that_fails_while_incidents_are_read_gives_the_lease_back(
     assert second.leads
 
 
-async def test_what_cannot_be_read_is_left_out() -> None:
+async def test_a_damaged_record_is_left_out() -> None:
     world = World()
     _, process = world.start()
     await process.silence("a", by="ada", seconds=10)
