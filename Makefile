@@ -48,6 +48,7 @@ soak: $(READY) ## Long runs: more examples, more attacks, more kills, more docum
 	ROUNDS=100 $(BIN)/pytest -q -s tests/policy/test_switch_rounds.py
 	INCIDENT_RUNS=100 $(BIN)/pytest -q tests/monitor/test_incidents.py
 	CUTS=1000 $(BIN)/pytest -q -s tests/state/test_redis_bad_days.py
+	REPLICA_ROUNDS=10 $(BIN)/pytest -q -s tests/transports/http/test_replicas.py
 	CI_IMAGE=18321 $(BIN)/pytest -q tests/test_deploy.py
 	PROBES=1000 WATCH_RUNS=100 $(BIN)/pytest -q tests/probe
 	CI_DOCUMENTS=all CI_OPERATIONS=500 $(BIN)/pytest -q tests/providers/openapi/real

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import Generator
 from itertools import count
@@ -12,10 +13,12 @@ import httpx2
 import pytest
 from redis_programs import NEEDS_REDIS, Program, one_server
 from redis_programs import client_of as redis_client
-from replica_programs import Client, Server, client_of, servers_of
+from replica_programs import NEEDS_NGINX, Client, Server, balanced, client_of, servers_of
 from table_tests import every_row
 
 pytestmark = NEEDS_REDIS
+ROUNDS = int(os.environ.get("REPLICA_ROUNDS", "1"))
+"""Rounds of 50 calls, 5 questions and 10 calls of a session in each era; 10 in 'make soak'."""
 _numbers = count(1)
 SOURCE = """
 import asyncio, logging, os, sys
@@ -315,3 +318,25 @@ async def test_the_answer_of_a_call_is_read_after_its_replica_died(
     assert answer["result"]["structuredContent"]["data"] == 3
     error = failure["result"]["structuredContent"]["error"]
     assert (error["code"], error["may_have_run"], unknown) == ("cancelled", True, 400)
+
+
+@NEEDS_NGINX
+@every_row("modern", (False, True))
+async def test_many_calls_behind_a_balancer_lose_nothing(
+    *, modern: bool, servers: list[Server], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with balanced(tmp_path_factory.mktemp("nginx"), servers) as base:
+        async with client_of([base], modern=modern) as client:
+            session = (await client.call("open_counter"))["data"]
+            pids: set[int] = set()
+            for _ in range(5 * ROUNDS):
+                called = await asyncio.gather(*(client.call("whose") for _ in range(10)))
+                pids |= {answer["data"] for answer in called}
+                confirmed = await client.call("confirm")
+                counted = await asyncio.gather(*(client.call("count", session_id=session) for _ in range(2)))
+                assert confirmed["data"] is True
+                assert {answer["error"] for answer in (*called, *counted)} == {None}
+            last = await client.call("count", session_id=session)
+
+    assert pids == {server.process.pid for server in servers}
+    assert last["data"]["n"] == 10 * ROUNDS + 1
