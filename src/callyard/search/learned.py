@@ -73,7 +73,7 @@ class LearnedOrder:
         return ordered
 
     def _by_use(self, near: list[Hit], words: Sequence[str]) -> list[Hit]:
-        """Return hits by the shares of the words' uses that they have among them, if they have at least half the words.
+        """Return hits by the shares of the words' uses that they have among them, if they have two thirds of the words.
 
         Tools that are not among them count for nothing: the caller may not know them.
         """
@@ -84,4 +84,5 @@ class LearnedOrder:
             for name, count in used.items():
                 shares[name] += count / sum(used.values())
                 times[name] += 1
-        return sorted(near, key=lambda hit: -shares[hit.spec.name] if 2 * times[hit.spec.name] >= len(words) else 0.0)
+        enough = {name for name, found in times.items() if 3 * found >= 2 * len(words)}
+        return sorted(near, key=lambda hit: -shares[hit.spec.name] if hit.spec.name in enough else 0.0)
