@@ -26,6 +26,7 @@ __all__ = ["Browsers"]
 _STATE: Final = "browser"
 _MOST_UPLOADED: Final = 32 * 1024 * 1024
 _RESOLVE_S: Final = 2.0
+_CLOSING_S: Final = 0.3
 _UNANSWERED: Final = frozenset({"browser_gone", "dialog_open", "page_crashed", "page_hung", "tab_gone"})
 """Reasons after which the page cannot be asked for what its password fields hold."""
 
@@ -75,6 +76,11 @@ class Browsers:
         try:
             yield browser
         except ToolError as error:
+            if error.details.get("reason") == "tab_gone" and not browser.tabs:
+                await asyncio.sleep(_CLOSING_S)  # of a browser that is killed, the tabs are reported before itself
+                if not browser.is_alive:
+                    await call.end_session()
+                    raise ToolError("not_running", "The browser has ended.", reason="browser_gone") from error
             if error.details.get("reason") not in _UNANSWERED:
                 with suppress(ToolError):
                     await browser.tab.sample()
