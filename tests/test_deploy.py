@@ -70,7 +70,7 @@ def test_every_command_that_the_files_start_exists() -> None:
         started |= set(re.findall(r"^ExecStart=\S+/callyard (\w+)", unit.read_text(), re.MULTILINE))
     started |= set(re.findall(r'^CMD \["(\w+)"', (DEPLOY / "Dockerfile").read_text(), re.MULTILINE))
     assert started == {"serve", "worker"}
-    assert started <= set(COMMANDS) | {"worker"}
+    assert started <= set(COMMANDS)
 
 
 def test_every_service_gets_the_secrets_that_the_settings_name() -> None:

@@ -116,7 +116,7 @@ async def test_metatools_need_no_search() -> None:
     assert all(meta["anthropic/alwaysLoad"] for meta in metas)
 
 
-@pytest.mark.parametrize(("count", "names"), [(2, [SERVER_NAME]), (9, [SERVER_NAME, f"{SERVER_NAME}_system"])])
+@pytest.mark.parametrize(("count", "names"), [(1, [SERVER_NAME]), (9, [SERVER_NAME, f"{SERVER_NAME}_system"])])
 async def test_packs_get_a_server_only_if_there_are_many_tools(count: int, names: list[str]) -> None:
     direct = Profile(name="direct", surface=Surface.DIRECT)
     async with Yard(

@@ -284,6 +284,7 @@ CLASSES: list[tuple[str, tuple[str, ...], str]] = [
         BOTH,
         "What we advertise we answer.",
     ),
+    (r"\| \d\.instructions \| ", BOTH, "Our instructions say how to work here, in three sentences."),
     (r"\.ttlMs \| 0 \| 60000$", BOTH, "Lists may be kept for a minute, a setting."),
     (
         r"\| unknown cursor \| \d\.(is|status) ",

@@ -70,7 +70,7 @@ async def test_a_client_connects_lists_and_calls(connect: Any, channel: str, mod
 async def test_a_client_gets_the_name_and_version_of_the_server(connect: Any, channel: str, mode: str) -> None:
     async with connect(channel, mode) as client:
         assert (client.server_info.name, client.server_info.version) == ("shed", "1.2.3")
-        assert client.instructions == "Use 'add' to add."
+        assert str(client.instructions).startswith("Use 'add' to add.\n\nCall each tool by its name.")
         capabilities = client.server_capabilities
         assert None not in [capabilities.tools, capabilities.prompts, capabilities.resources, capabilities.completions]
         assert (capabilities.logging is None) == (

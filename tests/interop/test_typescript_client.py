@@ -65,7 +65,7 @@ def envelope_of(result: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_client_gets_the_name_and_version_of_the_server(found: dict[str, Any]) -> None:
     assert found["server"] == {"name": "shed", "version": "1.2.3"}
-    assert found["instructions"] == "Use 'add' to add."
+    assert found["instructions"].startswith("Use 'add' to add.\n\nCall each tool by its name.")
     assert found["capabilities"].keys() - {"extensions"} == {"tools", "prompts", "resources", "completions", "logging"}
     assert found["capabilities"].get("extensions", TASKS) == TASKS  # versions with a handshake do not have extensions
 
