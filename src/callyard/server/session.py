@@ -429,7 +429,7 @@ class ServerSession:
         tasks, apps = (declares(params.capabilities, name) for name in (TASKS_EXTENSION, APP_EXTENSION))
         capabilities = self.server.capabilities(profile, notifies=self._send is not None, tasks=tasks, apps=apps)
         return self.server.encoders[self.version.name].initialize(
-            capabilities, self.server.yard.instructions_for(profile)
+            capabilities, self.server.yard.instructions_for(profile, whole=True)
         )
 
     @property
