@@ -969,3 +969,42 @@ def test_credentials_of_a_cloud_and_of_others_are_withheld_unless_that_cloud_is_
     assert "AWS_SECRET_ACCESS_KEY" in _withheld(
         {**ours, "CLAUDE_CODE_USE_BEDROCK": "1"}, {"CLAUDE_CODE_USE_BEDROCK": "0"}
     )
+
+
+class Shared(MemoryStore):
+    """A store of several machines, which share it in this process."""
+
+    is_shared = True
+
+
+async def test_a_conversation_goes_on_only_on_the_machine_that_has_its_files(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Shared()
+    monkeypatch.setattr("socket.gethostname", lambda: "north")
+    async with managed(runtime, yard={"store": store}) as manager:
+        await send(manager)
+        await send(manager)
+        assert runtime.requests[-1].resume == "sdk-1"
+
+    monkeypatch.setattr("socket.gethostname", lambda: "south")
+    async with managed(runtime, yard={"store": store}) as manager:
+        with pytest.raises(ToolError) as caught:
+            await send(manager)
+        assert (caught.value.code, caught.value.details["reason"]) == ("state_error", "not_here")
+        assert "'north'" in caught.value.message
+        assert len(runtime.requests) == 2
+
+        await send(manager, session="another")
+        (session,) = [one for one in await manager.sessions.all() if one.id == "chat"]
+        await manager.delete(session)
+        assert (runtime.forgotten, "conversation_left" in caplog.text) == ([], True)
+
+
+async def test_a_conversation_in_the_store_goes_on_everywhere(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, runtime.has_folder = Shared(), False
+    for host in ("north", "south"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        async with managed(runtime, yard={"store": store}) as manager:
+            await send(manager)
+    assert runtime.requests[-1].resume == "sdk-1"

@@ -1,11 +1,13 @@
 """`callyard login` and `callyard logout`: a person signs in at an upstream in a browser, and out again."""
 
+import json
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from redis_programs import NEEDS_REDIS, one_server
 
 from callyard._internal.project import find_project, project_dir
 from callyard.launch.errors import exit_status
@@ -239,3 +241,28 @@ def test_logins_of_two_projects_are_separate(
     status, _, err = callyard("logout", "shop")
     assert (status, "Another project has one" in err) == (2, True)
     assert callyard("logout", "shop", "--config", "../a/callyard.toml")[1].startswith("The login at 'shop' is deleted")
+
+
+@NEEDS_REDIS
+@pytest.mark.usefixtures("one_browser")
+def test_a_login_in_a_shared_store_is_used_on_every_machine_until_the_logout(
+    authority: Authority, callyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one_server(tmp_path / "redis") as redis:
+        settings = tmp_path / "callyard.toml"
+        settings.write_text(f'store = "{redis.url}"\n{settings.read_text()}')
+        before = callyard("login", "shop")
+        assert (before[0], "the login is on this machine" in before[2]) == (0, True)
+        assert vault_of(authority, tmp_path).read() is not None
+        assert callyard("logout", "shop")[0] == 0
+
+        monkeypatch.setenv("CALLYARD_SECRET", "a random text")
+        assert callyard("login", "shop")[0] == 0
+        assert vault_of(authority, tmp_path).read() is None
+
+        monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "another machine"))
+        (status,) = json.loads(callyard("upstreams", "--check", "--json", "shop")[1])[-1:]
+        assert status["state"] == "ready"
+        monkeypatch.setenv("CALLYARD_SECRET", "another text")
+        assert "does not open the stored one" in callyard("logout", "shop")[1]
+        assert callyard("logout", "shop") == (0, "Nobody was signed in at 'shop'.\n", "")

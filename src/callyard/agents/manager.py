@@ -6,6 +6,7 @@ cancelled.
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from functools import cached_property
@@ -209,6 +210,10 @@ class AgentManager:
                 current = await self.sessions.find(*session.key)
                 await self.messages.forget(session)
                 await self.sessions.delete(session)
+                if current is not None and self._is_elsewhere(current):
+                    log = "conversation_left session=%s host=%s"
+                    _log.warning(log, log_value(session.id), log_value(current.host))
+                    return
                 for sdk_session_id in () if current is None else current.sdk_session_ids or (current.sdk_session_id,):
                     await self.runtime.forget(sdk_session_id)
         finally:
@@ -242,9 +247,16 @@ class AgentManager:
         if session.runtime != self.runtime.name:
             message = f"The session belongs to the runtime '{session.runtime}', and this is '{self.runtime.name}'."
             raise refused("state_error", message, reason="other_runtime")
+        if self._is_elsewhere(session):
+            hint = "Send the message to the server there, or begin another session."
+            raise refused("state_error", f"The conversation is on '{session.host}'.", reason="not_here", hint=hint)
         if cwd is not None and cwd != session.cwd:
             message = "A session stays in the folder that it began in."
             raise refused("state_error", message, reason="other_folder", hint="Start another session.")
+
+    def _is_elsewhere(self, session: AgentSession) -> bool:
+        """Return whether only the files of another machine have the conversation of a session."""
+        return bool(session.host and session.sdk_session_id) and session.host != socket.gethostname()
 
     def _check_open(self) -> None:
         if self._is_closing:
@@ -362,7 +374,10 @@ class AgentManager:
             current = turn.session or session
             if current.sdk_session_id != sdk_session_id:
                 ids = tuple(dict.fromkeys([*current.sdk_session_ids, *filter(None, [sdk_session_id])]))
-                turn.session = await self.sessions.save(current, sdk_session_id=sdk_session_id, sdk_session_ids=ids)
+                host = socket.gethostname() if self.runtime.has_folder and self.yard.store.is_shared else ""
+                turn.session = await self.sessions.save(
+                    current, sdk_session_id=sdk_session_id, sdk_session_ids=ids, host=host
+                )
 
         return TurnRequest(
             content=content,

@@ -49,6 +49,8 @@ class AgentSession(SessionFacts, frozen=True, kw_only=True):
     """The id by which the SDK finds the conversation."""
     sdk_session_ids: tuple[str, ...] = ()
     """This id, and those that the conversation had before."""
+    host: str = ""
+    """The machine whose files have the conversation; empty if every server of the store has it."""
 
     @property
     def scope(self) -> str:

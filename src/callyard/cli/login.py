@@ -1,6 +1,5 @@
 """`callyard login` and `callyard logout`: OAuth at an upstream, with a browser, and the stored login."""
 
-import asyncio
 import os
 import threading
 import time
@@ -13,14 +12,15 @@ from callyard.cli.targets import config_from, project_dir_of
 from callyard.cli.terminal import Terminal
 from callyard.config import Config, ConfigError
 from callyard.config.read import is_upstream_name
+from callyard.launch.build import find_shared_store, make_vaults
 from callyard.launch.errors import DEFECT, LaunchError, as_launch_error
 from callyard.launch.signals import run
 from callyard.model.names import did_you_mean
 from callyard.providers.openapi.provider import login_of
 from callyard.providers.openapi.reading import DocumentError
 from callyard.providers.upstream.catalogue import folder_of
-from callyard.providers.upstream.oauth.credentials import load_signin, sign_in_and_store
-from callyard.providers.upstream.oauth.vault import LoginError, StoredLogin, Vault, is_known, stored_url
+from callyard.providers.upstream.oauth.credentials import load_signin, open_vault, sign_in_and_store
+from callyard.providers.upstream.oauth.vault import LoginError, LoginVault, StoredLogin, is_known, stored_url
 from callyard.providers.upstream.settings import Login, UpstreamSettings
 
 __all__ = ["run_login", "run_logout"]
@@ -32,6 +32,7 @@ class _Upstream(NamedTuple):
     name: str
     settings: UpstreamSettings
     folder: Path
+    vault: LoginVault
 
 
 def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
@@ -49,7 +50,10 @@ def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
     settings = settings or _settings(config, name, terminal, state=state)
     if settings.url is None:
         raise LaunchError(f"'{name}' is a program, which has no login.")
-    return _Upstream(name, settings, folder)
+    vaults = make_vaults(config)
+    if vaults is None and find_shared_store(config) is not None:
+        terminal.say("CALLYARD_SECRET is not set here, so the login is on this machine, and no other uses it.")
+    return _Upstream(name, settings, folder, open_vault(vaults, name, settings, folder))
 
 
 def _settings(config: Config, name: str, terminal: Terminal, *, state: Path) -> UpstreamSettings:
@@ -89,8 +93,7 @@ async def _sign_in(upstream: _Upstream, options: Options, terminal: Terminal) ->
             # in a daemon thread, because some browsers block until they are closed
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    name, settings, folder = upstream
-    return await sign_in_and_store(name, settings, folder, show=show, seconds=options.timeout)
+    return await sign_in_and_store(upstream.name, upstream.settings, upstream.vault, show=show, seconds=options.timeout)
 
 
 def _describe(upstream: _Upstream, login: StoredLogin) -> list[str]:
@@ -121,16 +124,22 @@ def run_logout(options: Options, terminal: Terminal) -> int:
 
 
 async def _sign_out(upstream: _Upstream) -> str:
-    vault = Vault(upstream.folder, upstream.settings.url or "")
-    login, problem, revoked = None, "", False
+    try:
+        return await _delete_login(upstream)
+    finally:
+        await upstream.vault.close()
+
+
+async def _delete_login(upstream: _Upstream) -> str:
+    login, problem, revoked, vault = None, "", False, upstream.vault
     async with vault.locked():
         try:
-            login = await asyncio.to_thread(vault.read)
+            login, _ = await vault.load()
             if login is not None and login.token is not None:
                 revoked = await load_signin().revoke(upstream.name, login, upstream.settings.login or Login())
         except LoginError as error:
             problem = f" It could not be revoked: {error.message}"
-        await asyncio.to_thread(vault.forget)
+        await vault.remove()
     if (login is None or login.token is None) and not problem:
         return f"Nobody was signed in at '{upstream.name}'."
     return f"The login at '{upstream.name}' is deleted{' and revoked' if revoked else ''}.{problem}"

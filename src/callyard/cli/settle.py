@@ -13,7 +13,7 @@ from callyard.cli.targets import config_from, project_dir_of
 from callyard.cli.terminal import Painted, Style, Terminal, pad, width_of
 from callyard.cli.upstreams import check_upstreams, with_catalogue
 from callyard.config import Config, read_config
-from callyard.launch.build import resolve_upstreams
+from callyard.launch.build import make_vaults, resolve_upstreams
 from callyard.launch.errors import DEFECT, DIFFERENT, LaunchError, as_launch_error
 from callyard.launch.signals import run
 from callyard.model.envelope import encode
@@ -87,6 +87,7 @@ class _Project:
         self._lock = find_lock(config.path, self._state)
         self._pins = Pins(self._lock, state=self._state)
         self._terminal = terminal
+        self._vaults = make_vaults(config)
 
     @property
     def names(self) -> list[str]:
@@ -97,7 +98,7 @@ class _Project:
         """Read the tools of upstreams that were never read, for which they are started; say which cannot be read."""
         unknown = [name for name in names if name in self.resolved and self._catalogue(name) is None]
         upstreams = [
-            make_upstream(name, self.resolved[name].settings, state=self._state, pins=self._pins)
+            make_upstream(name, self.resolved[name].settings, state=self._state, pins=self._pins, vaults=self._vaults)
             for name in unknown
             if not self.resolved[name].problem
         ]

@@ -17,7 +17,7 @@ from callyard.client_configs.connect import missing_variables
 from callyard.config import Config
 from callyard.config.apis import ApiEntry
 from callyard.config.upstreams import UpstreamEntry
-from callyard.launch.build import resolve_sources
+from callyard.launch.build import make_vaults, resolve_sources
 from callyard.launch.errors import DEFECT, DIFFERENT, LaunchError, as_launch_error
 from callyard.launch.signals import run
 from callyard.model.envelope import encode
@@ -28,6 +28,7 @@ from callyard.providers.upstream.catalogue import folder_of, load
 from callyard.providers.upstream.diff import Comparison, Difference, compare
 from callyard.providers.upstream.health import Status, more_command, read_last_status, read_status, request_restart
 from callyard.providers.upstream.link import LinkError
+from callyard.providers.upstream.oauth.vault import Vaults
 from callyard.providers.upstream.pins import (
     Definitions,
     Key,
@@ -189,7 +190,10 @@ def run_upstreams(options: Options, terminal: Terminal) -> int:
     if options.check:
         pins = Pins(find_lock(config.path, state), state=state)
         sources = resolve_sources(config, terminal)
-        providers = [_provider(name, resolved, state=state, pins=pins) for name, resolved in sources.items()]
+        vaults = make_vaults(config)
+        providers = [
+            _provider(name, resolved, state=state, pins=pins, vaults=vaults) for name, resolved in sources.items()
+        ]
         checked = run(check_upstreams(providers, terminal, seconds=None if options.wait else _CHECK_S))
     entries = entries_of(config)
     statuses = [checked.get(name) or _status(name, entry, state) for name, entry in sorted(entries.items())]
@@ -207,10 +211,12 @@ def entries_of(config: Config) -> "dict[str, UpstreamEntry | ApiEntry]":
     return {**config.upstreams, **config.apis}
 
 
-def _provider(name: str, resolved: ResolvedUpstream | ResolvedApi, *, state: Path, pins: Pins) -> Upstream | Api:
+def _provider(
+    name: str, resolved: ResolvedUpstream | ResolvedApi, *, state: Path, pins: Pins, vaults: Vaults | None
+) -> Upstream | Api:
     if isinstance(resolved, ResolvedUpstream):
-        return make_upstream(name, resolved.settings, state=state, pins=pins, problem=resolved.problem)
-    return make_api(name, resolved.settings, state=state, pins=pins, problem=resolved.problem)
+        return make_upstream(name, resolved.settings, state=state, pins=pins, problem=resolved.problem, vaults=vaults)
+    return make_api(name, resolved.settings, state=state, pins=pins, problem=resolved.problem, vaults=vaults)
 
 
 async def check_upstreams(

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from callyard._internal.files import find_state_dir
+from callyard._internal.lazy import load
 from callyard._internal.logfmt import log_value
 from callyard._internal.project import project_dir
+from callyard._internal.signed_tokens import environment_secret
 from callyard.config import Authentication, Config, ConfigError, known_settings, read_config
 from callyard.config.convert import Location, References
 from callyard.launch.errors import LaunchError, as_launch_error
@@ -38,16 +40,19 @@ from callyard.yard import Yard
 
 if TYPE_CHECKING:
     from callyard.providers.openapi.settings import ResolvedApi
+    from callyard.providers.upstream.oauth.vault import Vaults
 
 __all__ = [
     "apply_settings",
     "check_profiles",
     "find_profile",
+    "find_shared_store",
     "get_json",
     "hash_configuration",
     "make_authenticator",
     "make_providers",
     "make_store",
+    "make_vaults",
     "policy_options",
     "post_json",
     "read_settings",
@@ -106,11 +111,14 @@ _ANSWER_BYTES: Final = 64 * 1024
 _YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
 
-def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool = False) -> None:
+def apply_settings(
+    yard: Yard, config: Config, notices: Notices, *, serves: bool = False, logins: Config | None = None
+) -> None:
     """Apply settings and upstreams to a yard that is not open yet; values that were not set stay as its code has them.
 
     A yard that is served and has no store yet gets the one in the SQLite file of its project. The limits of calls are
     those of a server: a command that makes one call has no queue, and must not spend the budgets of callers.
+    With `logins`, the logins of upstreams are those of these settings, whatever the store of the yard.
 
     Raises:
         LaunchError: A profile, pack, metatool or store does not exist.
@@ -125,7 +133,8 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
         for key, setting in known_settings().items()
         if setting.section in sections and key != "target" and key in config.origins
     }
-    providers = make_providers(yard, config, resolve_sources(config, notices))
+    sources = resolve_sources(config, notices)
+    providers = make_providers(yard, config, sources, logins=logins)
     policy = policy_options(config, notices)
     stores = _store_options(yard, config, serves=serves)
     if config.rules and not stores and not yard.has_store:
@@ -257,7 +266,11 @@ def resolve_upstreams(config: Config, notices: Notices) -> dict[str, ResolvedUps
 
 
 def make_providers(
-    yard: Yard, config: Config, sources: "Mapping[str, ResolvedUpstream | ResolvedApi]"
+    yard: Yard,
+    config: Config,
+    sources: "Mapping[str, ResolvedUpstream | ResolvedApi]",
+    *,
+    logins: Config | None = None,
 ) -> Sequence[Provider]:
     """Return the providers of upstreams and APIs, which keep state in the yard's state directory.
 
@@ -272,11 +285,37 @@ def make_providers(
             "project": config.project,
             "lock": None if config.path is None else config.path.parent / LOCK_FILE,
             "longest": config.explicit("limits").get("name_characters", yard.limits.name_characters),
+            "vaults": make_vaults(logins or config) if sources else None,
         }
         return [*make_upstreams(upstreams, **options), *make_apis(apis, **options)]
     except OSError as error:
         reason = f"The state directory cannot be used: {error.strerror}."
         raise LaunchError(f"{reason} Set another with 'state_dir'.") from error
+
+
+def find_shared_store(config: Config) -> Store | None:
+    """Return the store of the settings if several machines share it.
+
+    Raises:
+        LaunchError: It has a wrong URL.
+    """
+    store = None if config.settings.store is None else make_store(config)
+    return store if store is not None and store.is_shared else None
+
+
+def make_vaults(config: Config) -> "Vaults | None":
+    """Return the vaults of logins in the store that machines share, or None: then each keeps its own.
+
+    They have connections of their own, because commands use them without the store of a yard.
+
+    Raises:
+        LaunchError: The store has a wrong URL.
+    """
+    secret, store = environment_secret(), find_shared_store(config)
+    if not secret or store is None:
+        return None
+    vaults: Vaults = load("callyard.providers.upstream.oauth.shared_vault").SharedVaults(store, secret)
+    return vaults
 
 
 def find_profile(yard: Yard, name: str | None) -> Profile:

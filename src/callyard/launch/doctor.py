@@ -397,7 +397,7 @@ async def _open_and_examine(yard: Yard, config: Config, transport: Transport | N
     findings, notices = Findings(), _Collected()
     alone = msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, store="memory"))
     try:
-        apply_settings(yard, alone, notices, serves=True)
+        apply_settings(yard, alone, notices, serves=True, logins=config)
         Monitor(yard, config, is_authenticated=bool(config.explicit("auth")))  # refuses what cannot be served
     except LaunchError as error:
         return [Finding.of("config.refused", error.message)]

@@ -11,7 +11,7 @@ from callyard._internal.files import find_state_dir
 from callyard._internal.project import project_dir
 from callyard.config import Config
 from callyard.config.probes import ProbeTable
-from callyard.launch.build import resolve_upstreams
+from callyard.launch.build import make_vaults, resolve_upstreams
 from callyard.launch.errors import LaunchError, as_launch_error
 from callyard.launch.notices import Notices
 from callyard.model.names import did_you_mean
@@ -77,6 +77,7 @@ def _target(config: Config, name: str, resolved: ResolvedUpstream, checks: Probe
         checks=checks,
         lock=find_lock(config.path, state) if pin is None else pin,
         problem=resolved.problem,
+        vaults=make_vaults(config) if resolved.settings.url is not None else None,
     )
     return target if pin is None else replace(target, pinned_as=_pinned_as(name, pin))
 

@@ -34,7 +34,8 @@ from callyard.providers.upstream.catalogue import Catalogue, Item, fetch_list
 from callyard.providers.upstream.diff import differences
 from callyard.providers.upstream.http.client import Address, parse_address
 from callyard.providers.upstream.link import Link, LinkError, Listener
-from callyard.providers.upstream.oauth.vault import LoginError, Vault
+from callyard.providers.upstream.oauth.credentials import open_vault
+from callyard.providers.upstream.oauth.vault import LoginError, Vaults
 from callyard.providers.upstream.pins import (
     LockError,
     Pin,
@@ -79,6 +80,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The upstream of the lock whose definitions are compared; its own name by default."""
     problem: str = ""
     """What is missing in its settings, so that it cannot be probed."""
+    vaults: Vaults | None = None
+    """Where its login is, if it is not in its folder."""
 
 
 async def probe(target: Target, *, last_version: str | None = None) -> Report:
@@ -133,7 +136,7 @@ class _Pass:
         self._target = target
         self._settings = msgspec.structs.replace(target.settings, connect_seconds=target.checks.seconds)
         self._last_version = last_version
-        self._credentials = make_credentials(target.name, target.settings, target.folder)
+        self._credentials = make_credentials(target.name, target.settings, target.folder, target.vaults)
         self._connection: handshake.Connection | None = None
         self._at = time.time()
         self._began = time.monotonic()
@@ -244,13 +247,15 @@ class _Pass:
         ends = [_token_end(value) for name, value in headers.items() if name.lower() == "authorization"]
         found = any(is_secret_name(name) for name in headers) or bool(ends)
         if not found:
-            vault = Vault(self._target.folder, self._settings.url or "")
+            target = self._target
+            vault = open_vault(target.vaults, target.name, self._settings, target.folder)
             with suppress(LoginError):
-                login = None if vault.stamp is None else await asyncio.to_thread(vault.read)
+                login = None if vault.is_empty else (await vault.load())[0]
                 token = login and login.token
                 found = token is not None
                 if token is not None and token.refresh_token is None:
                     ends = [token.expires]
+            await vault.close()
         days = [(end - time.time()) / _DAY for end in ends if end is not None]
         if days:
             self._facts["token_days"] = days[0]

@@ -22,7 +22,7 @@ from callyard.probe.history import TargetState
 from callyard.probe.probe import Target, probe
 from callyard.probe.report import Report
 from callyard.probe.rules import counts_as_down, problems_of
-from callyard.providers.upstream.oauth.vault import Vault
+from callyard.providers.upstream.oauth.credentials import open_vault
 from callyard.state.store import Clock, Store, StoreUnavailableError, owner_key
 
 __all__ = ["Control", "Prober", "Watch", "control_of"]
@@ -87,13 +87,14 @@ class _Watched:
         self.host = urlsplit(target.settings.url or "").netloc.lower() or f"program:{target.name}"
         self.due = 0.0
         self.may_save = True
+        self.vault = open_vault(target.vaults, target.name, target.settings, target.folder)
 
     @property
     def credentials(self) -> str:
         """Return what stands for the credentials: it changes when a person signs in or changes a header."""
         settings = self.target.settings
         facts = [settings.url, sorted(settings.headers.items()), settings.command, settings.args, settings.env]
-        stamp = Vault(self.target.folder, settings.url or "").stamp
+        stamp = self.vault.stamp
         return sha256(msgspec.json.encode([*facts, stamp])).hexdigest()
 
     @property
@@ -171,6 +172,8 @@ class Watch:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                for one in self._watched.values():
+                    await one.vault.close()
 
     async def _repeat(self) -> None:
         while True:

@@ -16,9 +16,11 @@ from callyard.providers.openapi.document import Document
 from callyard.providers.openapi.provider import Api, login_of, make_api
 from callyard.providers.openapi.settings import ApiSettings, Override
 from callyard.providers.upstream.health import read_status, request_restart
+from callyard.providers.upstream.oauth.shared_vault import SharedVaults
 from callyard.providers.upstream.oauth.vault import StoredLogin, Token, Vault
 from callyard.providers.upstream.pins import Pins
 from callyard.providers.upstream.settings import Login
+from callyard.state.memory import MemoryStore
 
 ONE: dict[str, Any] = {"operationId": "one", "summary": "Show one.", "tags": ["a", "pinned"]}
 TWO: dict[str, Any] = {"operationId": "two", "summary": "Show two.", "tags": ["b"]}
@@ -173,6 +175,22 @@ async def test_a_stored_login_is_sent_and_a_missing_one_names_the_command(tmp_pa
             sent = await yard.call("api__one")
 
     assert missing.expect_error("unauthenticated").hint == "Run 'callyard login api'."
+    assert sent.success, sent.error
+    assert [one.headers.get("authorization") for one in server.received] == ["Bearer t0ken-of-a-login"]
+
+
+async def test_a_login_in_a_shared_store_is_sent_by_another_machine(tmp_path: Path) -> None:
+    document = document_of({"/one": {"get": ONE}}, components={"securitySchemes": OAUTH}, security=[{"oauth": []}])
+    vaults = SharedVaults(MemoryStore(), b"a random text")
+    async with serving() as server:
+        settings = api_of(tmp_path, document, base_url=f"{server.url}/", login=Login(client_id="c"), pin="off").settings
+        url = (await login_of("api", settings, tmp_path)).url or ""
+        vault = vaults("api", url, tmp_path)
+        await vault.load()
+        await vault.save(StoredLogin(url=url, token=Token(access_token="t0ken-of-a-login", issued=0)))  # noqa: S106 - not one
+        async with Yard(providers=[make_api("api", settings, state=tmp_path / "here", vaults=vaults)]) as yard:
+            sent = await yard.call("api__one")
+
     assert sent.success, sent.error
     assert [one.headers.get("authorization") for one in server.received] == ["Bearer t0ken-of-a-login"]
 

@@ -31,6 +31,7 @@ from callyard.providers.upstream import LOCK_FILE
 if TYPE_CHECKING:
     from callyard.providers.openapi.provider import Api
     from callyard.providers.openapi.settings import ResolvedApi
+    from callyard.providers.upstream.oauth.vault import Vaults
 
 __all__ = ["make_apis"]
 
@@ -42,6 +43,7 @@ def make_apis(
     project: str,
     lock: Path | None = None,
     longest: int,
+    vaults: "Vaults | None" = None,
 ) -> "list[Api]":
     """Return the providers of a project's APIs; `lock` is the file of accepted definitions.
 
@@ -56,6 +58,6 @@ def make_apis(
     state = project_dir(find_state_dir(state_dir), project)
     pins = Pins(lock or state / LOCK_FILE, state=state)
     return [
-        make_api(name, resolved.settings, state=state, pins=pins, longest=longest, problem=resolved.problem)
-        for name, resolved in apis.items()
+        make_api(name, one.settings, state=state, pins=pins, longest=longest, problem=one.problem, vaults=vaults)
+        for name, one in apis.items()
     ]

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from callyard._internal.logfmt import log_exception, log_fields
 from callyard._internal.mask import remember_secret
@@ -36,6 +36,9 @@ from callyard.providers.upstream.link import NO_CREDENTIALS, LinkError
 from callyard.providers.upstream.pins import Key, PinCheck, Pins
 from callyard.providers.upstream.settings import UpstreamSettings
 
+if TYPE_CHECKING:
+    from callyard.providers.upstream.oauth.vault import Vaults
+
 __all__ = ["Api", "login_of", "make_api"]
 
 _INTERVAL_S: Final = 1.0
@@ -59,12 +62,14 @@ class Api(Supervised):
         longest: int = 48,
         interval: float = _INTERVAL_S,
         problem: str = "",
+        vaults: "Vaults | None" = None,
     ) -> None:
         self.name = self.prefix = name
         self.settings = settings
         self.problem = problem
         self.forward_headers = tuple(header.lower() for header in settings.forward_headers)
         self._folder = folder
+        self._vaults = vaults
         self._pins = pins
         self._longest = longest
         self._interval = interval
@@ -252,10 +257,11 @@ class Api(Supervised):
     def _use_login(self, document: Document) -> None:
         """Use the addresses for a login that the document names."""
         if self.settings.login is not None and not self.problem:
-            from callyard.providers.upstream.oauth.credentials import OAuthCredentials  # noqa: PLC0415 - few APIs need it
+            from callyard.providers.upstream.oauth.credentials import OAuthCredentials, open_vault  # noqa: PLC0415 - few APIs need it
 
             settings = login_settings(self.name, self.settings, document)
-            self._credentials.oauth = OAuthCredentials(self.name, settings, self._folder)
+            vault = open_vault(self._vaults, self.name, settings, self._folder)
+            self._credentials.oauth = OAuthCredentials(self.name, settings, vault)
 
     def _quarantine(self, name: str, fault: str) -> None:
         """Publish without an operation whose schema cannot be made, as somebody just found out, in any thread."""
@@ -370,7 +376,15 @@ async def login_of(name: str, settings: ApiSettings, folder: Path) -> UpstreamSe
 
 
 def make_api(
-    name: str, settings: ApiSettings, *, state: Path, pins: Pins | None = None, longest: int = 48, problem: str = ""
+    name: str,
+    settings: ApiSettings,
+    *,
+    state: Path,
+    pins: Pins | None = None,
+    longest: int = 48,
+    problem: str = "",
+    vaults: "Vaults | None" = None,
 ) -> Api:
     """Return the provider of an API, which keeps its document and state in a folder below `state`."""
-    return Api(name, settings, folder=folder_of(state, name), pins=pins, longest=longest, problem=problem)
+    folder = folder_of(state, name)
+    return Api(name, settings, folder=folder, pins=pins, longest=longest, problem=problem, vaults=vaults)

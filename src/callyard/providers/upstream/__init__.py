@@ -37,6 +37,7 @@ from callyard._internal.files import find_state_dir
 from callyard._internal.project import project_dir
 
 if TYPE_CHECKING:
+    from callyard.providers.upstream.oauth.vault import Vaults
     from callyard.providers.upstream.provider import Upstream
     from callyard.providers.upstream.settings import ResolvedUpstream
 
@@ -53,6 +54,7 @@ def make_upstreams(
     project: str,
     lock: Path | None = None,
     longest: int,
+    vaults: "Vaults | None" = None,
 ) -> "list[Upstream]":
     """Return the providers of a project's upstreams; `lock` is the file of accepted definitions.
 
@@ -66,6 +68,6 @@ def make_upstreams(
     state = project_dir(find_state_dir(state_dir), project)
     pins = Pins(lock or state / LOCK_FILE, state=state)
     return [
-        make_upstream(name, resolved.settings, state=state, pins=pins, longest=longest, problem=resolved.problem)
-        for name, resolved in upstreams.items()
+        make_upstream(name, one.settings, state=state, pins=pins, longest=longest, problem=one.problem, vaults=vaults)
+        for name, one in upstreams.items()
     ]

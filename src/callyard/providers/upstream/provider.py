@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from callyard._internal.files import find_state_dir
 from callyard._internal.logfmt import log_exception, log_fields, log_value
@@ -53,6 +53,9 @@ from callyard.providers.upstream.unsettled import UnsettledTool, unsettled_tools
 from callyard.wire.headers import has_invalid_param_headers
 from callyard.wire.versions import MODERN
 
+if TYPE_CHECKING:
+    from callyard.providers.upstream.oauth.vault import Vaults
+
 __all__ = ["Upstream", "make_credentials", "make_link", "make_upstream"]
 
 _INVALID_HEADERS: Final = (
@@ -78,6 +81,7 @@ class Upstream(Supervised):
         longest: int = 48,
         interval: float = 1.0,
         problem: str = "",
+        vaults: "Vaults | None" = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -86,6 +90,7 @@ class Upstream(Supervised):
         self.forward_headers = tuple(header.lower() for header in settings.forward_headers)
         self._make_link = link
         self._folder = folder
+        self._vaults = vaults
         self._credentials = credentials
         self._pins = pins
         self.prefix = prefix_of(name, settings)
@@ -187,9 +192,10 @@ class Upstream(Supervised):
         Raises:
             LoginError: It failed, or nobody signed in within so many seconds.
         """
-        from callyard.providers.upstream.oauth.credentials import sign_in_and_store  # noqa: PLC0415 - few upstreams need it
+        from callyard.providers.upstream.oauth.credentials import open_vault, sign_in_and_store  # noqa: PLC0415 - few upstreams need it
 
-        await sign_in_and_store(self.name, self.settings, self._folder, show=show, seconds=seconds)
+        vault = open_vault(self._vaults, self.name, self.settings, self._folder)
+        await sign_in_and_store(self.name, self.settings, vault, show=show, seconds=seconds)
         await self.restart()
 
     def unlisted_tool(self, upstream_name: str, schema: dict[str, Any], *, name: str) -> Tool:
@@ -427,13 +433,14 @@ def make_upstream(
     pins: Pins | None = None,
     longest: int = 48,
     problem: str = "",
+    vaults: "Vaults | None" = None,
 ) -> Upstream:
     """Return the provider of an upstream; `state` is its folder, by default in the current folder's project.
 
     With a `problem`, a sentence about its settings, it is never started, and every call answers that it cannot be.
     """
     folder = folder_of(state or project_dir(find_state_dir(), find_project()), name)
-    credentials = NO_CREDENTIALS if problem else make_credentials(name, settings, folder)
+    credentials = NO_CREDENTIALS if problem else make_credentials(name, settings, folder, vaults)
     _tell_of_old_login(name, settings, folder)
 
     def link() -> Link:
@@ -445,7 +452,15 @@ def make_upstream(
         return make_link(name, settings, folder, credentials)
 
     return Upstream(
-        name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest, problem=problem
+        name,
+        settings,
+        link=link,
+        folder=folder,
+        credentials=credentials,
+        pins=pins,
+        longest=longest,
+        problem=problem,
+        vaults=vaults,
     )
 
 
@@ -469,10 +484,12 @@ def _tell_of_old_login(name: str, settings: UpstreamSettings, folder: Path) -> N
         _log.warning("login_not_taken_over upstream=%s%s", name, log_fields({"do": f"callyard login {name}"}))
 
 
-def make_credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credentials:
+def make_credentials(
+    name: str, settings: UpstreamSettings, folder: Path, vaults: "Vaults | None" = None
+) -> Credentials:
     """Return the credentials for a URL whose headers have no 'Authorization' yet."""
     if settings.url is None or settings.authorizes:
         return NO_CREDENTIALS
-    from callyard.providers.upstream.oauth.credentials import OAuthCredentials  # noqa: PLC0415 - programs need no login
+    from callyard.providers.upstream.oauth.credentials import OAuthCredentials, open_vault  # noqa: PLC0415 - programs need no login
 
-    return OAuthCredentials(name, settings, folder)
+    return OAuthCredentials(name, settings, open_vault(vaults, name, settings, folder))

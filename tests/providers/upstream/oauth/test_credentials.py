@@ -28,7 +28,8 @@ CLIENT = Login(grant="client_credentials", client_id="me", client_secret="s")  #
 
 
 def made(authority: Authority, folder: Path, login: Login | None = None, *, poll_s: float = 1.0) -> OAuthCredentials:
-    return OAuthCredentials("shop", UpstreamSettings(url=authority.url, login=login), folder, poll_s=poll_s)
+    settings = UpstreamSettings(url=authority.url, login=login)
+    return OAuthCredentials("shop", settings, Vault(folder, authority.url), poll_s=poll_s)
 
 
 def aged(stored: StoredLogin, left: float, *, lifetime: float = 3600) -> StoredLogin:

@@ -586,7 +586,8 @@ async def test_an_authorization_server_that_is_not_trusted_gets_nothing(
 
 
 def credentials_of(authority: Authority, folder: Path, login: dict[str, Any]) -> OAuthCredentials:
-    return OAuthCredentials("shop", UpstreamSettings(url=authority.url, login=Login(**login)), folder)
+    settings = UpstreamSettings(url=authority.url, login=Login(**login))
+    return OAuthCredentials("shop", settings, Vault(folder, authority.url))
 
 
 async def lets_in_again(credentials: OAuthCredentials) -> None:

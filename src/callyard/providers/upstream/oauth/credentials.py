@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -17,15 +18,19 @@ from callyard._internal.logfmt import log_value
 from callyard.providers.upstream.link import Credentials, LinkError
 from callyard.providers.upstream.oauth.vault import (
     LoginError,
+    LoginVault,
+    Stamp,
     StoredLogin,
     Token,
+    UnreadableLoginError,
     Vault,
+    Vaults,
     challenge_parameter,
     needs_more_scope,
 )
 from callyard.providers.upstream.settings import Login, UpstreamSettings
 
-__all__ = ["OAuthCredentials", "load_signin", "sign_in_and_store"]
+__all__ = ["OAuthCredentials", "load_signin", "open_vault", "sign_in_and_store"]
 
 _RENEW_AHEAD_S: Final = 60.0
 """How long before its expiry a token is renewed, but at most a tenth of its lifetime."""
@@ -50,39 +55,55 @@ def load_signin() -> Any:
         raise LoginError(sentence) from None
 
 
+def open_vault(vaults: Vaults | None, name: str, settings: UpstreamSettings, folder: Path) -> LoginVault:
+    """Return the vault of an upstream; without `vaults`, that of this machine."""
+    url = settings.url or ""
+    return Vault(folder, url) if vaults is None else vaults(name, url, folder)
+
+
 async def sign_in_and_store(
-    name: str, settings: UpstreamSettings, folder: Path, *, show: Callable[[str], None], seconds: float
+    name: str, settings: UpstreamSettings, vault: LoginVault, *, show: Callable[[str], None], seconds: float
 ) -> StoredLogin:
-    """Have a person sign in at an upstream and store the login in its folder; `show` gets the URL to open.
+    """Have a person sign in at an upstream and store the login in its vault; `show` gets the URL to open.
 
     Raises:
         LoginError: It failed, or nobody signed in within so many seconds.
     """
-    vault = Vault(folder, settings.url or "")
+
+    async def known() -> StoredLogin | None:
+        with suppress(UnreadableLoginError):  # a new login takes its place
+            return (await vault.load())[0]
+        return None
 
     async def save(login: StoredLogin) -> None:
         async with vault.locked():
-            await asyncio.to_thread(vault.write, login)
+            await known()  # a vault replaces what was last loaded
+            await vault.save(login)
 
-    before = await asyncio.to_thread(vault.read)
-    signed_in: StoredLogin = await load_signin().sign_in(name, settings, before, show=show, seconds=seconds, save=save)
-    await save(signed_in)
+    try:
+        before = await known()
+        signed_in: StoredLogin = await load_signin().sign_in(
+            name, settings, before, show=show, seconds=seconds, save=save
+        )
+        await save(signed_in)
+    finally:
+        await vault.close()
     return signed_in
 
 
 class OAuthCredentials(Credentials):
     """The `Authorization` header for one upstream, if somebody signed in there."""
 
-    def __init__(self, name: str, settings: UpstreamSettings, folder: Path, *, poll_s: float = 1.0) -> None:
+    def __init__(self, name: str, settings: UpstreamSettings, vault: LoginVault, *, poll_s: float = 1.0) -> None:
         self._name = name
         self._settings = settings
         self._login = settings.login or Login()
-        self._vault = Vault(folder, settings.url or "")
+        self._vault = vault
         self._token: Token | None = None
         self._headers: Mapping[str, str] = {}
         self._renew_at: float | None = None
-        self._stamp: tuple[int, int] | None = None
-        self._is_read = self._vault.stamp is None
+        self._stamp: Stamp = None
+        self._is_read = vault.is_empty
         self._is_refused = False
         self._lock = asyncio.Lock()
         self._renewals: set[asyncio.Task[bool]] = set()
@@ -116,6 +137,7 @@ class OAuthCredentials(Credentials):
         """Wait a few seconds for running renewals, so that their tokens are stored."""
         if self._renewals:
             await asyncio.wait(self._renewals, timeout=_CLOSE_TIMEOUT_S)
+        await self._vault.close()
 
     async def _renew_locked(self, challenge: str, refused: Token | None) -> bool:
         async with self._lock:
@@ -157,7 +179,7 @@ class OAuthCredentials(Credentials):
                     raise
                 self._log_failure(error)
                 # the attempt may have pinned the authorization server
-                stored = await asyncio.to_thread(self._vault.read)
+                stored, _ = await self._vault.load()
         refused = stored or StoredLogin(url=self._settings.url or "")
         if challenge and refused.challenge != challenge:
             await self._write(msgspec.structs.replace(refused, challenge=challenge))
@@ -212,16 +234,14 @@ class OAuthCredentials(Credentials):
         return LoginError(f"'{self._name}' {problem}. Run 'callyard login {self._name}'.")
 
     async def _read(self) -> StoredLogin | None:
-        stamp = self._vault.stamp
-        stored = await asyncio.to_thread(self._vault.read)
+        stored, stamp = await self._vault.load()
         self._is_refused = False
         self._stamp = stamp
         self._use(stored)
         return stored
 
     async def _write(self, login: StoredLogin) -> None:
-        await asyncio.to_thread(self._vault.write, login)
-        self._stamp = self._vault.stamp  # the lock keeps other writers out
+        self._stamp = await self._vault.save(login)
 
     def _use(self, login: StoredLogin | None) -> None:
         self._is_read = True

@@ -8,11 +8,11 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -22,9 +22,13 @@ __all__ = [
     "Client",
     "IdentityAssertion",
     "LoginError",
+    "LoginVault",
+    "Stamp",
     "StoredLogin",
     "Token",
+    "UnreadableLoginError",
     "Vault",
+    "Vaults",
     "challenge_parameter",
     "is_known",
     "join_scopes",
@@ -46,6 +50,10 @@ class LoginError(Exception):
         super().__init__(message)
         self.message = message
         self.is_transient = is_transient
+
+
+class UnreadableLoginError(LoginError):
+    """A login is stored, and cannot be read with the secret of this server."""
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,21 +178,85 @@ def stored_url(folder: Path) -> str | None:
     return None if stored is None else stored.url
 
 
-class Vault:
-    """The stored login of one upstream; its methods block while the keyring does."""
+Stamp = tuple[int, int] | str | None
+"""A value that changes with every write, or None if nothing is stored."""
+
+
+class LoginVault(Protocol):
+    """Where the login of one upstream is stored; every method may raise `LoginError`."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """Return the stamp of what is stored, as far as it is known without waiting."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it is certain that nothing is stored."""
+        ...
+
+    async def load(self) -> tuple[StoredLogin | None, Stamp]:
+        """Return the stored login and its stamp."""
+        ...
+
+    async def save(self, login: StoredLogin) -> Stamp:
+        """Store a login in place of the one that was last loaded, while it is locked; return its stamp."""
+        ...
+
+    async def remove(self) -> None:
+        """Remove the stored login, while it is locked."""
+        ...
+
+    def locked(self) -> AbstractAsyncContextManager[None]:
+        """Lock out all others: many authorization servers accept a refresh token only once."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections, if there are any; a later use opens them again."""
+        ...
+
+
+Vaults = Callable[[str, str, Path], LoginVault]
+"""Returns the vault of an upstream: of its name, its URL and its folder."""
+
+
+class Vault(LoginVault):
+    """The stored login of one upstream on this machine; `read`, `write` and `forget` block while the keyring does."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._path = folder / _FILE
         self._url = url
 
     @property
-    def stamp(self) -> tuple[int, int] | None:
+    def stamp(self) -> Stamp:
         """Return a value that changes with every write, or None if nothing is stored."""
         try:
             status = self._path.stat()
         except OSError:
             return None
         return status.st_mtime_ns, status.st_ino
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing is stored."""
+        return self.stamp is None
+
+    async def load(self) -> tuple[StoredLogin | None, Stamp]:
+        """Return the stored login and its stamp, as `read` does."""
+        stamp = self.stamp
+        return await asyncio.to_thread(self.read), stamp
+
+    async def save(self, login: StoredLogin) -> Stamp:
+        """Store a login, as `write` does, and return its stamp."""
+        await asyncio.to_thread(self.write, login)
+        return self.stamp  # the lock keeps other writers out
+
+    async def remove(self) -> None:
+        """Remove the stored login, as `forget` does."""
+        await asyncio.to_thread(self.forget)
+
+    async def close(self) -> None:
+        """Close nothing: no file stays open."""
 
     def read(self) -> StoredLogin | None:
         """Return the stored login, unless it belongs to another URL.
