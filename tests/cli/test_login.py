@@ -263,6 +263,7 @@ def test_a_login_in_a_shared_store_is_used_on_every_machine_until_the_logout(
         monkeypatch.setenv("CALLYARD_STATE_DIR", str(tmp_path / "another machine"))
         (status,) = json.loads(callyard("upstreams", "--check", "--json", "shop")[1])[-1:]
         assert status["state"] == "ready"
+        assert "callyard login shop" not in callyard("doctor")[1]
         monkeypatch.setenv("CALLYARD_SECRET", "another text")
         assert "does not open the stored one" in callyard("logout", "shop")[1]
         assert callyard("logout", "shop") == (0, "Nobody was signed in at 'shop'.\n", "")
