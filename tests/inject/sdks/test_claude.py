@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -241,3 +243,41 @@ def test_each_query_has_servers_of_its_own(shop: Shop) -> None:
         claude_servers(conversation)[SERVER_NAME]["instance"]
         is not claude_servers(conversation)[SERVER_NAME]["instance"]
     )
+
+
+MANY_TOOLS = """
+from callyard import Profile, Surface, Yard, tool
+
+@tool(operation="query")
+def greet(name: str) -> str:
+    "Greet somebody."
+    return name
+
+yard = Yard("many", tools=[greet], profile=Profile(name="meta", surface=Surface.META))
+"""
+
+
+def test_claude_code_shows_the_metatools_of_a_server_in_its_first_request(tmp_path: Path) -> None:
+    """Its own search of tools, which hides what servers offer, is on."""
+    (tmp_path / "many.py").write_text(MANY_TOOLS)
+    serve = ["-m", "callyard", "serve", str(tmp_path / "many.py"), "--transport", "stdio"]
+    path = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    server = {"type": "stdio", "command": sys.executable, "args": serve, "env": path}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"many": server}}))
+    program = Path(str(import_module("claude_agent_sdk").__file__)).parent / "_bundled" / "claude"
+    with ScriptedAnthropic(["Hello."], repeat_last=True) as model:
+        settings = {
+            "ANTHROPIC_API_KEY": "none",
+            "ANTHROPIC_BASE_URL": model.url,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
+            "ENABLE_TOOL_SEARCH": "true",
+            "HOME": str(tmp_path),
+            "PATH": os.environ["PATH"],
+        }
+        command = [str(program), "-p", "Hello.", "--mcp-config", str(tmp_path / "mcp.json"), "--strict-mcp-config"]
+        subprocess.run(command, cwd=tmp_path, env=settings, stdin=subprocess.DEVNULL, capture_output=True, check=True)  # noqa: S603 - our own
+        offered = {tool["name"] for tool in next(body for body in model.requests if body.get("tools"))["tools"]}
+
+    assert "ToolSearch" in offered
+    assert {f"mcp__many__{name}" for name in ("search_tools", "describe_tool", "run_tool", "run_chain")} <= offered
