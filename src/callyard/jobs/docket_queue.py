@@ -121,7 +121,7 @@ async def _set_aside() -> None:
 
 async def _not_here() -> None:
     """Stand for the job where tasks are only added."""
-    raise NotImplementedError
+    raise RuntimeError("A process that only adds tasks was given one to run.")
 
 
 @asynccontextmanager
