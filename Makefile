@@ -31,7 +31,7 @@ demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 	@$(BIN)/callyard demo
 	@printf "\n   First type '. %s/activate', which puts 'callyard' on your PATH.\n" $(BIN)
 
-test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; about 20 minutes on 2 cores
+test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; about 35 minutes on 2 cores
 	@VENV=$(VENV) scripts/test
 
 soak: $(READY) ## Long runs: more examples, more attacks, more kills, more documents; a tenth of them is in 'make test'
