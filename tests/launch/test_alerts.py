@@ -91,6 +91,24 @@ async def test_an_approval_that_nobody_decides_is_an_incident(tmp_path: Path, un
     assert answer.data["status"] == "approval_required"
 
 
+async def test_jobs_that_run_are_found_behind_many_that_ended() -> None:
+    @tool(operation="query", job="always")
+    async def count_to(number: int) -> int:
+        """Count; never to 0."""
+        if not number:
+            await asyncio.Event().wait()
+        return number
+
+    async with Yard("shop", tools=[count_to]) as yard:
+        waiting = (await yard.call("count_to", {"number": 0})).data["job_id"]
+        for number in range(1, 4):
+            ended = (await yard.call("count_to", {"number": number})).data["job_id"]
+            await yard.call("wait_job", {"job_id": ended})
+        found = await yard.jobs.unfinished(limit=2)
+
+    assert [job.id for job in found] == [waiting]
+
+
 async def test_names_that_were_there_before_are_named(tmp_path: Path, until: Until) -> None:
     yard = Yard("shop", tools=[failing])
     alerts = Alerts(yard, config_of(tmp_path, "[alerts]\n"), Notices(), Metrics())

@@ -199,6 +199,38 @@ async def test_expectations_wait_until_they_hold_or_say_what_there_is(site: Site
     assert {failure(answer)[0] for answer in wrong} == {"invalid_input"}
 
 
+async def test_an_element_that_goes_is_absent_and_one_that_does_not_come_back_is_named(
+    site: Site, tmp_path: Path
+) -> None:
+    url = site.page("<button>Stay</button><button onclick='setTimeout(() => this.remove(), 200)'>Leave</button>")
+    async with open_browser(tmp_path) as browser:
+        await browser.launch(url)
+        leave = await browser.ref("Leave", "button")
+        await browser.do("click", ref=leave)
+        absent = await browser.try_to("expect_text", ref=leave, contains="Leave", absent=True, timeout_s=30)
+        there = await browser.try_to("expect_text", ref=leave, contains="Leave", timeout_s=0.2)
+
+    assert absent.success, absent.error
+    assert failure(there) == ("not_found", "ref_gone")
+
+
+async def test_a_password_shows_in_nothing_that_a_page_makes_of_it(site: Site, tmp_path: Path) -> None:
+    url = site.page(
+        "<label>Key<input type=password></label><p></p>"
+        "<button onclick=\"const f = document.querySelector('input'), v = f.value; "
+        "for (let n = 0; n < 500; n++) { f.value = 'other-' + n; f.dispatchEvent(new Event('input')) } "
+        "f.value = v + '!'; document.querySelector('p').textContent = v\">Show</button>"
+    )
+    async with open_browser(tmp_path) as browser:
+        await browser.launch(url)
+        await browser.do("fill", ref=await browser.ref("Key", "textbox"), text="Hunter2-secret")
+        shown = str(await browser.do("click", ref=await browser.ref("Show", "button")))
+        shown += str(await browser.do("read_text")) + str(await browser.do("snapshot"))
+
+    assert "Hunter2-secret" not in shown
+    assert "***" in shown
+
+
 async def test_pictures_texts_frames_and_the_console_are_read(site: Site, tmp_path: Path) -> None:
     site.page("<button onclick=\"this.textContent = 'Pressed'\">Inner</button>", "/frame")
     url = site.page(

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import Context
@@ -430,6 +430,12 @@ class Jobs(StoredJobs):
             if message.get("cancel"):
                 await running.cancel()
             await running.answer(message.get("answers", {}))
+
+    async def unfinished(self, *, limit: int) -> list[Job]:
+        """Return jobs of all callers that have not ended, the oldest ones."""
+        keys = deque([key async for key in _all_keys(self.store, RUNNING)], maxlen=limit)
+        jobs = await self._known_of([key.removeprefix(RUNNING) for key in keys])
+        return [job for job in jobs if not job.ended]
 
     async def _scan(self) -> None:
         """Find jobs that nobody runs: bring them to workers, or settle them here.

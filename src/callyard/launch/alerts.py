@@ -107,7 +107,7 @@ class Alerts:
             for approval in await self._yard.gate.approvals.pending(limit=_READ):
                 tool = approval.binding.tool.partition(":")[2]
                 yield Waiting(kind="approval", tool=tool, since=approval.created_at, call_id=approval.call_id)
-        for job in await self._yard.jobs.all(limit=_READ):
+        for job in await self._yard.jobs.unfinished(limit=_READ):
             if job.status == "input_required" or (job.status == "working" and not job.claimed):
                 yield Waiting(kind="job", tool=job.tool, since=job.updated_at, call_id=job.id)
 

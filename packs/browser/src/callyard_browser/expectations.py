@@ -67,7 +67,8 @@ class Expectations:
                 text = tab.masked(await text_in(tab, ref))
                 return holds(text) != absent, text[:_SHOWN]
 
-            return await _until(tab, timeout_s, {**expected, "absent": True} if absent else expected, probe)
+            shown = {**expected, "absent": True} if absent else expected
+            return await _until(tab, timeout_s, shown, probe, may_be_gone=absent)
 
         return await self._browsers.read(call, session, expect_it)
 
@@ -171,19 +172,30 @@ def _condition(contains: str, equals: str, matches: str) -> tuple[Holds, dict[st
     return pattern.is_valid, expected
 
 
-async def _until(tab: Tab, timeout_s: float, expected: Any, probe: Probe) -> dict[str, Any]:
-    """Try until it is as expected.
+async def _until(
+    tab: Tab, timeout_s: float, expected: Any, probe: Probe, *, may_be_gone: bool = False
+) -> dict[str, Any]:
+    """Try until it is as expected; an element that is gone may come back, or is what was expected.
 
     Raises:
-        ToolError: `state_error`, reason `expectation_failed`, with what was expected and what there is.
+        ToolError: `state_error`, reason `expectation_failed`, with what was expected and what there is; `not_found`,
+        reason `ref_gone`, if the element did not come back.
     """
     started = time.monotonic()
     deadline = started + max(0.0, min(timeout_s, _MOST_S))
     while True:
-        as_expected, actual = await probe()
+        gone: ToolError | None = None
+        try:
+            as_expected, actual = await probe()
+        except ToolError as error:
+            if error.details.get("reason") != "ref_gone":
+                raise
+            as_expected, actual, gone = may_be_gone, None, error
         if as_expected:
             return {"held_after_ms": round((time.monotonic() - started) * 1000)}
         if time.monotonic() >= deadline:
+            if gone is not None:
+                raise gone
             message = "The page is not as expected."
             raise ToolError("state_error", message, reason="expectation_failed", expected=expected, actual=actual)
         await asyncio.sleep(_POLL_S)

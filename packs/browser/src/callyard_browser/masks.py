@@ -11,7 +11,7 @@ __all__ = ["MASK", "WATCH", "Masks"]
 MASK: Final = "***"
 _SHORTEST: Final = 4
 """A shorter value is masked where it is the whole text: it is found in every other word."""
-_MOST: Final = 400
+_MOST: Final = 2000
 _LONGEST: Final = 4000
 
 WATCH: Final = """(() => {
@@ -53,27 +53,26 @@ WATCH: Final = """(() => {
 
 
 class Masks:
-    """The values of one browser session."""
+    """The values of one browser session; none is ever forgotten, because a page could make that happen."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = frozenset(secret for secret in secrets if secret)
-        self._held: dict[str, None] = {}
+        self._values = {secret for secret in secrets if secret}
+        self._variants = _variants(self._values)
+        self._is_full = False
 
     def hold(self, values: Iterable[object]) -> None:
-        """Mask values from now on; what was typed on the way to a longer one is forgotten."""
-        fresh = [value for value in values if isinstance(value, str) and 0 < len(value) <= _LONGEST]
-        for value in fresh:
-            for known in [known for known in self._held if known not in fresh and value.startswith(known)]:
-                del self._held[known]
-            self._held.pop(value, None)
-            self._held[value] = None
-        while len(self._held) > _MOST:
-            del self._held[next(iter(self._held))]
+        """Mask values from now on; a page that had too many of them gets every text masked."""
+        fresh = {value for value in values if isinstance(value, str) and 0 < len(value) <= _LONGEST} - self._values
+        if fresh and not self._is_full:
+            self._values |= fresh
+            self._variants = _variants(self._values)
+            self._is_full = len(self._values) > _MOST
 
     def masked(self, value: Any) -> Any:
         """Return a value of JSON with all of them masked."""
-        values = {*self._held, *self._secrets}
-        return _masked(value, values, _variants(values)) if values else value
+        if self._is_full:
+            return _all_masked(value)
+        return _masked(value, self._values, self._variants) if self._values else value
 
 
 def _variants(values: Iterable[str]) -> list[str]:
@@ -87,6 +86,15 @@ def _variants(values: Iterable[str]) -> list[str]:
                 written |= {plain, quote(plain), quote(plain, safe=""), quote_plus(plain), html.escape(plain), *quoted}
                 written |= {quote(plain, safe="").lower(), html.escape(plain, quote=False)}
     return sorted((text for text in written if len(text) >= _SHORTEST), key=len, reverse=True)
+
+
+def _all_masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {key: _all_masked(item) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_all_masked(item) for item in cast("list[Any]", value)]
+    return MASK if isinstance(value, str) else value
 
 
 def _masked(value: Any, values: set[str], variants: list[str]) -> Any:
