@@ -217,7 +217,8 @@ class _Events:
 
 
 def _text(output: object) -> str:
+    parts = cast("list[Any]", output) if isinstance(output, list) else [output]
     return "\n".join(
         part if isinstance(part, str) else str(getattr(part, "text", f"[{getattr(part, 'type', 'data')}]"))
-        for part in (cast("list[Any]", output) if isinstance(output, list) else [output])
+        for part in parts
     )

@@ -98,6 +98,7 @@ def manifest(name: str, version: str, registry: Registry, profile: Profile) -> d
     visible, is_meta = registry.visible(profile), registry.uses_meta_surface(profile)
     resources = (*registry.list_resources(profile), *registry.list_templates(profile))
     prompts = registry.list_prompts(profile)
+    shown = registry.list(profile) if is_meta else visible
     return {
         "yard": name,
         "version": version,
@@ -107,7 +108,7 @@ def manifest(name: str, version: str, registry: Registry, profile: Profile) -> d
         "sources": dict(Counter(spec.source for spec in visible)),
         "tools": [
             {"name": spec.name, "operation": spec.operation, "source": spec.source, "summary": spec.summary}
-            for spec in (registry.list(profile) if is_meta else visible)
+            for spec in shown
         ],
         "resources": [{"uri": spec.uri, "name": spec.name, "source": spec.source} for spec in resources[:_MOST_LISTED]],
         "prompts": [{"name": spec.name, "source": spec.source} for spec in prompts[:_MOST_LISTED]],

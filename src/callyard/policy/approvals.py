@@ -43,6 +43,7 @@ Status = Literal["pending", "approved", "denied", "spent", "expired"]
 Authority = Literal["anyone", "operator"]
 Decision = Literal["approve", "deny", "withdraw"]
 _DECIDED: Final[Mapping[Decision, Status]] = {"approve": "approved", "deny": "denied", "withdraw": "expired"}
+_PENDING: Final = "approval_pending/"
 _RECORD: Final = "approval/"
 """What the keys of approvals in the store begin with."""
 _MASK_KEY: Final = "approval_mask_key"
@@ -184,13 +185,9 @@ def local_user() -> str:
         return "user:unknown"
 
 
-def _pending(owner: str = "") -> str:
-    return f"approval_pending/{owner_key(owner)}/" if owner else "approval_pending/"
-
-
 def _pending_key(approval: "Approval") -> str:
     """Return the key of a pending approval; it begins with the time, so that a list reads no more than it shows."""
-    return f"{_pending(approval.binding.owner)}{int(approval.created_at * 1000):014}-{approval.id}"
+    return f"{_PENDING}{owner_key(approval.binding.owner)}/{int(approval.created_at * 1000):014}-{approval.id}"
 
 
 def _grant_key(of: Binding | Grant, arguments: str) -> str:
@@ -317,13 +314,13 @@ class Approvals:
 
     async def pending(self, *, limit: int = 100, offset: int = 0) -> list[Approval]:
         """Return the pending approvals, the oldest first."""
-        names = sorted(key.rpartition("/")[2] for key in await self._store.keys(_pending(), limit=_MAX_PENDING))
+        names = sorted(key.rpartition("/")[2] for key in await self._store.keys(_PENDING, limit=_MAX_PENDING))
         found = await self._existing([name.partition("-")[2] for name in names[offset : offset + limit]])
         return [one for one in found if one.status == "pending"]
 
     async def count(self) -> int:
         """Return how many approvals are pending."""
-        return len(await self._store.keys(_pending(), limit=_MAX_PENDING))
+        return len(await self._store.keys(_PENDING, limit=_MAX_PENDING))
 
     async def decided(self, *, limit: int = 50) -> list[Approval]:
         """Return the approvals that were decided in the last hour, the newest decision first."""
@@ -332,7 +329,7 @@ class Approvals:
 
     async def usable(self, seen: set[str], *, also_approved: bool) -> list[Approval]:
         """Return the pending approvals not seen yet, which then are, and perhaps unused ones of the last hour."""
-        keys = await self._store.keys(_pending(), limit=_MAX_PENDING)
+        keys = await self._store.keys(_PENDING, limit=_MAX_PENDING)
         ids = {key.rpartition("/")[2].partition("-")[2] for key in keys}
         found = await self._existing(ids - seen)
         seen &= ids
@@ -448,7 +445,7 @@ class Approvals:
             await self._store.publish("approvals", b"")
 
     async def _check_room(self, owner: str) -> None:
-        for prefix, most in ((_pending(owner), _MAX_PENDING_OF_OWNER), (_pending(), _MAX_PENDING)):
+        for prefix, most in ((f"{_PENDING}{owner_key(owner)}/", _MAX_PENDING_OF_OWNER), (_PENDING, _MAX_PENDING)):
             if len(await self._store.keys(prefix, limit=most)) >= most:
                 hint = "Wait until some are decided."
                 raise _refusal("overloaded", "Too many calls wait for approval already.", "approvals_full", hint=hint)

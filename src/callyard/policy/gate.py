@@ -100,7 +100,7 @@ class Gate:
 
     def judges(self, run: Run) -> bool:
         """Return whether a call must be judged: False if the rules allow every call of its tool."""
-        certain = self._entry_of(run).certain
+        certain = self._learn(run.call.spec, run.call.profile.name, asks=run.asks_before_destroy).certain
         return certain is None or certain.decision != "allow"
 
     def explain(self, spec: ToolSpec, profile: str, views: Views, caller: Caller, *, asks: bool) -> Verdict | None:
@@ -133,7 +133,8 @@ class Gate:
             ToolError: `permission_denied`.
         """
         run = run_of(call)
-        entry, asks = self._entry_of(run), run.asks_before_destroy
+        asks = run.asks_before_destroy
+        entry = self._learn(call.spec, call.profile.name, asks=asks)
         verdict = entry.certain or first_for(entry.candidates, call.caller) or self._default(call.spec, asks=asks)
         if verdict is None or verdict.decision != "allow":
             message = f"The arguments of '{call.spec.name}' are not completed, because its calls need a decision."
@@ -173,7 +174,7 @@ class Gate:
             ToolError: `permission_denied` or `approval_denied`, or `overloaded` if the store cannot be used.
         """
         run = run_of(call)
-        certain = self._entry_of(run).certain
+        certain = self._learn(run.call.spec, run.call.profile.name, asks=run.asks_before_destroy).certain
         if certain is not None and certain.decision == "deny":
             raise _denied(call, certain)
         bound = run.bind()
@@ -239,9 +240,6 @@ class Gate:
         """Return the verdict about a call, or one that will be made inside it."""
         call = run.call
         return self.explain(spec, call.profile.name, views, call.caller, asks=run.asks_before_destroy)
-
-    def _entry_of(self, run: Run) -> _Entry:
-        return self._learn(run.call.spec, run.call.profile.name, asks=run.asks_before_destroy)
 
     def _learn(self, spec: ToolSpec, profile: str, *, asks: bool) -> _Entry:
         """Return what is known of a tool in a profile, remembered until the tool or the rules change."""
