@@ -344,7 +344,7 @@ def test_exceptions_are_logged_without_their_messages_except_at_debug(path: Path
 
 RETIRED = {"door", "doors", "life", "paper", "papers", "patience", "told", "wish", "wishes"}
 RETIRED_SUBJECTS = {"what", "whatever", "who", "whoever"}
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+TESTS = sorted(path for folder in (ROOT / "tests", *ROOT.glob("packs/*/tests")) for path in folder.rglob("*.py"))
 
 
 def retired_names(path: Path, tree: ast.Module) -> list[str]:

@@ -9,7 +9,7 @@ from page_server import Site, failure, needs_chromium, open_browser, runs_in
 pytestmark = needs_chromium
 
 
-async def test_a_dialog_is_told_at_once_and_blocks_only_its_page(site: Site, tmp_path: Path) -> None:
+async def test_a_dialog_is_reported_at_once_and_blocks_only_its_page(site: Site, tmp_path: Path) -> None:
     url = site.page(
         "<button onclick=\"document.querySelector('p').textContent = prompt('Name?', 'Ada')\">Ask</button><p>none</p>"
     )
@@ -84,7 +84,7 @@ async def test_a_hung_page_answers_and_another_tab_still_works(site: Site, tmp_p
     assert stopped == {"stopped": True}
 
 
-async def test_a_crashed_page_is_told_and_the_next_address_opens(site: Site, tmp_path: Path) -> None:
+async def test_a_crashed_page_is_reported_and_the_next_address_opens(site: Site, tmp_path: Path) -> None:
     url = site.page("<button>Go</button>")
     async with open_browser(tmp_path, hosts=["127.0.0.1", "chrome:"]) as browser:
         await browser.launch(url)
@@ -97,7 +97,7 @@ async def test_a_crashed_page_is_told_and_the_next_address_opens(site: Site, tmp
     assert 'button "Go"' in opened["page"]
 
 
-async def test_a_hundred_tabs_are_bounded_and_told(site: Site, tmp_path: Path) -> None:
+async def test_a_hundred_tabs_are_bounded_and_reported(site: Site, tmp_path: Path) -> None:
     url = site.page(
         "<button onclick=\"let count = 0; const timer = setInterval(() => { open('/small', '_blank', 'noopener');"
         " if (++count === 100) { clearInterval(timer); document.title = 'all' } }, 20)\">Open</button>"
@@ -184,7 +184,7 @@ async def test_a_slow_server_does_not_block_the_session(site: Site, tmp_path: Pa
     assert found["count"] == 1
 
 
-async def test_a_full_disk_or_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+async def test_a_full_disk_or_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     async with open_browser(tmp_path) as browser:
         run = runs_in(tmp_path)[0]
         await asyncio.to_thread(os.rename, run, run.with_name("away"))
@@ -194,7 +194,7 @@ async def test_a_full_disk_or_a_folder_that_cannot_be_written_is_told(tmp_path: 
     assert failure(answer)[0] == "upstream_unavailable"
 
 
-async def test_a_ref_that_is_gone_is_told_soon_with_similar_ones(site: Site, tmp_path: Path) -> None:
+async def test_a_ref_that_is_gone_is_reported_soon_with_similar_ones(site: Site, tmp_path: Path) -> None:
     url = site.page("<button onclick='this.remove()'>Save draft</button><button>Save all</button>")
     async with open_browser(tmp_path) as browser:
         await browser.launch(url)

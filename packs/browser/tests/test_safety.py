@@ -172,7 +172,7 @@ def vars_of(error: object) -> str:
 
 
 async def test_no_answer_has_the_value_of_a_password_field(site: Site, tmp_path: Path) -> None:
-    told: list[str] = []
+    shown_values: list[str] = []
     site.put("/echo", TYPED.encode())
     written = [TYPED, "Other-pw-77", json.dumps(TYPED)[1:-1], "Hunter2-s%26cret", "Hunter2-s&amp;cret"]
     async with open_browser(tmp_path) as browser:
@@ -189,8 +189,8 @@ async def test_no_answer_has_the_value_of_a_password_field(site: Site, tmp_path:
             clicked = await browser.do("click", ref=await browser.ref("Go", "button"))
             seen = json.dumps([filled, clicked]) + await read_everything(browser)
             if any(text in seen for text in written):
-                told.append(name)
-    assert told == []
+                shown_values.append(name)
+    assert shown_values == []
 
 
 async def test_a_password_that_is_in_the_page_or_typed_by_keys_is_masked_too(site: Site, tmp_path: Path) -> None:

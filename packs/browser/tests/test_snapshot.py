@@ -64,7 +64,7 @@ def test_a_snapshot_is_written_compactly_with_rows_in_one_line() -> None:
     assert any("deep" in line for line in lines)
 
 
-def test_changes_are_told_and_what_reads_the_same_is_none() -> None:
+def test_changes_are_reported_and_an_equal_text_is_none() -> None:
     old = Snapshot(parse(PAGE))
     same = Snapshot(parse(PAGE.replace("ref=e", "ref=f1e")))
     other = Snapshot(parse(PAGE.replace('"Orders"', '"Bills"').replace("plain", "fancy").replace('"Home"', '"House"')))
@@ -165,7 +165,9 @@ def test_a_page_cannot_have_a_value_forgotten() -> None:
         ({"hosts": ["http://x"]}, "no host"),
     ],
 )
-async def test_a_wrong_setting_is_told_when_the_yard_opens(settings: dict[str, Any], word: str, tmp_path: Path) -> None:
+async def test_a_wrong_setting_is_reported_when_the_yard_opens(
+    settings: dict[str, Any], word: str, tmp_path: Path
+) -> None:
     with pytest.raises(PackError, match=word):
         async with open_browser(tmp_path, **settings):
             raise AssertionError

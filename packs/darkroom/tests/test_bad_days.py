@@ -23,7 +23,7 @@ def _failure(answer: Answer) -> tuple[str, str]:
     return answer.code, answer.reason
 
 
-async def test_what_is_no_picture_is_refused(open_darkroom: OpenDarkroom, photographs: Path) -> None:
+async def test_a_file_that_is_no_picture_is_refused(open_darkroom: OpenDarkroom, photographs: Path) -> None:
     (photographs / "text.jpg").write_text("hello")
     (photographs / "empty.png").write_bytes(b"")
     (photographs / "head.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing more")
@@ -93,7 +93,7 @@ async def test_a_link_inside_the_roots_is_the_image_that_it_leads_to(
     assert _failure(second) == ("state_error", "image_exists")
 
 
-async def test_a_photograph_that_changed_or_is_gone_is_told(open_darkroom: OpenDarkroom, photographs: Path) -> None:
+async def test_a_photograph_that_changed_or_is_gone_is_reported(open_darkroom: OpenDarkroom, photographs: Path) -> None:
     file = photographs / "a.tif"
     content = file.read_bytes()
     async with open_darkroom() as call:
@@ -113,7 +113,7 @@ async def test_a_photograph_that_changed_or_is_gone_is_told(open_darkroom: OpenD
     assert _failure(gone) == ("not_found", "image_gone")
 
 
-async def test_a_damaged_or_newer_workspace_is_told(open_darkroom: OpenDarkroom, photographs: Path) -> None:
+async def test_a_damaged_or_newer_workspace_is_reported(open_darkroom: OpenDarkroom, photographs: Path) -> None:
     folder = photographs / "a.tif.darkroom"
     async with open_darkroom() as call:
         base = (await call("ingest", path="a.tif")).data["snapshot_hash"]
@@ -152,7 +152,7 @@ async def test_a_damaged_or_newer_workspace_is_told(open_darkroom: OpenDarkroom,
     assert _failure(again) == ("state_error", "image_exists")
 
 
-async def test_an_object_that_only_a_newer_pack_can_read_is_told(
+async def test_an_object_that_only_a_newer_pack_can_read_is_reported(
     open_darkroom: OpenDarkroom, photographs: Path
 ) -> None:
     async with open_darkroom() as call:
@@ -165,7 +165,7 @@ async def test_an_object_that_only_a_newer_pack_can_read_is_told(
     assert _failure(answer) == ("state_error", "newer_workspace")
 
 
-async def test_a_primitive_that_left_the_vocabulary_is_told(open_darkroom: OpenDarkroom, tmp_path: Path) -> None:
+async def test_a_primitive_that_left_the_vocabulary_is_reported(open_darkroom: OpenDarkroom, tmp_path: Path) -> None:
     folder = tmp_path / "words"
     folder.mkdir()
     text = '[primitive.dusk]\nsummary = "Dark."\nvips = { operation = "exposure", ev = -2 }\n'
@@ -201,7 +201,7 @@ def _fill(path: Path) -> None:
             pass
 
 
-async def test_a_full_disk_is_told_and_keeps_what_was_there(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_keeps_the_files(tmp_path: Path) -> None:
     with _small_disk(tmp_path / "disk"):
         draw(tmp_path / "disk" / "a.tif", 40, 30)
         async with open_yard(tmp_path / "disk", tmp_path / "state") as call:
@@ -247,7 +247,7 @@ async def test_a_file_that_cannot_be_written_takes_back_what_others_got(
     assert second.data["state_after"]["entry_count"] == 1
 
 
-async def test_a_folder_that_may_not_be_written_is_told(
+async def test_a_folder_that_may_not_be_written_is_reported(
     open_darkroom: OpenDarkroom, photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, target: Path) -> None:

@@ -311,7 +311,7 @@ async def test_a_forgotten_image_is_gone_and_its_photograph_is_not(
     assert {"a.tif", "a.tif.darkroom", "b.jpg"} == set(names_in(photographs))
 
 
-async def test_several_roots_are_told_apart_by_their_names(tmp_path: Path, photographs: Path) -> None:
+async def test_several_roots_are_distinguished_by_their_names(tmp_path: Path, photographs: Path) -> None:
     other = tmp_path / "holiday" / "sea"
     other.mkdir(parents=True)
     draw(other / "a.tif")

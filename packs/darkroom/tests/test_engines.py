@@ -199,7 +199,9 @@ async def test_a_region_is_edited_and_the_rest_is_not(open_darkroom: OpenDarkroo
             await call("reset", image="a.tif")
 
 
-async def test_what_an_engine_lacks_is_refused_when_applied(open_darkroom: OpenDarkroom, darktable: str) -> None:
+async def test_a_primitive_that_the_engine_lacks_is_refused_when_applied(
+    open_darkroom: OpenDarkroom, darktable: str
+) -> None:
     region = {"shape": "ellipse", "x": 0, "y": 0, "width": 0.5, "height": 0.5}
     async with open_darkroom(darktable=darktable) as call:
         await call("ingest", path="a.tif", engine="darktable")

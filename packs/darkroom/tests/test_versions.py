@@ -52,7 +52,7 @@ def test_objects_are_named_by_their_sha256_in_folders(tmp_path: Path) -> None:
     assert (tmp_path / "w" / "refs" / "heads" / "main").read_text() == f"{digest}\n"
 
 
-def test_what_nothing_leads_to_goes_after_30_days_and_its_history_with_it(tmp_path: Path) -> None:
+def test_unreachable_objects_go_after_30_days_with_their_history(tmp_path: Path) -> None:
     clock = Clock()
     versions = _versions(tmp_path / "w", clock)
     base = _commit(versions, b"base", "ingest")
@@ -108,7 +108,7 @@ def test_a_line_that_a_killed_process_began_is_left_out_and_what_it_changed_is_r
     assert lines == [("edit", first, None), ("recovered", unrecorded, first), ("edit", third, unrecorded)]
 
 
-def test_a_damaged_object_is_told_and_written_anew(tmp_path: Path) -> None:
+def test_a_damaged_object_is_reported_and_written_anew(tmp_path: Path) -> None:
     versions = _versions(tmp_path / "w", Clock())
     digest = _commit(versions, b"content")
     path = tmp_path / "w" / "objects" / digest[:2] / digest[2:]
@@ -172,7 +172,7 @@ def test_one_process_at_a_time_has_the_lock_and_others_give_up(tmp_path: Path, m
     assert order == ["first", "second"]
 
 
-def test_who_waited_for_the_lock_of_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_process_that_waited_for_the_lock_of_a_removed_folder_fails(tmp_path: Path) -> None:
     versions, other = _versions(tmp_path / "w", Clock()), _versions(tmp_path / "w", Clock())
     caught: list[ToolError] = []
     inside = threading.Event()
