@@ -242,6 +242,13 @@ def test_no_file_outside_the_folder_for_uploads_is_read(value: Any, tmp_path: Pa
     assert raised.value.code == "invalid_input"
 
 
+def test_a_stored_result_that_is_no_text_is_sent_as_its_json() -> None:
+    files = Files(None, max_bytes=99)
+
+    assert files.read({"text": {"a": [1]}}, "body") == (b'{"a":[1]}', "file", "application/json")
+    assert files.read({"text": [1], "type": "text/x"}, "body") == (b"[1]", "file", "text/x")
+
+
 def test_a_file_needs_a_folder_valid_base64_and_a_size_within_the_limit(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"12345")
     rows: list[tuple[Files, dict[str, Any], str]] = [

@@ -53,8 +53,9 @@ class Files:
         """
         name, kind = str(value.get("name") or ""), str(value.get("type") or "")
         if "text" in value:
-            content = str(value["text"]).encode("utf-8", "replace")
-            kind = kind or "text/plain; charset=utf-8"
+            text = value["text"]  # a handle may stand for any JSON
+            content = text.encode("utf-8", "replace") if isinstance(text, str) else encode(text)
+            kind = kind or ("text/plain; charset=utf-8" if isinstance(text, str) else "application/json")
         elif "base64" in value:
             try:
                 content = b64decode(str(value["base64"]), validate=True)

@@ -25,7 +25,7 @@ FILE_SCHEMA: Final[dict[str, Any]] = {
     "properties": {
         "path": {"type": "string"},
         "base64": {"type": "string"},
-        "text": {"type": "string"},
+        "text": {"description": "a text, or a stored result by its handle"},
         "name": {"type": "string", "description": "the file's name for the API"},
         "type": {"type": "string", "description": "its media type"},
     },
