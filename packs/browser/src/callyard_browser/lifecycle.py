@@ -148,6 +148,7 @@ class Lifecycle:
             )
 
 
+_INTERRUPTIONS: Final = 4
 _STEPS: Final = ("back", "forward", "reload")
 
 
@@ -175,13 +176,14 @@ async def _load(page: Page, to: str) -> Any:
         return await page.go_forward(wait_until="domcontentloaded", timeout=milliseconds)
     if to == "reload":
         return await page.reload(wait_until="domcontentloaded", timeout=milliseconds)
-    try:
-        return await page.goto(to, wait_until="domcontentloaded", timeout=milliseconds)
-    except Error as error:
-        if "chrome-error:" not in error.message:
-            raise
-        # the error page of the load before came in between
-        return await page.goto(to, wait_until="domcontentloaded", timeout=milliseconds)
+    for _ in range(_INTERRUPTIONS):
+        try:
+            return await page.goto(to, wait_until="domcontentloaded", timeout=milliseconds)
+        except Error as error:
+            if "interrupted by another navigation" not in error.message:
+                raise
+            # the load before, or its error page, came in between
+    return await page.goto(to, wait_until="domcontentloaded", timeout=milliseconds)
 
 
 def _tab(browser: BrowserSession, tab_id: str) -> Tab:
