@@ -148,7 +148,8 @@ class Lifecycle:
             )
 
 
-_INTERRUPTIONS: Final = 4
+_INTERRUPTIONS: Final = 8
+_PAUSE_S: Final = 0.25
 _STEPS: Final = ("back", "forward", "reload")
 
 
@@ -182,7 +183,7 @@ async def _load(page: Page, to: str) -> Any:
         except Error as error:
             if "interrupted by another navigation" not in error.message:
                 raise
-            # the load before, or its error page, came in between
+            await asyncio.sleep(_PAUSE_S)  # the load before, or its error page, comes in between; its end has no event
     return await page.goto(to, wait_until="domcontentloaded", timeout=milliseconds)
 
 
