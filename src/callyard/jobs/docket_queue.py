@@ -83,10 +83,10 @@ class _Task(Execution):
         cls,
         docket: Docket,
         message: dict[bytes, bytes],
-        redelivered: bool = False,  # noqa: FBT001, FBT002
+        redelivered: bool = False,  # noqa: FBT001, FBT002 - the same
         fallback_task: TaskFunction | None = None,
         message_id: bytes | None = None,
-        sync: bool = True,  # noqa: FBT001, FBT002
+        sync: bool = True,  # noqa: FBT001, FBT002 - the same
     ) -> Execution:
         """Return the task of a message; that of another program's docket is read as ever."""
         if not isinstance(docket, _Jobs):

@@ -119,7 +119,7 @@ class Versions:
                 while not _try_lock(descriptor):
                     if time.monotonic() > deadline:
                         raise ToolError("overloaded", "Another process is changing this image.", may_have_run=False)
-                    time.sleep(_POLL_S)
+                    time.sleep(_POLL_S)  # the end of a lock has no event
                 if not _is_at(descriptor, path):
                     raise _forgotten()
                 self._collect_daily()
